@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,18 @@ def test_a_pipe_without_a_writer_is_an_error(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(TimeoutError, match="no process writes to this pipe"):
         open_input(path)
     assert (os.listdir("/proc/self/fd"), threading.active_count()) == before
+
+
+def test_a_pipe_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def refuse(*arguments: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        open_input(path)
 
 
 def test_commands_refuse_what_has_no_end(sandbox: Sandbox) -> None:

@@ -70,14 +70,25 @@ def read_input(path: Path, limit: int) -> bytes:
 
 def _open_pipe(path: Path | str) -> int:
     """Open a named pipe, which blocks until another process opens it for writing."""
-    fds: list[int] = []
-    opening = threading.Thread(target=lambda: fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC)), daemon=True)
+    results: list[int | OSError] = []
+
+    def open_for_reading() -> None:
+        try:
+            results.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            results.append(error)
+
+    opening = threading.Thread(target=open_for_reading, daemon=True)
     opening.start()
     opening.join(settings.PIPE_OPEN_SECONDS)
-    if opening.is_alive():
+    is_late = opening.is_alive()
+    if is_late:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # ends the thread's wait
         opening.join()
-    else:
-        return fds[0]
-    os.close(fds[0])
-    raise TimeoutError(errno.ETIMEDOUT, "no process writes to this pipe")
+    (result,) = results
+    if isinstance(result, OSError):
+        raise result
+    if is_late:
+        os.close(result)
+        raise TimeoutError(errno.ETIMEDOUT, "no process writes to this pipe")
+    return result

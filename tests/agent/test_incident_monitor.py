@@ -89,6 +89,19 @@ def test_the_first_host_that_is_there_tells_it(tmp_path: Path, monkeypatch: pyte
     asyncio.run(play())
 
 
+def test_a_host_without_tasks_tells_nothing_and_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+    monkeypatch.setitem(TASKS, "alpha", [])
+
+    async def play() -> None:
+        assert await Watch(tmp_path / "alpha", "alpha").check(d=SILENT) == []
+        assert await Watch(tmp_path / "beta", "beta").check(d=SILENT) == ["gamma"]
+
+    asyncio.run(play())
+
+
 def test_a_host_is_away_after_some_time(tmp_path: Path) -> None:
     async def play() -> None:
         watch = Watch(tmp_path / "notices", "alpha")

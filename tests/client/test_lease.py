@@ -61,15 +61,23 @@ def threads() -> int:
 
 def test_the_leases_of_all_hosts_but_the_head_are_renewed() -> None:
     cluster, before = FakeCluster(0.03), threads()
-    with keep_leases_alive(cast(Cluster, cluster)):
+    with keep_leases_alive(cast(Cluster, cluster), {cluster.head}):
         wait_for(lambda: min(cluster.requests[host, StatusRequest] for host in ("beta", "gamma")) >= 3)
     wait_for(lambda: threads() <= before)
     assert ("alpha", StatusRequest) not in cluster.requests
     assert cluster.requests["alpha", TopologyRequest] == 2
 
 
+def test_the_lease_of_the_head_is_renewed_if_other_hosts_lead_the_runs() -> None:
+    cluster, before = FakeCluster(0.03), threads()
+    with keep_leases_alive(cast(Cluster, cluster), {"beta"}):
+        wait_for(lambda: min(cluster.requests[host, StatusRequest] for host in ("alpha", "gamma")) >= 3)
+    wait_for(lambda: threads() <= before)
+    assert ("beta", StatusRequest) not in cluster.requests
+
+
 def test_without_a_lease_no_request_is_sent() -> None:
     cluster, before = FakeCluster(None), threads()
-    with keep_leases_alive(cast(Cluster, cluster)):
+    with keep_leases_alive(cast(Cluster, cluster), {cluster.head}):
         wait_for(lambda: cluster.requests["alpha", TopologyRequest] == 2 and threads() <= before)
     assert set(cluster.requests) == {("alpha", TopologyRequest)}

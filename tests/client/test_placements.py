@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
-from tfcluster.client.runs.placements import Placement, PlacementFilter, parse_line
+from tfcluster.client.rpc.parallel import StreamContext
+from tfcluster.client.runs.placements import Placement, PlacementContext, PlacementFilter, Placements, parse_line
+from tfcluster.errors import ClusterError
 
 CPU = "/job:worker/replica:0/task:1/device:CPU:0"
 RAW = f"pi-3f9a/while/cond/_0/Less: (Less): {CPU}"
 LOGGED = f"I0000 00:00:1795290378.210415   12728 placer.cc:162] {RAW}"
+
+
+class SilentStream:
+    """The response of an agent that hangs."""
+
+    timeout = 10.0
+
+    def __next__(self) -> Any:
+        raise ClusterError("the agent has not answered within 10 s")
 
 
 def test_a_line_of_the_placer() -> None:
@@ -51,3 +64,9 @@ def test_the_event_is_the_contracts() -> None:
         "type": "Mean",
         "device": CPU,
     }
+
+
+def test_a_request_that_is_not_answered_times_out() -> None:
+    context = PlacementContext(StreamContext("alpha"), cast(Placements, None))
+    with pytest.raises(ClusterError, match="has not answered"):
+        next(context.events(cast(Any, SilentStream())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from tests.conftest import Sandbox, running, wait_for
 from tfcluster.agent.ports import PortAllocator
+from tfcluster.runtime_dir import locks_dir
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -130,3 +132,13 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     (log_buffers / "worker:1").rmdir()
     sandbox("down")
     assert sandbox.leftovers() == []
+
+
+def test_the_next_agent_keeps_other_clusters_from_the_ports_of_adopted_servers(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
+    sandbox.kill_agent()
+    (task,) = sandbox.status()["tasks"]
+    # The folder is the same for all clusters of a user, whatever their state homes are.
+    (path,) = locks_dir().glob(f"port-*-{task['address'].rpartition(':')[2]}.lock")
+    with path.open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -139,6 +139,7 @@ def test_requests_that_make_no_sense(served: Served) -> None:
     assert served.request("/../__init__.py")[0] == 404
     assert served.request("/api/cancel", "POST", b"[]")[0] == 400
     assert served.request("/api/cancel", "POST", b"{}")[0] == 400
+    assert served.request("/api/restart", "POST", b'{"task": "worker:0", "accepted": 5}')[0] == 400
     assert served.request("/api/logs?since=yesterday")[0] == 400
     status, text, _ = served.request("/api/logs?grep=(")
     assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")

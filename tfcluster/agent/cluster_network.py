@@ -66,6 +66,8 @@ class ClusterNetwork:
             with open(reading, "rb") as pipe:
                 result = pipe.read()
         if result != b"0":
+            self._holder = self._child = None  # it exits; its pidfd is closed then
+            child.hang_up()
             raise explain_failure(int(result or b"1"))
         user, net = (os.stat(f"/proc/{child.process.pid}/ns/{kind}").st_ino for kind in ("user", "net"))
         self.private = PrivateNetwork(child.process, user, net)

@@ -85,7 +85,9 @@ class IncidentMonitor:
             self._notices.withdraw(self._doubtful)
             self._doubtful.clear()
         away = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
-        reporter = next(host.name for host in topology.hosts if host.name not in away)
+        # A host without tasks is not probed, so it is never known to be away.
+        reporters = (host.name for host in topology.hosts if topology.on(host.name) and host.name not in away)
+        reporter = next(reporters, self._supervisor.host)
         # Hosts that do not report forget too: one of them reports the next time if the reporter is away.
         self._notices.forget("host", self._silent_since)
         if reporter != self._supervisor.host:

@@ -64,7 +64,7 @@ class PortAllocator:
         self._private, self._private_ports = private, ports
 
     def lock(self, port: int) -> None:
-        """Keep other agents from a port on which one of this agent's servers listens.
+        """Keep other agents from a port on which one of this agent's servers listens; needless in a private network.
 
         Args:
             port: The port.
@@ -72,7 +72,9 @@ class PortAllocator:
         Raises:
             OSError: The lock file cannot be created: no file descriptors are left, or the disk is full.
         """
-        if port not in self._locks and (lock := FileLock.acquire(_lock_path(port))) is not None:
+        if self._private is not None or port in self._locks:
+            return
+        if (lock := FileLock.acquire(_lock_path(port))) is not None:
             self._locks[port] = lock
 
     def restore_locks(self) -> None:

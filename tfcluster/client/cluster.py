@@ -81,9 +81,8 @@ class Cluster:
         return other
 
     def joined_by(self, topology: ClusterTopology) -> Cluster:
-        """Return this cluster, with its connections, as one that has the hosts of a topology too."""
-        hosts = {**self.hosts, **{host.name: host for host in topology.hosts}}
-        other = Cluster(self.name, tuple(hosts.values()), topology.head().host)
+        """Return this cluster, with its connections, as one that has the hosts of a topology."""
+        other = Cluster(self.name, topology.hosts, topology.head().host)
         other._clients = self._clients
         return other
 

@@ -43,7 +43,8 @@ def wait_for_runs(cluster: Cluster, runs: Sequence[str], timeout: float | None) 
     streams = {name: partial(_wait_for_run, *place) for name, place in located.items()}
     waiting = dict.fromkeys(streams)
     remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-    with keep_leases_alive(cluster), contextlib.closing(merge_streams(streams, remaining)) as results:
+    leaders = {leader.head for leader, _ in located.values()}
+    with keep_leases_alive(cluster, leaders), contextlib.closing(merge_streams(streams, remaining)) as results:
         for name, result in results:
             if isinstance(result, ClusterError):
                 raise result

@@ -127,6 +127,8 @@ class Api:
     def _restart(self, body: dict[str, Any]) -> dict[str, Any]:
         """Restart a task, if the page has said all that is lost by it; else return that."""
         task, accepted = _text(body, "task"), body.get("accepted")
+        if not isinstance(accepted, (list, type(None))) or not all(isinstance(each, str) for each in accepted or ()):
+            raise RequestError(HTTPStatus.BAD_REQUEST, "'accepted' is no list of texts")
         restart, _ = plan_restart(self._cluster, [task])
         losses = list(restart.losses)
         if accepted is None or not set(losses) <= set(accepted):

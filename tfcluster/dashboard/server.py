@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self._check_token()
             body = self._read_body() if method == "POST" else {}
-            answer = self.server.api.answer(method, url.path, query, body)
+            answer = self._answer(method, url.path, query, body)
             if isinstance(answer, Generator):
                 self._send_stream(answer)
             elif isinstance(answer, str):
@@ -109,6 +109,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(error.status, {"message": str(error)})
         except ClusterError as error:
             self._send_json(HTTPStatus.BAD_GATEWAY, error.to_json())
+
+    def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
+        """Return the answer to a request; see `Api.answer`."""
+        try:
+            return self.server.api.answer(method, path, query, body)
+        except (RequestError, ClusterError):
+            raise
+        except Exception as error:  # the page shows it, and the terminal stays as it is
+            bug = f"this is a bug in tfcluster: {type(error).__name__}: {error}"
+            raise RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, bug) from error
 
     def _check_origin(self) -> None:
         """Check that the request is for this machine, and comes from this page or from no page.

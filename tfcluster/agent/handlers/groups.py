@@ -73,6 +73,7 @@ def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) 
 
 def _group(context: AgentContext, request: GroupRequest, parameters: dict[str, Any]) -> Group:
     topology = context.supervisor.require_cluster()
+    context.network.find(topology.network)  # before the run has a folder: it may be gone
     members = select_members(topology, request.jobs)
     check_arguments(parameters["args"], list(topology.addresses()))
     jobs = {member.job for member in members}
@@ -99,7 +100,7 @@ def _spec(context: AgentContext, identity: str, request: RunRequest | JoinReques
         peers=peers_of(topology),
         host=context.host,
         group=group,
-        network=context.network.find(topology.network),
+        network=context.network.private,
         ports=topology.program_ports_on(context.host),
     )
 

@@ -99,6 +99,7 @@ class RunHandlers:
         topology = self._supervisor.require_cluster()
         head = self._head(topology, missing)
         selection = _select(topology, head, devices, missing, request)
+        network = self._context.network.find(topology.network)  # before the folder: it may be gone
         identity = self._runs.store.new_run(request.name or request.program)
         refused = refusal_notes(topology.addresses()) if request.traits.is_script else []
         return RunSpec(
@@ -122,7 +123,7 @@ class RunHandlers:
             streams=request.streams,
             host=self._supervisor.host,
             start_timeout=request.start_timeout,
-            network=self._context.network.find(topology.network),
+            network=network,
             notify=request.notify,
             ports=topology.program_ports_on(self._supervisor.host),
         )

@@ -169,7 +169,9 @@ class WaitMonitor:
 
     async def _check_elsewhere(self, run: Run) -> None:
         """Look at the members of a group that wait on other hosts, as the agents there have seen it."""
-        programs = self._elsewhere[run.id]
+        programs = self._elsewhere.get(run.id)
+        if programs is None:  # the run has ended during the check
+            return
         for task, state in read_states(run.folder).items():
             program = programs.setdefault(task, _Program())
             wait = state.observation.wait if state.exit_code is None else None

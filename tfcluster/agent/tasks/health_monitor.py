@@ -207,7 +207,7 @@ class HealthMonitor:
             if task.machine.state in HAS_PROCESS and not task.being_checked:
                 self._in_background(self.check(task))
 
-    async def probe_all(self, timeout: float) -> list[TaskRuntime]:
+    async def probe_all(self, timeout: float) -> set[TaskRuntime]:
         """Probe all ready tasks concurrently.
 
         Args:
@@ -216,16 +216,16 @@ class HealthMonitor:
         Returns:
             The tasks that are not ready or did not answer in time.
         """
-        tasks = list(self._tasks().values())
+        tasks = self._tasks().values()
         ready = [task for task in tasks if task.machine.state is TaskState.READY]
         results = await asyncio.gather(*(self._prober.probe(task.spec.address, timeout) for task in ready))
-        silent = set()
+        silent = set(tasks) - set(ready)
         for task, result in zip(ready, results, strict=True):
             if result.outcome is ProbeOutcome.PROBE_OK:
                 task.devices = result.devices
             elif result.outcome is ProbeOutcome.SILENT:
-                silent.add(id(task))
-        return [task for task in tasks if task not in ready or id(task) in silent]
+                silent.add(task)
+        return silent
 
     async def list_devices(self, timeout: float) -> tuple[list[Device], list[str]]:
         """Probe all tasks for their devices.
@@ -238,7 +238,9 @@ class HealthMonitor:
         """
         silent = await self.probe_all(timeout)
         answered = [task for task in self._tasks().values() if task not in silent]
-        return [device for task in answered for device in task.devices], [task.describe_problem() for task in silent]
+        return [device for task in answered for device in task.devices], [
+            task.describe_problem() for task in self._tasks().values() if task in silent
+        ]
 
     def poll_until_ready(self, task: TaskRuntime) -> None:
         """Start probing, in the background, a task whose process has reported that it serves, until it is ready."""

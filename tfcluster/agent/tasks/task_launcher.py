@@ -173,9 +173,10 @@ class TaskLauncher:
         if task.spec.port is None:
             return
         with suppress(OSError):  # if descriptors are scarce, the server needs them more
-            self._ports.reserve(task.spec.port)
             if task.process is None:
                 self._ports.reserve(task.spec.port)
+            else:
+                self._ports.lock(task.spec.port)
 
     def _on_exit(self, task: TaskRuntime, status: int | None) -> None:
         oom_note = ""

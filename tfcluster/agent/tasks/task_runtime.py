@@ -27,9 +27,9 @@ _AFTER_EXIT = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class TaskRuntime:
-    """The runtime state of one task.
+    """The runtime state of one task; equal only to itself, so that it can be in sets.
 
     Attributes:
         spec: The specification of the task in the topology.

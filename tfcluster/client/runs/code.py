@@ -148,6 +148,8 @@ class CodeTree:
                 if wanted.digests == (tree,):
                     response.send([self.manifest])
                     continue
+                if not files.keys() >= set(wanted.digests):
+                    raise ClusterError(f"host {client.transport.host} asks for a file that is not sent to it")
                 missing = [files[digest] for digest in wanted.digests]
                 size = sum(file.size for file in missing)
                 largest = _largest([(file.path, file.size) for file in missing])

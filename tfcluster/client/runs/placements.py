@@ -146,7 +146,7 @@ class PlacementContext(StreamContext):
     def events(self, stream: ResponseStream[Any, Any]) -> Iterator[Any]:
         """See `StreamContext.events`."""
         while True:
-            while not stream.wait_readable(settings.PLACEMENT_POLL_SECONDS):
+            while stream.timeout is None and not stream.wait_readable(settings.PLACEMENT_POLL_SECONDS):
                 yield from map(RunEvent, self._placements.poll())
             try:
                 event = next(stream)

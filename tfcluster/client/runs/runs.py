@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any
 
 from tfcluster import settings
@@ -87,7 +87,7 @@ def follow(
     # A run continues while its agent is dead or its host cannot be reached.
     policy = RetryPolicy(settings.STREAM_AGENTS)
     reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
-    with keep_leases_alive(cluster):
+    with keep_leases_alive(cluster, {cluster.head}):
         for event in reconnector.events(attach_again, leave=True):
             if event is None:
                 continue
@@ -109,13 +109,15 @@ def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event
 
 
 @contextlib.contextmanager
-def keep_leases_alive(cluster: Cluster) -> Iterator[None]:
-    """Renew the lease of every host of a cluster while the context is open.
+def keep_leases_alive(cluster: Cluster, leaders: Collection[str]) -> Iterator[None]:
+    """Renew the leases of a cluster's hosts while the context is open.
 
-    The head's host needs no renewal: its agent knows that a command follows the run.
+    Args:
+        cluster: The cluster.
+        leaders: The hosts that need no renewal: their agents know that a command follows a run.
     """
     stopped = threading.Event()
-    others = [host for host in cluster.hosts if host != cluster.head]
+    others = [host for host in cluster.hosts if host not in leaders]
     if others:
         threading.Thread(target=_renew_leases, args=(cluster, others, stopped), daemon=True).start()
     try:
