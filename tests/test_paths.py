@@ -16,7 +16,7 @@ from tfcluster.client.cluster import record_spec
 from tfcluster.client.preflight.host_certificates import issue_certificates
 from tfcluster.core.code import digest_of
 from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path
-from tfcluster.transport import remote_bootstrap
+from tfcluster.transport.remote import bootstrap as remote_bootstrap
 
 
 def mode_of(path: Path) -> int:

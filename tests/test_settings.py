@@ -54,8 +54,8 @@ CONSTANTS = {
             "transport/cluster_process.py:_NOT_EXECUTABLE",
             "transport/cluster_process.py:_NOT_FOUND",
             "transport/cluster_process.py:_STDIN",
-            "transport/remote_session.py:_INPUT",
-            "transport/remote_session.py:_OUTPUT",
+            "transport/remote/session.py:_INPUT",
+            "transport/remote/session.py:_OUTPUT",
         ),
         "the kernel, the C library or NVML defines it",
     ),
@@ -102,7 +102,7 @@ CONSTANTS = {
         ("ui/graph_diagram.py:*", "ui/chart.py:*", "ui/top/rows.py:*", "programs/expfit/render.py:_WIDTH"),
         "part of a drawing's geometry",
     ),
-    "transport/remote_bootstrap.py:_VERSIONS_KEPT": "the source of this module is sent alone and can import nothing",
+    "transport/remote/bootstrap.py:_VERSIONS_KEPT": "the source of this module is sent alone and can import nothing",
 }
 
 

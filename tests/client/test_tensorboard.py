@@ -10,7 +10,7 @@ import pytest
 from tfcluster.client.tensorboard import _Process
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 
 # Prints on the standard error more than a pipe holds, as a login shell with a long greeting may.
 _PRINTS_MUCH = "import sys; sys.stderr.write('line of a greeting\\n' * 20000); sys.stderr.flush();"

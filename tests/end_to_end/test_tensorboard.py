@@ -64,7 +64,7 @@ def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_pat
     (run,) = demo.json("runs")
     # Without TensorFlow, TensorBoard starts in a fraction of the time.
     (tmp_path / "tensorflow.py").write_text("raise ImportError")
-    without = demo.with_fault("tfcluster.transport.tensorboard", f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    without = demo.with_fault("tfcluster.transport.remote.tensorboard", f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     shown = started(demo, run["run"], env=without)
     assert (shown["host"], shown["logdir"]) == ("localhost", str(demo.folder / "summaries"))
     command = [sys.executable, "-c", _ASK, shown["url"]]
@@ -92,7 +92,7 @@ def test_data_on_another_host_is_shown_here(away: Over) -> None:
     away("status")  # the connection that the commands share goes on
 
 
-_FAULT = ("tfcluster.transport.tensorboard", "_find_command = lambda: []")
+_FAULT = ("tfcluster.transport.remote.tensorboard", "_find_command = lambda: []")
 
 
 def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.provision import code_bundle, code_hash
-from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, _is_intact
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX, _is_intact
 from tfcluster.transport.ssh import HostReport
 
 

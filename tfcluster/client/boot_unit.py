@@ -69,7 +69,7 @@ def _command(cluster: str, host: Host) -> str:
         folder = shlex.quote(str(PACKAGE_ROOT))
         python, state = shlex.quote(sys.executable), str(state_home())
     else:
-        # The version of the code that was used last; see `remote_bootstrap.cache_folders`.
+        # The version of the code that was used last; see `remote.bootstrap.cache_folders`.
         caches = ['"${XDG_CACHE_HOME:-$HOME/.cache}"/tfcluster/code/*/']
         caches += [f"{shlex.quote(host.state)}/.code/*/"] if host.state else []
         folder = f'"$(ls -td {" ".join(caches)} 2>/dev/null | head -n 1)"'

@@ -25,9 +25,9 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
-from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.remote.tensorboard import Start, Started, words_of
 from tfcluster.transport.ssh_errors import SSH_FAILED
-from tfcluster.transport.tensorboard import Start, Started, words_of
 
 # What TensorBoard prints when it serves.
 _URL = re.compile(rb"http://[^\s/]+:(\d+)/")

@@ -11,12 +11,12 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
+from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import decode_response, encode_request
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
@@ -29,7 +29,7 @@ _PROGRAM = (
     "from tfcluster.transport.cluster_process import main;main(sys.argv[2:])"
 )
 #: The folder from which this process imports tfcluster.
-CODE = str(Path(settings.__file__).parent.parent)
+CODE = str(PACKAGE_ROOT)
 _SUPERVISED, _ALONE = "supervised", "alone"
 _STDIN = 0
 # The exit codes of every shell.

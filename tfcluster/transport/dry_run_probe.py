@@ -1,4 +1,4 @@
-"""Probe a host as part of a dry run, without changing anything there: the client of `dry_run_server`."""
+"""Probe a host as part of a dry run, without changing anything there: the client of `remote.dry_run_server`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
 import tfcluster
 del sys.path[0]
 import json
-from tfcluster.transport.dry_run_server import serve
+from tfcluster.transport.remote.dry_run_server import serve
 serve(json.loads(sys.stdin.readline()))
 """
 # Prefixes of the environment variables that affect what Python or the dynamic linker loads.
@@ -161,7 +161,7 @@ def split_problems(
     Args:
         host: The host.
         missing: An error for each package that is not installed for the host's Python.
-        survey: The reply to the request `survey`; see `dry_run_server.serve`.
+        survey: The reply to the request `survey`; see `remote.dry_run_server.serve`.
 
     Returns:
         The problems, and the notes about what was not checked.

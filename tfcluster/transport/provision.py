@@ -1,7 +1,7 @@
 """Provision a host: run its setup commands, and send tfcluster's code to it in a bundle.
 
 The setup commands come first, as they may install the host's Python; they run once. The bundle is sent once too: the
-bootstrap program on the host (`remote_bootstrap`) keeps it, and requests it only if it does not have this version.
+bootstrap program on the host (`remote.bootstrap`) keeps it, and requests it only if it does not have this version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport import remote_bootstrap
-from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, content_hash, pack
+from tfcluster.paths import PACKAGE_ROOT
+from tfcluster.transport.remote import bootstrap as remote_bootstrap
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX, content_hash, pack
 from tfcluster.transport.ssh_master import ssh_command
 from tfcluster.transport.ssh_session import SHELL_FAILED, Session
 
@@ -30,7 +31,7 @@ PARTS = (
 )
 # The modules of a program that only the command line imports.
 _COMMAND_LINE = ("options.py", "render.py")
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = PACKAGE_ROOT / "tfcluster"
 
 # The first program on the host, which Python 2.7 and all later versions can parse. Everything else is sent over
 # standard input. After the first line nothing is sent until the host has answered, so that readline() cannot read ahead
@@ -154,9 +155,9 @@ def bootstrap(*, is_dry_run: bool) -> dict[str, str]:
     """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash.
 
     Args:
-        is_dry_run: Whether `dry_run_server` serves the session, and not `remote_session`.
+        is_dry_run: Whether `remote.dry_run_server` serves the session, and not `remote.session`.
     """
-    server = "tfcluster.transport.dry_run_server" if is_dry_run else "tfcluster.transport.remote_session"
+    server = "tfcluster.transport.remote.dry_run_server" if is_dry_run else "tfcluster.transport.remote.session"
     source = Path(remote_bootstrap.__file__).read_text()
     return {"boot": source + _MAIN.format(server=server), "old": _OLD, "code": code_hash()}
 

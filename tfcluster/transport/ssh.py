@@ -260,8 +260,8 @@ class SshTransport:
             stamp: For a dry run: the return value of `stamp_name`, or None if the host has no setup commands.
 
         Returns:
-            The session, which handles the requests of `remote_session.serve` or of `dry_run_server.serve`. The caller
-            ends it.
+            The session, which handles the requests of `remote.session.serve` or of `remote.dry_run_server.serve`. The
+            caller ends it.
 
         Raises:
             HostUnreachableError: The host cannot be reached.

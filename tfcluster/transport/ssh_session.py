@@ -17,7 +17,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import Channel, HostUnreachableError, readable_fds
-from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, clean_lines, no_response, ssh_not_runnable
 from tfcluster.transport.ssh_master import SshMaster
 
@@ -114,7 +114,7 @@ class Session:
         """Send a request to tfcluster's code in the process, and return its reply.
 
         Args:
-            name: The request; see `remote_session.serve` and `dry_run_server.serve`.
+            name: The request; see `remote.session.serve` and `remote.dry_run_server.serve`.
             seconds: The timeout in seconds.
             **arguments: The arguments of the request.
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
-from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.state.secret_store import missing_secrets
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
 from tfcluster.runtime_dir import agent_socket
@@ -34,7 +33,7 @@ class AccessHandlers:
             EnvironmentReply(
                 variables,
                 python=sys.executable,
-                code=str(Path(settings.__file__).parent.parent),
+                code=str(PACKAGE_ROOT),
                 socket=str(agent_socket(self._context.cluster, self._context.host)),
                 state=str(self._context.state_dir.path),
                 network=self._context.network.find(self._context.supervisor.require_cluster().network),

@@ -20,8 +20,8 @@ from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_fram
 from tfcluster.protocol.serialization import decode
 from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
-from tfcluster.transport.remote_bootstrap import CANNOT_STORE, STORE_HINT, cache_folders
-from tfcluster.transport.remote_session import serve_requests, survey
+from tfcluster.transport.remote.bootstrap import CANNOT_STORE, STORE_HINT, cache_folders
+from tfcluster.transport.remote.session import serve_requests, survey
 
 # The variables of the spec that determine the folders that the probe inspects. No other variable is set, and these are
 # not set until Python and the modules of its own installation have been imported.
@@ -44,7 +44,7 @@ def serve(session: dict[str, Any]) -> None:
             setup commands; and `ssh`, the destination for ssh, or None on the machine where the command runs; `shell`,
             the command that set up the environment, or None.
             The requests are:
-            `survey` -> the fields of `remote_session.survey`; `folders`: the problems that keep the code from being
+            `survey` -> the fields of `remote.session.survey`; `folders`: the problems that keep the code from being
             written; `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I
             ignores, is set;
             `time` -> {time}, in Unix seconds;

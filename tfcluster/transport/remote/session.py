@@ -21,7 +21,7 @@ from tfcluster.paths import set_state_home, state_home
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import find_tensorflow_library, tensorflow_version
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
-from tfcluster.transport.remote_bootstrap import send_message
+from tfcluster.transport.remote.bootstrap import send_message
 
 _INPUT, _OUTPUT = 0, 1
 Handler = Callable[..., dict[str, Any]]

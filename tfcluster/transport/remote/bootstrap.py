@@ -39,8 +39,8 @@ def import_code(session: dict[str, Any]) -> bool:
     """Import the version of the code that the client's first line names, or send the client an error.
 
     Args:
-        session: The first line; see `remote_session.serve` and `dry_run_server.serve`. This module uses these of its
-            fields: `code`, the content hash of the code; `is_dry_run`, whether no file may be written; and `state`.
+        session: The first line; see `remote.session.serve` and `remote.dry_run_server.serve`. This module uses these
+            of its fields: `code`, the content hash of the code; `is_dry_run`, whether no file may be written; `state`.
 
     Returns:
         Whether the code has been imported.
@@ -87,7 +87,7 @@ class MemoryImporter:
     """Imports modules from source texts in memory.
 
     Args:
-        files: The source texts by path, such as `tfcluster/transport/remote_bootstrap.py`.
+        files: The source texts by path, such as `tfcluster/transport/remote/bootstrap.py`.
     """
 
     def __init__(self, files: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tfcluster.transport.remote_bootstrap import send_message
+from tfcluster.transport.remote.bootstrap import send_message
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,11 @@ def words_of(start: Start, python: str, code: str) -> list[str]:
         python: The Python to run.
         code: The folder from which it imports tfcluster.
     """
-    program = "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];from tfcluster.transport import tensorboard;"
-    return [python, "-c", f"{program}tensorboard.main(sys.argv[2])", code, json.dumps(asdict(start))]
+    program = (
+        "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];"
+        "from tfcluster.transport.remote.tensorboard import main;main(sys.argv[2])"
+    )
+    return [python, "-c", program, code, json.dumps(asdict(start))]
 
 
 def main(text: str) -> NoReturn:
