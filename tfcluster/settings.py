@@ -51,6 +51,7 @@ LOG_AGENTS = 5  # the same, for `logs`
 THREAD_POLL_SECONDS = 0.2  # a thread that waits for an agent's next line checks whether it has been stopped
 SIGNAL_POLL_SECONDS = 1.0  # the main thread, which waits for threads, handles a signal that it was told of too early
 PRIVATE_NETWORK_THREADS_SECONDS = 5.0  # for the threads of a request to end, which keep a process out of it
+COMMAND_NEW_OBJECTS_MAX = 50_000  # until a command looks for garbage among them: more than it imports
 SIGNAL_REPEAT_SECONDS = 0.01  # until a signal that a finalizer swallowed is sent again; it has ended by then
 RESPONSE_QUEUE_ITEMS = 4096  # received and not consumed; beyond it, back-pressure leaves them in the agents' buffers
 UNEXPECTED_DATA_CHARACTERS = 80  # shown of a frame that is not understood
