@@ -326,8 +326,9 @@ class Failing:
         self.opened = 0
         self._error: tf.errors.OpError | None = error
 
-    def __call__(self, context: Context, graph: tf.Graph, used: Any, *, as_written: bool) -> Any:
+    def __call__(self, context: Context, graph: tf.Graph, used: Any, *, as_written: bool, optimized: bool) -> Any:
         self.opened += 1
+        assert optimized, "what a script's function does may be worth it"
         session = open_session(context, graph, used)
         whole_step = session.run
 

@@ -59,11 +59,19 @@ class SessionPool:
         devices: Full names of the devices.
         build: Builds the computation; it is called with a default graph and a default device.
         as_written: Disable constant folding and other optimizations of the graph; see sessions.session_config.
+        optimized: Whether the servers optimize the graph; without this, a graph of compiled functions starts sooner.
     """
 
     def __init__(
-        self, context: Context, devices: Sequence[str], build: Callable[[], Computation], *, as_written: bool = False
+        self,
+        context: Context,
+        devices: Sequence[str],
+        build: Callable[[], Computation],
+        *,
+        as_written: bool = False,
+        optimized: bool = True,
     ) -> None:
+        connect = partial(open_session, as_written=as_written, optimized=optimized)
         self._context = context
         by_task: dict[str, list[str]] = {}
         for device in devices:
@@ -75,7 +83,7 @@ class SessionPool:
             names = tuple(_within_task(device) for device in used)
             if names not in graphs:
                 graphs[names] = _Graph(context, names, build)
-            self._tasks[task] = _Task(context, used, graphs[names], as_written)
+            self._tasks[task] = _Task(context, used, graphs[names], connect)
 
     def __enter__(self) -> SessionPool:
         return self
@@ -133,7 +141,13 @@ class _Task:
         losses: Number of times that the task was lost.
     """
 
-    def __init__(self, context: Context, devices: Sequence[str], graph: _Graph, as_written: bool) -> None:
+    def __init__(
+        self,
+        context: Context,
+        devices: Sequence[str],
+        graph: _Graph,
+        connect: Callable[[Context, Any, Sequence[str]], Any],
+    ) -> None:
         spec = tf.DeviceSpec.from_string(devices[0])
         self.short_name = short_task(devices[0])
         self.losses = 0
@@ -142,7 +156,7 @@ class _Task:
         self._context = context
         self._devices = devices
         self._computations = graph.computations
-        self._open_session = partial(open_session, context, graph.graph, devices, as_written=as_written)
+        self._open_session = partial(connect, context, graph.graph, devices)
         self._lock = threading.Lock()
         self._session: Any = None
         self._uncounted = set(devices)

@@ -76,6 +76,7 @@ def open_session(
     devices: Iterable[str],
     *,
     as_written: bool = False,
+    optimized: bool = True,
     timeout_ms: int | None = None,
 ) -> Any:
     """Open a session on the tasks of some devices.
@@ -87,14 +88,15 @@ def open_session(
         context: The run.
         graph: The graph.
         devices: Full names of the devices; the task of the first one is the session's master.
-        as_written: Whether to run the graph without optimizations; see `session_config`.
+        as_written: Whether to run the graph as it is, each operation for itself; see `session_config`.
+        optimized: Whether the servers optimize the graph; see `session_config`.
         timeout_ms: Milliseconds after which a call raises DeadlineExceededError; None for the default.
 
     Returns:
         The session.
     """
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
-    config = session_config(as_written=as_written)
+    config = session_config(as_written=as_written, optimized=optimized)
     config.device_filters.extend(tasks)
     config.operation_timeout_in_ms = settings.STEP_TIMEOUT_MS if timeout_ms is None else timeout_ms
     if context.log_placement:
@@ -194,18 +196,21 @@ def strip_run_scope(name: str, context: Context) -> str:
     return name.removeprefix(f"{context.run}/")
 
 
-def session_config(*, as_written: bool) -> Any:
+def session_config(*, as_written: bool, optimized: bool = True) -> Any:
     """Return the ConfigProto of a session.
 
     Args:
         as_written: Whether to disable graph optimizations and enable soft placement. If so, every operation of the
             graph runs on its device, or on its task's CPU if the task has no device of that type. Otherwise operations
             may be folded or fused, and a device that does not exist is an error.
+        optimized: Whether the servers optimize the graph before its first step. Leave this out for graphs that do
+            little but call compiled functions: it takes each server longer than the rest of the first step, as the
+            bodies of the functions are optimized too, which the compiler does by itself.
     """
     config = tf.compat.v1.ConfigProto(allow_soft_placement=as_written)
     if as_written:
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.rewrite_options.disable_meta_optimizer = as_written or not optimized
     return config
 
 

@@ -46,7 +46,9 @@ class RandomSourceEvaluator(contextlib.ExitStack):
         self, context: Context, devices: Sequence[str], numbers: RandomNumbers, pieces: WindowPieces, size: int
     ) -> None:
         super().__init__()
-        self._pool = self.enter_context(SessionPool(context, devices, partial(generated_windows, size)))
+        self._pool = self.enter_context(
+            SessionPool(context, devices, partial(generated_windows, size), optimized=False)
+        )
         self._key = (numbers.seed & 0xFFFFFFFF, numbers.seed >> 32)
         self._pieces = pieces
         self._size = size
@@ -114,7 +116,9 @@ class FileSourceEvaluator(contextlib.ExitStack):
         with self._lock:
             if self._feeding_pool is None:
                 build = partial(fed_window, self._numbers.tensor_type, self._size)
-                self._feeding_pool = self.enter_context(SessionPool(self._context, self._devices, build))
+                self._feeding_pool = self.enter_context(
+                    SessionPool(self._context, self._devices, build, optimized=False)
+                )
         start = int(self._starts[piece])
         values = self._numbers.read(start, min(start + self._size, self._numbers.count))
         padded = np.zeros(self._size, values.dtype)

@@ -51,7 +51,7 @@ def run(context: Context, *, samples: int, seed: int, every_device: bool = False
     shards = -(-samples // size)
     devices = used[:shards]
     inside = 0
-    with SessionPool(context, devices, partial(_build_counter, size)) as on:
+    with SessionPool(context, devices, partial(_build_counter, size), optimized=False) as on:
 
         def count(device: str, first: int, shards: int) -> int:
             """Return the number of points inside in the shards `first` … `first + shards - 1`."""
