@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,18 +55,21 @@ def show(
     """
     from tfcluster.core.runs import exit_code, script_exit_code
     from tfcluster.errors import ClusterError, ExitCode
-    from tfcluster.ui.run_view import RunView
 
-    view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
-    views = [view.update]
-    if output.placement_graph is not None:
-        from tfcluster.ui.graph_diagram import PlacedGraph
-
-        graph = PlacedGraph(output.placement_graph)
-        views.append(graph.update)
     # Closing the events cancels the run if an interrupt arrives while one of them is being shown.
-    with contextlib.closing(events), view:
-        run, result = _show_events(events, output.json, views)
+    with contextlib.closing(events):
+        begun = list(itertools.islice(events, 1))
+        from tfcluster.ui.run_view import RunView  # while the run starts
+
+        view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
+        views = [view.update]
+        if output.placement_graph is not None:
+            from tfcluster.ui.graph_diagram import PlacedGraph
+
+            graph = PlacedGraph(output.placement_graph)
+            views.append(graph.update)
+        with view:
+            run, result = _show_events(itertools.chain(begun, events), output.json, views)
     if not result:
         if not output.detached:
             raise ClusterError(f"no result recorded for {run or 'the run'}", hint="`tfcluster runs` lists the runs.")
@@ -86,7 +90,7 @@ def show(
 
 
 def _show_events(
-    events: Generator[dict[str, Any], None, None],
+    events: Iterable[dict[str, Any]],
     as_json: bool,
     views: Sequence[Callable[[dict[str, Any]], None]],
 ) -> tuple[str, dict[str, Any]]:

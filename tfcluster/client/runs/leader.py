@@ -11,7 +11,6 @@ from tfcluster.core.devices import may_be_on
 from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task, latest_topology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import RunsRequest
 
 
@@ -92,6 +91,8 @@ def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str
 
 
 def _topology_on(cluster: Cluster, host: str) -> ClusterTopology:
+    from tfcluster.protocol.api.cluster import TopologyRequest  # a run on a single host does not need it
+
     return cluster.connect(host).call(TopologyRequest(settled=False))
 
 

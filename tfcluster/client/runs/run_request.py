@@ -16,7 +16,6 @@ from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller
 from tfcluster.client.runs.leader import find_leader
 from tfcluster.client.runs.notify import run_notify_command
 from tfcluster.client.runs.origin import describe_script, path_of
-from tfcluster.client.runs.placements import Placements
 from tfcluster.client.runs.runs import Event, RunResponse, follow
 from tfcluster.client.runs.script_terminal import ScriptTerminal
 from tfcluster.core.caller import Caller, OutputStreams
@@ -29,6 +28,7 @@ from tfcluster.version import __version__
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.code import CodeTree, ShowSending
+    from tfcluster.client.runs.placements import Placements
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,12 @@ class RunRequest:
         client = cluster.connect_head()
         is_remote = client.transport.is_remote
         canceller = RunCanceller(cluster, is_script=self.traits.is_script)
-        # Start before the run is submitted: every line that is logged from now on can belong to the run.
-        placements = Placements(cluster) if self.log_placement and not self.detach else None
+        placements = None
+        if self.log_placement and not self.detach:
+            from tfcluster.client.runs.placements import Placements
+
+            # Start before the run is submitted: every line that is logged from now on can belong to the run.
+            placements = Placements(cluster)
         result: Event = {}
         with contextlib.ExitStack() as stack:
             caller = None

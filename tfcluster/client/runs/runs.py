@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Generator, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
@@ -14,15 +14,15 @@ from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition, u
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.runs.leader import locate_run
-from tfcluster.client.runs.placements import PlacementContext, Placements
-from tfcluster.client.runs.wait_diagnosis import add_logs, ask_hosts
 from tfcluster.core.runs import find_run
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
-from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.serialization import to_json
+
+if TYPE_CHECKING:
+    from tfcluster.client.runs.placements import Placements
 
 Event = dict[str, Any]
 RunResponse = ResponseStream[api.RunEvent, Done]
@@ -83,6 +83,8 @@ def follow(
     host = client.transport.host
     context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
     if placements is not None:
+        from tfcluster.client.runs.placements import PlacementContext
+
         context = PlacementContext(context, placements)
     # A run continues while its agent is dead or its host cannot be reached.
     policy = RetryPolicy(settings.STREAM_AGENTS)
@@ -103,6 +105,8 @@ def follow(
 
 def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event:
     """Return the event of a script that waits with what the other hosts say of its tasks, and with the tasks' logs."""
+    from tfcluster.client.runs.wait_diagnosis import add_logs, ask_hosts  # few runs wait
+
     if len(cluster.hosts) > 1:
         record = ask_hosts(cluster, record)
     return add_logs(cluster, record) if with_logs else record
@@ -127,6 +131,8 @@ def keep_leases_alive(cluster: Cluster, leaders: Collection[str]) -> Iterator[No
 
 
 def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Event) -> None:
+    from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest  # a run on a single host does not need it
+
     topology: ClusterTopology | None = None
     while topology is None:
         if stopped.wait(settings.LEASE_START_SECONDS):
