@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import selectors
 import signal
@@ -65,14 +66,14 @@ def main(title: str, fd: str) -> None:
     os.set_inheritable(int(fd), False)
     spec = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
-        _import_tensorflow()
+        _import_programs()
         spec = _serve(agent)
     if spec is not None:
         run_driver.main(spec)
 
 
-def _import_tensorflow() -> None:
-    """Import what every driver needs, before drivers are forked.
+def _import_programs() -> None:
+    """Import TensorFlow and the bundled programs before drivers are forked, which would import them each time.
 
     This must not start a session or initialise a GPU: a driver is a client of the servers and must not take a GPU's
     memory from them. It must not create a graph either: the first graph seeds the process's generator of random numbers
@@ -80,9 +81,11 @@ def _import_tensorflow() -> None:
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.update({**WARM_ENVIRONMENT, **os.environ})
-    from tfcluster.programs import sessions
+    from tfcluster.programs import registry, sessions
 
     sessions.find_physical_devices()
+    for name in registry.BUNDLED:
+        importlib.import_module(f"{registry.__package__}.{name}.run")
 
 
 def _serve(agent: socket.socket) -> RunSpec | None:
