@@ -237,10 +237,13 @@ def sums_of_generated(size: int) -> Any:
         size: Number of numbers in a window.
     """
 
+    # A function of its own is traced once, and not for each stretch. The compiler inlines it.
+    random_numbers = tf.function(lambda key, counter: uniform(*threefry_2x32(key, counter)), autograph=False)
+
     def mean_sums(key_low: Any, key_high: Any, first_high: Any, first_low: Any, low: Any, high: Any) -> Any:
         def generate(first: Any, count: int) -> Any:
             positions = tf.cast(tf.range(count, dtype=tf.int32) + first, tf.uint32) + first_low
-            return uniform(*threefry_2x32((key_low, key_high), (positions, tf.fill([count], first_high))))
+            return random_numbers((key_low, key_high), (positions, tf.fill([count], first_high)))
 
         return _sums(generate, size, tf.constant(0.5, tf.float64), low, high)
 

@@ -23,8 +23,8 @@ _SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
 # takes about as long as the start on a device.
 _FEW_DEVICES, _POINTS_PER_DEVICE = 8, 1 << 26
 # Number of points that the loop over a shard of the largest size generates at once. Each round of the generator waits
-# for the previous one, and the rounds of other points fill this time. It costs about 0.3 s of tracing and compiling, so
-# smaller shards generate one point at a time.
+# for the previous one, and the rounds of other points fill this time. The function takes longer to compile, so smaller
+# shards generate one point at a time.
 _POINTS_AT_ONCE = 4
 
 # Coordinates have 24 bits, as a float32 has. Their squares and the sum of these are exact in float64, so rounding does
@@ -133,13 +133,15 @@ def counter_of(size: int) -> Any:
 
     at_once = _POINTS_AT_ONCE if size == 1 << _LARGEST_SHARD else 1
     part = size // at_once
+    # A function of its own is traced once, and not for each point. The compiler inlines it.
+    random_bits = threefry_2x32 if at_once == 1 else tf.function(threefry_2x32, autograph=False)
 
     def count_inside(key_low: Any, key_high: Any, high: Any, low: Any, points: Any) -> Any:
         inside = tf.constant(0, tf.int32)
         for first in range(0, size, part):
             index = tf.range(first, first + part, dtype=tf.int32)
             counter = (tf.cast(index, tf.uint32) + low, tf.fill([part], high))
-            x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
+            x, y = (_coordinate(bits) for bits in random_bits((key_low, key_high), counter))
             is_inside = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
             inside += tf.cast(is_inside & (index < points), tf.int32)
         return tf.cast(tf.reduce_sum(inside), tf.int64)
