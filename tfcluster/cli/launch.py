@@ -111,7 +111,8 @@ def _invoke(
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     launch = make_launch(request, jobs, max_restarts)
     with _cluster(spec, workers, cluster, jobs, detach) as target:
-        return show(launch.events(target), RunOutput(json=output == "json", detached=detach))
+        shown = RunOutput(json=output == "json", detached=detach, is_remote=target.connect_head().transport.is_remote)
+        return show(launch.events(target), shown)
 
 
 @contextlib.contextmanager

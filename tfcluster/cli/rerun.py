@@ -60,7 +60,9 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
         for change in describe_changes(record["run"], parameters, origin, request.describe_origin()):
             echo(change, err=True)
         raw = program.declaration.is_script and origin.jobs is None
-        shown = RunOutput(json=output == "json", raw=raw, detached=detach)
+        shown = RunOutput(
+            json=output == "json", raw=raw, detached=detach, is_remote=target.connect_head().transport.is_remote
+        )
         if origin.jobs is None:
             return show(request.events(target), shown)
         return show(make_launch(request, origin.jobs, origin.max_restarts).events(target), shown)

@@ -258,12 +258,13 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
 
-    request = make_request(program, submission, options)
+    request, cluster = make_request(program, submission, options), resolve_cluster(options.cluster)
     output = RunOutput(
         json=options.output == "json",
         log_placement=options.log_placement,
         placement_graph=options.placement_graph,
         raw=program.declaration.is_script,
         detached=options.detach,
+        is_remote=cluster.connect_head().transport.is_remote,
     )
-    return show(request.events(resolve_cluster(options.cluster)), output, submission.on_success)
+    return show(request.events(cluster), output, submission.on_success)

@@ -26,6 +26,7 @@ class RunOutput:
         placement_graph: The file in which the placed graph is drawn; None for none.
         raw: The output is that of the user's own script: it is passed on byte by byte, and nothing is added to it.
         detached: The run is detached, so that there may be no result; then its id is shown.
+        is_remote: The run is on another host, so that its first event may take long to arrive.
     """
 
     json: bool
@@ -33,6 +34,7 @@ class RunOutput:
     placement_graph: Path | None = None
     raw: bool = False
     detached: bool = False
+    is_remote: bool = False
 
 
 def show(
@@ -58,8 +60,9 @@ def show(
 
     # Closing the events cancels the run if an interrupt arrives while one of them is being shown.
     with contextlib.closing(events):
-        begun = list(itertools.islice(events, 1))
-        from tfcluster.ui.run_view import RunView  # while the run starts
+        # The view is imported while the run starts; but if ssh has to connect first, it is shown at once.
+        begun = [] if output.is_remote else list(itertools.islice(events, 1))
+        from tfcluster.ui.run_view import RunView
 
         view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
         views = [view.update]
@@ -171,7 +174,10 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     from tfcluster.errors import ExitCode
 
     try:
-        return show(attach(resolve_cluster(cluster), run), RunOutput(json=output == "json"))
+        known = resolve_cluster(cluster)
+        return show(
+            attach(known, run), RunOutput(json=output == "json", is_remote=known.connect_head().transport.is_remote)
+        )
     except KeyboardInterrupt:
         echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
         return int(ExitCode.INTERRUPTED)
