@@ -124,9 +124,9 @@ def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
         assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
         assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
         for child, _, _ in released:
-            child.hang_up()
+            child.close_pipe()
             child.kill()
-            child.reap()
+            child.wait()
         ports.release_except(())
 
     asyncio.run(play())

@@ -49,8 +49,8 @@ def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monke
         status = int(await exit_report)
         assert child.pidfd is None
         child.kill()  # sends nothing to the process that has its pid or its descriptor now
-        child.reap()
-        child.hang_up()
+        child.wait()
+        child.close_pipe()
         return status
 
     monkeypatch.setattr(os, "fork", remember)
@@ -78,7 +78,7 @@ def test_is_stopped_distinguishes_stopped_running_and_exited_children() -> None:
         assert not child.is_stopped(), "the event loop has not told of its end yet"
         assert os.WTERMSIG(await ended) == signal.SIGKILL
         assert not child.is_stopped()
-        child.hang_up()
+        child.close_pipe()
 
     asyncio.run(stop())
 
@@ -86,31 +86,31 @@ def test_is_stopped_distinguishes_stopped_running_and_exited_children() -> None:
 def test_a_child_exits_silently_when_the_agent_dies_with_unread_data(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    async def hang_up() -> int:
+    async def close_pipe() -> int:
         ended = asyncio.get_running_loop().create_future()
         child = fork_child(speak_and_wait, ended.set_result)
         assert readable_fds([child._link.fileno()], 60)
-        child.hang_up()  # as the kernel does for a process that ends
+        child.close_pipe()  # as the kernel does for a process that ends
         return int(await ended)
 
-    assert os.WEXITSTATUS(asyncio.run(hang_up())) == 1
+    assert os.WEXITSTATUS(asyncio.run(close_pipe())) == 1
     assert capfd.readouterr().err == ""
 
 
 def test_reaping_a_child_does_not_call_its_exit_callback() -> None:
-    async def reap() -> list[int]:
+    async def wait_for_child() -> list[int]:
         exit_report: list[int] = []
         child: ChildProcess = fork_child(wait, exit_report.append)
         pid = child.process.pid
         child.kill()
-        child.reap()
+        child.wait()
         with pytest.raises(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(0)
-        child.hang_up()
+        child.close_pipe()
         return exit_report
 
-    assert asyncio.run(reap()) == []
+    assert asyncio.run(wait_for_child()) == []
 
 
 def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_signal_handlers() -> None:
@@ -143,7 +143,7 @@ def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_signal_h
         try:
             return await message
         finally:
-            child.reap()
+            child.wait()
 
     gc.collect()
     facts = asyncio.run(fork())

@@ -1,4 +1,4 @@
-"""The log of a forwarder: strangers cannot fill it, and its reasons are readable."""
+"""The log of a forwarder: unauthorized peers cannot fill it, and its reasons are readable."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ClusterNetwork:
                 result = pipe.read()
         if result != b"0":
             self._holder = self._child = None  # it exits; its pidfd is closed then
-            child.hang_up()
+            child.close_pipe()
             raise explain_failure(int(result or b"1"))
         user, net = (os.stat(f"/proc/{child.process.pid}/ns/{kind}").st_ino for kind in ("user", "net"))
         self.private = PrivateNetwork(child.process, user, net)
@@ -93,7 +93,7 @@ class ClusterNetwork:
             return
         self.private = private
         if private.holder.is_alive():
-            self._holder = subprocesses.when_ended(private.holder, lambda status: self._on_exit(private.holder))
+            self._holder = subprocesses.watch_exit(private.holder, lambda status: self._on_exit(private.holder))
         self.ensure_held()
 
     def keep(self) -> None:
@@ -108,7 +108,7 @@ class ClusterNetwork:
         if holder is not None:
             send_signal(holder, signal.SIGKILL)
         if child is not None:
-            child.hang_up()
+            child.close_pipe()
         for fd in fds or ():
             os.close(fd)
 
@@ -169,7 +169,7 @@ class ClusterNetwork:
         if self.private is None or self.private.holder != holder:
             return
         if self._child is not None:
-            self._child.hang_up()
+            self._child.close_pipe()
         self._holder = self._child = None
         try:
             self.ensure_held()

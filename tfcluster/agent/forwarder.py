@@ -174,7 +174,7 @@ class ForwarderSupervisor:
             self.ports.lock(config.own.port)
         with contextlib.suppress(OSError, ValueError):
             self._process = decode(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()))
-            self._pidfd = subprocesses.when_ended(self._process, lambda status: self._on_exit())
+            self._pidfd = subprocesses.watch_exit(self._process, lambda status: self._on_exit())
         if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
             with contextlib.suppress(OSError):  # the periodic check tries again
                 self.restore()
@@ -266,7 +266,7 @@ class ForwarderSupervisor:
 
     def _on_exit(self) -> None:
         if self._child is not None:
-            self._child.hang_up()
+            self._child.close_pipe()
         self._child = self._process = self._pidfd = None
         if self._config is not None:
             _logger.warning("the forwarder has died and is started again: see %s", self._folder.forwarder_log)

@@ -1,4 +1,4 @@
-"""Makes notices of what has happened: tasks that have failed, runs that have ended, hosts that have gone away."""
+"""Create notices: failed tasks, ended runs, unreachable hosts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from tfcluster.core.topology import ClusterTopology, Task
 
 
 class IncidentMonitor:
-    """Makes notices of what has happened on this host, and of other hosts that are away.
+    """Creates notices of incidents on this host, and of other hosts that are unreachable.
 
-    A host is away if none of its tasks answers, or refuses a connection, for some time. Tasks are probed only if the
-    spec asks for such notices. Of the hosts that are there, the first one in the spec tells it.
-
-    A host that is cut off sees all others away. It cannot know that it is itself the one, so it tells that too; what it
-    could not deliver until it reaches another host again, such as to a webhook, it withdraws.
+    A host is unreachable if none of its tasks answers, or refuses a connection, for some time. Tasks are probed only if
+    the spec asks for such notices. Of the reachable hosts, the first one in the spec reports it. An isolated host sees
+    all other hosts as unreachable and reports them, too. When it reaches another host again, it withdraws the notices
+    that were not delivered.
 
     Args:
         cluster: The cluster's name.
@@ -72,34 +71,34 @@ class IncidentMonitor:
 
     async def _check(self, topology: ClusterTopology) -> None:
         others = [host.name for host in topology.hosts if host.name != self._supervisor.host and topology.on(host.name)]
-        answers = await asyncio.gather(*(self._is_there(topology.on(host)) for host in others))
+        answers = await asyncio.gather(*(self._is_reachable(topology.on(host)) for host in others))
         now = time.time()
         for host in self._silent_since.keys() - set(others):  # it has left the cluster
             del self._silent_since[host]
-        for host, is_there in zip(others, answers, strict=True):
-            if is_there:
+        for host, is_reachable in zip(others, answers, strict=True):
+            if is_reachable:
                 self._silent_since.pop(host, None)
             else:
                 self._silent_since.setdefault(host, now)
         if any(answers):
             self._notices.withdraw(self._doubtful)
             self._doubtful.clear()
-        away = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
-        # A host without tasks is not probed, so it is never known to be away.
-        reporters = (host.name for host in topology.hosts if topology.on(host.name) and host.name not in away)
+        unreachable = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
+        # A host without tasks is not probed, so it is never known to be unreachable.
+        reporters = (host.name for host in topology.hosts if topology.on(host.name) and host.name not in unreachable)
         reporter = next(reporters, self._supervisor.host)
-        # Hosts that do not report forget too: one of them reports the next time if the reporter is away.
+        # Hosts that do not report forget too: one of them reports the next time if the reporter is unreachable.
         self._notices.forget("host", self._silent_since)
         if reporter != self._supervisor.host:
             return
-        for host in self._notices.note("host", away):
+        for host in self._notices.note("host", unreachable):
             notice = host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, self._silent_since[host])
             self._notices.add(notice)
             if not any(answers):
                 self._doubtful.add(notice["id"])
 
-    async def _is_there(self, tasks: tuple[Task, ...]) -> bool:
-        """Return whether a task answers, or the host refuses a connection for it; also if the prober does not tell."""
+    async def _is_reachable(self, tasks: tuple[Task, ...]) -> bool:
+        """Return whether a task answers, the host refuses a connection for it, or the prober gives no result."""
         results = await asyncio.gather(
             *(self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS) for task in tasks)
         )

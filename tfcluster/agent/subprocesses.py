@@ -48,12 +48,12 @@ class ChildProcess:
         if not waiting:
             self._write()
 
-    def on_message(self, received: Callable[[Message], None], ended: Callable[[], None]) -> None:
+    def on_message(self, received: Callable[[Message], None], on_close: Callable[[], None]) -> None:
         """Register callbacks with the event loop for the child's messages.
 
         Args:
             received: Called for each message.
-            ended: Called when the child has closed its connection.
+            on_close: Called when the child has closed its connection.
         """
         decoder = Decoder()
         loop = asyncio.get_running_loop()
@@ -69,8 +69,8 @@ class ChildProcess:
                 for message in decoder.feed(data):
                     received(message)
                 return
-            self.hang_up()
-            ended()
+            self.close_pipe()
+            on_close()
 
         loop.add_reader(self._link, readable)
 
@@ -80,7 +80,7 @@ class ChildProcess:
             return await asyncio.get_running_loop().sock_recv(self._link, 1 << 16)
         return b""
 
-    def hang_up(self) -> None:
+    def close_pipe(self) -> None:
         """Close the socket to the child, which then reads the end of file."""
         if self._link.fileno() >= 0:
             loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ class ChildProcess:
         if self.pidfd is not None:
             send_signal(self.pidfd, signal.SIGKILL)
 
-    def reap(self) -> None:
+    def wait(self) -> None:
         """Wait until the child has exited, without calling the callback for its exit."""
         if self.pidfd is not None:
             asyncio.get_running_loop().remove_reader(self.pidfd)
@@ -126,12 +126,12 @@ class ChildProcess:
             loop.remove_writer(self._link)
 
 
-def _stay() -> None:
-    """Leave a process in the agent's network."""
+def _keep_network() -> None:
+    """Keep a process in the agent's network."""
 
 
 def fork_child(
-    body: Callable[[socket.socket], None], ended: Callable[[int], None], enter: Callable[[], None] = _stay
+    body: Callable[[socket.socket], None], on_exit: Callable[[int], None], enter: Callable[[], None] = _keep_network
 ) -> ChildProcess:
     """Fork a child process that runs a function and exits with code 1 if the function returns.
 
@@ -140,7 +140,7 @@ def fork_child(
 
     Args:
         body: The function that the child runs; its argument is the child's end of a socket pair.
-        ended: Called by the event loop with waitpid's status when the child has exited.
+        on_exit: Called by the event loop with waitpid's status when the child has exited.
         enter: Called in the child before it closes the agent's descriptors, to move it to another network.
 
     Returns:
@@ -166,12 +166,12 @@ def fork_child(
         assert process is not None, "a child that is not reaped has its pid"
         child = ChildProcess(process, pidfd, agent_end)
 
-        def on_exit(status: int | None) -> None:
+        def handle_exit(status: int | None) -> None:
             assert status is not None, "the agent is the parent"
             child.pidfd = None
-            ended(status)
+            on_exit(status)
 
-        _watch(process, pidfd, on_exit)
+        _watch(process, pidfd, handle_exit)
     except OSError:
         os.kill(pid, signal.SIGKILL)  # the child is not reaped yet, so its pid cannot have been reused
         os.waitpid(pid, 0)
@@ -183,7 +183,7 @@ def fork_child(
 
 
 async def run_in_child(
-    title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] = _stay
+    title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] = _keep_network
 ) -> Message | None:
     """Run a function that may block in a child process of its own.
 
@@ -218,7 +218,7 @@ async def run_in_child(
         return None
     finally:
         child.kill()
-        child.hang_up()
+        child.close_pipe()
 
 
 def _run_child(body: Callable[[socket.socket], None], connection: socket.socket, enter: Callable[[], None]) -> NoReturn:
@@ -266,35 +266,35 @@ def _fork() -> int:
     return pid
 
 
-def when_ended(process: ProcessHandle, ended: Callable[[int | None], None]) -> int | None:
+def watch_exit(process: ProcessHandle, on_exit: Callable[[int | None], None]) -> int | None:
     """Register a callback with the event loop for the exit of a process that is not a child of the agent.
 
     Args:
         process: The process.
-        ended: Called with waitpid's status when the process has exited. See `exit_status` for when the status is None.
+        on_exit: Called with waitpid's status when the process has exited; see `exit_status` for when that is None.
 
     Returns:
-        The process's pidfd, to send signals with, valid until `ended` is called. None if the process had exited
-        already; `ended` is called later with None in this case too.
+        The process's pidfd, to send signals with, valid until `on_exit` is called. None if the process had exited
+        already; `on_exit` is called later with None in this case too.
 
     Raises:
         OSError: No file descriptor is left to watch the process.
     """
     pidfd = process.open()
     if pidfd is None:
-        asyncio.get_running_loop().call_soon(ended, None)
+        asyncio.get_running_loop().call_soon(on_exit, None)
     else:
-        _watch(process, pidfd, ended)
+        _watch(process, pidfd, on_exit)
     return pidfd
 
 
-def _watch(process: ProcessHandle, pidfd: int, ended: Callable[[int | None], None]) -> None:
+def _watch(process: ProcessHandle, pidfd: int, on_exit: Callable[[int | None], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def readable() -> None:
         loop.remove_reader(pidfd)
         status = exit_status(process, pidfd)
         os.close(pidfd)
-        ended(status)
+        on_exit(status)
 
     loop.add_reader(pidfd, readable)

@@ -80,7 +80,7 @@ class Cluster:
         other._clients = self._clients
         return other
 
-    def joined_by(self, topology: ClusterTopology) -> Cluster:
+    def with_hosts_of(self, topology: ClusterTopology) -> Cluster:
         """Return this cluster, with its connections, as one that has the hosts of a topology."""
         other = Cluster(self.name, topology.hosts, topology.head().host)
         other._clients = self._clients

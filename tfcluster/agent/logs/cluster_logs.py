@@ -124,7 +124,7 @@ class LogCollector:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-            child.reap()
+            child.wait()
         if self._folder.log_buffers.exists():
             with contextlib.suppress(OSError):  # a full disk must not prevent the cluster from shutting down
                 LogWriter(self._folder.log_buffers, self._folder.logs, self._limits.size, self._limits.count).close()
@@ -146,6 +146,6 @@ class LogCollector:
 
     def _ended(self, status: int) -> None:
         assert self._child is not None, "it has just ended"
-        self._child.hang_up()
+        self._child.close_pipe()
         self._child = None
         self._fork_in(settings.HELPER_RESTART_SECONDS)

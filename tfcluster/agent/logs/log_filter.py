@@ -126,7 +126,7 @@ def open_source(title: str, patterns: Sequence[str]) -> Iterator[LogSource]:
         yield LogSearch(child)
     finally:
         child.kill()
-        child.hang_up()
+        child.close_pipe()
 
 
 def _merge(parts: Iterable[LogPart], *, partial: bool) -> Iterator[tuple[str, Line]]:

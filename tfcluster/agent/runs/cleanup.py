@@ -39,7 +39,7 @@ def remove_old_runs(store: RunStore, active: Collection[str]) -> None:
 
     try:
         if store.has_old(active):
-            child = fork_child(remove, lambda status: child.hang_up())
+            child = fork_child(remove, lambda status: child.close_pipe())
     except OSError as error:
         _logger.error("%s: cannot remove old runs: %s", store.path, error.strerror)
 

@@ -78,7 +78,7 @@ class ForkServer:
         """Kill the fork server and wait until it has exited."""
         if self._child is not None:
             self._child.kill()
-            self._child.reap()
+            self._child.wait()
 
     def _start(self) -> ChildProcess:
         if self._child is None:

@@ -267,7 +267,7 @@ class RunManager:
         """Watch the driver that a run's claim names; its exit is reported even if no fork server does so."""
         driver = driver_of(run.folder)
         if driver is not None and not run.is_watched:
-            run.attach_driver(driver, subprocesses.when_ended(driver, partial(self._on_driver_exit, run)))
+            run.attach_driver(driver, subprocesses.watch_exit(driver, partial(self._on_driver_exit, run)))
             run.is_watched = True
 
     def _kill_fork_server(self, run: Run) -> None:

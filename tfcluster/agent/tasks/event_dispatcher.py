@@ -88,9 +88,9 @@ class Transition:
         """
         self.task.machine = self.before
         if self.child is not None:
-            self.child.hang_up()
+            self.child.close_pipe()
             self.child.kill()
-            self.child.reap()
+            self.child.wait()
 
     def describe(self) -> tuple[str, str] | None:
         """Describe the transition for the event log.
@@ -180,7 +180,7 @@ class TaskEventDispatcher:
         except ClusterError as error:
             unrecorded = [each.child for each in transitions if each.child is not None]
             for child in unrecorded:
-                child.hang_up()  # makes it exit
+                child.close_pipe()  # makes it exit
             self.publish(transitions)
             if unrecorded:
                 raise

@@ -157,7 +157,7 @@ class ProbeClient:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-            child.reap()
+            child.wait()
 
     def _handle_reply(self, message: Message) -> None:
         waiting = self._waiting.pop(message["id"], None)

@@ -156,7 +156,7 @@ class TaskLauncher:
         Raises:
             OSError: No file descriptor is left for a pidfd.
         """
-        self._set_process(task, process, subprocesses.when_ended(process, partial(self._on_exit, task)))
+        self._set_process(task, process, subprocesses.watch_exit(process, partial(self._on_exit, task)))
 
     def _set_process(self, task: TaskRuntime, process: ProcessHandle, pidfd: int | None) -> None:
         task.process, task.pidfd = process, pidfd

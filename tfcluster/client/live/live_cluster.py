@@ -171,7 +171,7 @@ class LiveCluster:
             topology = self._cluster.connect(host).call(TopologyRequest(settled=False))
             with self._lock:
                 joined, left = self.hosts.take_topology(topology)
-                self._cluster = self._cluster.joined_by(topology)
+                self._cluster = self._cluster.with_hosts_of(topology)
                 for name in left:
                     self._stops.pop(name).set()
                 for name in joined:

@@ -1,7 +1,7 @@
 """Connections that have reached a forwarder's TLS port, until they have proved that they come from the cluster.
 
 They cost no thread. Each has to be done in some seconds; a new one replaces the oldest of its address, or of all, when
-there are too many, so that a stranger's connections keep no host from connecting.
+there are too many, so that connections of non-members do not keep hosts from connecting.
 """
 
 from __future__ import annotations

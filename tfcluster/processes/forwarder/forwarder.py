@@ -172,7 +172,7 @@ class TlsForwarder:
             reset(plain)
             return
         host, place = route
-        with self._closed_in_the_end(plain, f"to port {port} of {host}, {place.address}") as connections:
+        with self._closing_all(plain, f"to port {port} of {host}, {place.address}") as connections:
             outer = socket.create_connection((place.address, place.port), settings.LINK_CONNECT_SECONDS)
             connections.append(outer)
             tls = self._client.wrap_socket(outer, suppress_ragged_eofs=False)
@@ -180,11 +180,11 @@ class TlsForwarder:
             if peer_of(tls) != host:
                 raise ConnectionRefusedError(f"it has the certificate of {peer_of(tls)!r}")
             request(tls, port)
-            _forward(plain, tls)
+            _pump_connection(plain, tls)
 
     def _serve_host(self, tls: ssl.SSLSocket, address: str, port: int) -> None:
         """Connect another host to the port of a task of this host."""
-        with self._closed_in_the_end(tls, f"from {address} to port {port}") as connections:
+        with self._closing_all(tls, f"from {address} to port {port}") as connections:
             peer = peer_of(tls)
             if peer == self._forwarding.host or peer not in self._forwarding.forwarders:
                 raise ConnectionRefusedError(f"refused: its certificate is of {peer!r}, which is not in the cluster")
@@ -193,11 +193,11 @@ class TlsForwarder:
             enter_network(self._namespace)
             plain = socket.create_connection(("127.0.0.1", port), settings.LINK_CONNECT_SECONDS)
             connections.append(plain)
-            _forward(plain, tls)
+            _pump_connection(plain, tls)
 
     @contextlib.contextmanager
-    def _closed_in_the_end(self, connection: socket.socket, name: str) -> Iterator[list[socket.socket]]:
-        """Close connections in the end, and reset them if one was lost: the other side of each is to notice.
+    def _closing_all(self, connection: socket.socket, name: str) -> Iterator[list[socket.socket]]:
+        """Close all connections when the context is left; reset them if one was lost, so that the peers notice it.
 
         Args:
             connection: The first of the connections; the others are added to the list that this yields.
@@ -216,8 +216,8 @@ class TlsForwarder:
                 close(each)
 
 
-def _forward(plain: socket.socket, tls: ssl.SSLSocket) -> None:
-    """Forward until both sides have ended the connection.
+def _pump_connection(plain: socket.socket, tls: ssl.SSLSocket) -> None:
+    """Forward one connection until both sides have ended it.
 
     Raises:
         ConnectionResetError: One of them has cut it.

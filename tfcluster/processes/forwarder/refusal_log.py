@@ -1,7 +1,7 @@
 """The log of a forwarder: which connections it has refused, and why.
 
-Strangers decide how many connections there are. So equal lines are written once in a while, and not more than some
-different ones; the others are counted.
+Unauthorized peers control the number of refused connections. Equal lines are therefore written once per period, and
+the number of different lines is limited; the rest are only counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The connection between a group's coordinator and a host of it; each proves to the other that it belongs there.
 
-Each side answers a random challenge with an HMAC of the group's secret, which the command sent to all hosts: a stranger
-who reaches the coordinator's port, or who listens in its place, learns nothing and gives no order.
+Each side answers a random challenge with an HMAC of the group's secret, which the command sent to all hosts. So
+an unauthorized process that reaches the coordinator's port, or listens in its place, learns nothing and cannot give
+orders.
 """
 
 from __future__ import annotations
