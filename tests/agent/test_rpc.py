@@ -39,10 +39,10 @@ def client(hosts: Hosts) -> Iterator[AgentClient]:
     client.close()
 
 
-def run_of(path: Path, *, owned: bool = True) -> RunRequest:
+def run_of(path: Path, *, cancel_on_disconnect: bool = True) -> RunRequest:
     script, folder = str(path), str(path.parent)
     parameters: dict[str, Any] = {"args": [], "path": script, "argument": script, "cwd": folder, "seed": None}
-    return run_request("script", parameters, owned=owned, upload=path.name)
+    return run_request("script", parameters, cancel_on_disconnect=cancel_on_disconnect, upload=path.name)
 
 
 def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp
 
     # Closing one response cancels that request only: here, the run, which its command owns.
     run.close()
-    again = client.stream(AttachRequest(identity, 0, 0, owned=False))
+    again = client.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     assert list(again)[-1].record["state"] == "cancelled"
     assert next(watch).cluster == CLUSTER
     watch.close()
@@ -87,7 +87,7 @@ def test_a_disconnect_cancels_all_requests_of_the_connection(hosts: Hosts, clien
     client.close()
     other = AgentClient(LocalTransport(CLUSTER, "a"))
     for identity in identities:
-        events = list(other.stream(AttachRequest(identity, 0, 0, owned=False)))
+        events = list(other.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False)))
         assert events[-1].record["state"] == "cancelled"
     with pytest.raises(AgentDisconnectedError):
         list(runs[0])

@@ -135,37 +135,37 @@ signal.pause()
 """
 
 
-def test_a_run_that_is_not_owned_continues_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
+def test_a_run_continues_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text(WAIT)
-    identity, run = pair.script(path, owned=False)
+    identity, run = pair.script(path, cancel_on_disconnect=False)
     run.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     while next(again).record["event"] != "output":
         continue
     pair.kill_agent("a")
     again.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     assert next(again).record["run"] == identity, "the next agent has it without another request"
     pair.ask("a", CancelRequest(identity))
     assert list(again)[-1].record["state"] == "cancelled"
 
 
-def test_an_owned_run_is_cancelled_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
+def test_a_run_is_cancelled_on_disconnect_if_so_requested(pair: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text(WAIT)
     identity, run = pair.script(path)
     run.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     assert list(again)[-1].record["state"] == "cancelled"
 
 
-def test_an_incomplete_upload_ends_a_run_that_is_not_owned(pair: Hosts, tmp_path: Path) -> None:
+def test_an_incomplete_upload_ends_a_run_that_is_not_cancelled_on_disconnect(pair: Hosts, tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"args": [], "path": "x.py", "argument": "x.py", "cwd": str(tmp_path), "seed": None}
-    run = pair.run("script", parameters, upload="x.py", owned=False)
+    run = pair.run("script", parameters, upload="x.py", cancel_on_disconnect=False)
     identity = next(run).record["run"]
     run.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     assert list(again)[-1].record["state"] == "cancelled"
 
 

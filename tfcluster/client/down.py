@@ -104,7 +104,7 @@ def _cancel(client: AgentClient, runs: Collection[str]) -> None:
     for run in runs:
         client.call(CancelRequest(run))
     for run in runs:
-        client.call(AttachRequest(run, events=0, output=0, owned=False, only_result=True))
+        client.call(AttachRequest(run, events=0, output=0, cancel_on_disconnect=False, only_result=True))
 
 
 def _stop_in_order(

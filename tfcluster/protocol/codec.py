@@ -25,7 +25,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.version import __version__
 
 #: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
-VERSION = 26
+VERSION = 27
 
 Message = dict[str, Any]
 

@@ -60,10 +60,12 @@ class RunHandlers:
             validate_name(request.upload)
         job = await self._job(request) if request.group is None else group_spec(self._context, request, request.group)
         try:
-            run = self._runs.submit(job, request.timeout, request.detach or not request.owned)
+            run = self._runs.submit(job, request.timeout, request.detach or not request.cancel_on_disconnect)
         except OSError as error:
             raise not_recorded(job, error) from error
-        async with contextlib.aclosing(self._events(run, upload, request.detach, request.owned)) as events:
+        async with contextlib.aclosing(
+            self._events(run, upload, request.detach, request.cancel_on_disconnect)
+        ) as events:
             async for event in events:
                 yield RunEvent(event)
         yield Reply(Done())
@@ -128,11 +130,13 @@ class RunHandlers:
             ports=topology.program_ports_on(self._supervisor.host),
         )
 
-    async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:
+    async def _events(
+        self, run: Run, upload: Upload, detach: bool, cancel_on_disconnect: bool
+    ) -> AsyncGenerator[Message, None]:
         """Yield the events of a new run, and start its driver after the command has received the first event.
 
-        If the command owns the run and disconnects without a message (for example because the terminal was closed), the
-        run is cancelled, because nothing waits for its result.
+        With `cancel_on_disconnect`, the run is cancelled if the command disconnects without a message (for example
+        because the terminal was closed), because nothing waits for its result.
         """
         starting: asyncio.Future[None] | None = None
         # The command has the other hosts join the group before it is detached.
@@ -155,7 +159,7 @@ class RunHandlers:
                         break
         finally:
             has_upload = run.spec is not None and run.spec.upload is not None
-            continues = not owned and (not has_upload or (starting is not None and upload.is_complete))
+            continues = not cancel_on_disconnect and (not has_upload or (starting is not None and upload.is_complete))
             if starting is not None and not continues:
                 starting.cancel()
             if continues and not has_upload:
@@ -193,7 +197,7 @@ class RunHandlers:
                     yield RunEvent(event)
             yield Reply(Done())
             return
-        if request.owned and (active := self._runs.runs.get(identity)):
+        if request.cancel_on_disconnect and (active := self._runs.runs.get(identity)):
             active.mark_reclaimed()
         try:
             with_output = request.output is not None
@@ -201,7 +205,7 @@ class RunHandlers:
                 async for event in skip(events, request.events, request.output or 0):
                     yield RunEvent(event)
         finally:
-            if request.owned:
+            if request.cancel_on_disconnect:
                 self._runs.cancel(identity)
         yield Reply(Done())
 

@@ -168,7 +168,7 @@ class LiveCluster:
     def _take_topology(self, host: str) -> None:
         """Take in a topology that has changed: follow the hosts that have joined, and no more those that have left."""
         with contextlib.suppress(ClusterError):
-            topology = self._cluster.connect(host).call(TopologyRequest(settled=False))
+            topology = self._cluster.connect(host).call(TopologyRequest(wait_idle=False))
             with self._lock:
                 joined, left = self.hosts.take_topology(topology)
                 self._cluster = self._cluster.with_hosts_of(topology)

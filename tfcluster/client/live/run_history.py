@@ -141,7 +141,7 @@ def read_run_events(leader: Cluster, run: str, context: StreamContext, received:
     reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
 
     def attach() -> ResponseStream[RunEvent, Done]:
-        return client.stream(AttachRequest(run, received, None, owned=False), start=True)
+        return client.stream(AttachRequest(run, received, None, cancel_on_disconnect=False), start=True)
 
     for event in reconnector.events(attach, leave=True):
         if event is None:

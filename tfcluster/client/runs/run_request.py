@@ -167,7 +167,7 @@ class RunRequest:
             timeout=self.timeout,
             log_placement=self.log_placement,
             detach=self.detach,
-            owned=not is_remote,
+            cancel_on_disconnect=not is_remote,
             upload=None if self.upload is None else self.upload_name,
             code=code,
             caller=caller,
@@ -212,16 +212,24 @@ class RunRequest:
         interrupt: GracefulInterrupt,
         placements: Placements | None,
     ) -> Generator[Event, None, None]:
-        owned = not cluster.connect_head().transport.is_remote
+        cancel_on_disconnect = not cluster.connect_head().transport.is_remote
         # On this machine, closing the response before the result, for any reason, also cancels the run. On another
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with contextlib.closing(response):
             first = next(response).record
             run = canceller.run = str(first["run"])
-            with contextlib.nullcontext() if owned or self.detach else canceller:
+            with contextlib.nullcontext() if cancel_on_disconnect or self.detach else canceller:
                 yield first
                 if self.upload is not None:
                     response.send_file(self.upload)
                 if placements is not None and not self.traits.is_script:
                     placements.keep_only(run)
-                yield from follow(cluster, response, run, interrupt, events=1, owned=owned, placements=placements)
+                yield from follow(
+                    cluster,
+                    response,
+                    run,
+                    interrupt,
+                    events=1,
+                    cancel_on_disconnect=cancel_on_disconnect,
+                    placements=placements,
+                )

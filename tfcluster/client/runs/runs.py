@@ -45,8 +45,8 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     client = cluster.connect_head()
     if not client.transport.has_state():
         raise unknown_cluster(cluster.name)
-    response = client.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
-    return follow(cluster, response, run, None, events=0, owned=False)
+    response = client.stream(api.AttachRequest(run, events=0, output=0, cancel_on_disconnect=False), start=True)
+    return follow(cluster, response, run, None, events=0, cancel_on_disconnect=False)
 
 
 def follow(
@@ -56,7 +56,7 @@ def follow(
     interrupt: GracefulInterrupt | None,
     *,
     events: int,
-    owned: bool,
+    cancel_on_disconnect: bool,
     placements: Placements | None = None,
 ) -> Generator[Event, None, None]:
     """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
@@ -67,7 +67,7 @@ def follow(
         run: The run's id, or a unique prefix of it.
         interrupt: The reaction to signals, which must not wait for the run; None for the default.
         events: The number of events received so far, not counting output.
-        owned: Whether the run belongs to this command, so that it is cancelled if the command disconnects.
+        cancel_on_disconnect: Whether the run is cancelled if the command disconnects.
         placements: The placements to merge with the events; None for none.
     """
     output = 0
@@ -77,7 +77,7 @@ def follow(
     def attach_again() -> RunResponse:
         if first:
             return first.pop()
-        request = api.AttachRequest(run, events, output, owned)
+        request = api.AttachRequest(run, events, output, cancel_on_disconnect)
         return client.stream(request, start=True, interrupt=interrupt)
 
     host = client.transport.host
@@ -138,7 +138,7 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
         if stopped.wait(settings.LEASE_START_SECONDS):
             return
         with contextlib.suppress(ClusterError):
-            topology = cluster.connect_head().call(TopologyRequest(settled=False))
+            topology = cluster.connect_head().call(TopologyRequest(wait_idle=False))
     lease = topology.lease
     while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
         map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)

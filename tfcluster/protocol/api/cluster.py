@@ -22,10 +22,10 @@ class TopologyRequest(Request[NoReturn, ClusterTopology], method=Method.TOPOLOGY
     """Return the complete topology that is up, including all secret values.
 
     Attributes:
-        settled: Whether to wait until no plan is being executed.
+        wait_idle: Whether to wait until no plan is being executed.
     """
 
-    settled: bool = True
+    wait_idle: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Observation:
 
     Attributes:
         observed: The observed state of the cluster on the host; None if it is not up there.
-        ports: The held ports of servers that do not run yet, on which the agent accepts connections.
+        ports: The reserved ports of servers that do not run yet, on which the agent accepts connections.
         certificate: What is known of the host's certificate; None if it has none.
     """
 

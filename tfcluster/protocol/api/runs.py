@@ -66,7 +66,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         timeout: Seconds after which the run is stopped, counted from its submission; None for no limit.
         log_placement: Whether the servers log the placement of each operation.
         detach: Whether to send only the first event, as soon as the command may disconnect.
-        owned: Whether the run is cancelled if the command disconnects.
+        cancel_on_disconnect: Whether the run is cancelled if the command disconnects.
         upload: The name of the uploaded file; None if there is no upload.
         code: Where a script is in the code that was sent to its host; None for one that runs where it is.
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
@@ -87,7 +87,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     timeout: float | None
     log_placement: bool
     detach: bool
-    owned: bool
+    cancel_on_disconnect: bool
     upload: str | None
     code: CodeLocation | None = None
     caller: Caller | None = None
@@ -132,14 +132,14 @@ class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
         run: The run's id, or a unique prefix of it.
         events: How many events, without those of output, the command has received.
         output: How many events of output the command has received; None to send none.
-        owned: As for `RunRequest`.
+        cancel_on_disconnect: As for `RunRequest`.
         only_result: Whether to send nothing but the run's id, at once, and the result.
     """
 
     run: str
     events: int
     output: int | None
-    owned: bool
+    cancel_on_disconnect: bool
     only_result: bool = False
 
 
