@@ -19,7 +19,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.upload import Upload, receive, validate_name
+from tfcluster.agent.upload import Upload, receive, validate_filename
 from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
@@ -211,8 +211,8 @@ def test_an_error_of_the_agent_ends_the_upload(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "a\0b"])
 def test_a_name_is_not_a_path(name: str) -> None:
     with pytest.raises(ClusterError, match="is not the name of a file"):
-        validate_name(name)
-    assert validate_name("train.py") == "train.py"
+        validate_filename(name)
+    assert validate_filename("train.py") == "train.py"
 
 
 def test_an_upload_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

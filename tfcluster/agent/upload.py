@@ -72,7 +72,7 @@ class Upload:
                 await self._grant(size)
 
 
-def validate_name(name: str) -> str:
+def validate_filename(name: str) -> str:
     """Return the name of an uploaded file after checking that it is a plain file name and not a path.
 
     Raises:

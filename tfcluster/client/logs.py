@@ -202,7 +202,7 @@ def read_host(
         # If the cluster is down, an agent is started to read the logs of its host.
         return client.stream(replace(request, follow=follows, after=dict(after)), start=True)
 
-    for event in reconnector.events(open_stream, leave=True):
+    for event in reconnector.events(open_stream, reap_agent=True):
         if event is None:
             # If the cluster went down with its agent, only the remaining lines have to be read.
             follows = follows and reconnector.connect(client.transport.is_up)

@@ -65,7 +65,7 @@ def _wait_for_run(cluster: Cluster, run: str, context: StreamContext) -> Iterato
         raise unknown_cluster(cluster.name)
     request = AttachRequest(run, events=0, output=0, cancel_on_disconnect=False, only_result=True)
     reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
-    for event in reconnector.events(lambda: client.stream(request, start=True), leave=True):
+    for event in reconnector.events(lambda: client.stream(request, start=True), reap_agent=True):
         if event is not None and event.record["event"] == "result":
             yield event.record
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.upload import validate_name
+from tfcluster.agent.upload import validate_filename
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology
@@ -36,7 +36,7 @@ class GroupHandlers:
         context = self._context
         context.reject_if_going_down()
         group = replace(_group(context, request.group, request.parameters), coordinator=request.coordinator)
-        if not context.runs.store.make_folder(validate_name(request.run)):
+        if not context.runs.store.make_folder(validate_filename(request.run)):
             raise ClusterError(f"host {context.host} has another run {request.run} already", hint="Launch it again.")
         job = replace(_spec(context, request.run, request, group), code=request.code)
         try:

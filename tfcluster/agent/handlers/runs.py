@@ -14,7 +14,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.groups import group_spec, not_recorded, peers_of
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip, wait_for_result
-from tfcluster.agent.upload import Upload, receive, validate_name
+from tfcluster.agent.upload import Upload, receive, validate_filename
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
 from tfcluster.core.tf_config import refusal_notes
@@ -57,7 +57,7 @@ class RunHandlers:
         """
         self._context.reject_if_going_down()
         if request.upload is not None:
-            validate_name(request.upload)
+            validate_filename(request.upload)
         job = await self._job(request) if request.group is None else group_spec(self._context, request, request.group)
         try:
             run = self._runs.submit(job, request.timeout, request.detach or not request.cancel_on_disconnect)

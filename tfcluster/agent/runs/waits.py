@@ -1,7 +1,7 @@
-"""Notices that a script waits in a call of TensorFlow for tasks, finds out why, and says so.
+"""Detect that a script waits in a call of TensorFlow for tasks, diagnose the cause and report it.
 
 TensorFlow itself says nothing, or repeats one line in the log of a server. A script that computes is not disturbed: the
-agent looks at what the kernel counts for it, and asks for its Python stack only when it uses no processor time.
+agent checks what the kernel counts for it, and asks for its Python stack only when it uses no processor time.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class WaitMonitor:
         self._diagnose = diagnose
         self._are_tasks_idle = are_tasks_idle
         self._programs: dict[str, dict[int, _Program]] = {}  # by run and pid
-        self._elsewhere: dict[str, dict[str, _Program]] = {}  # members of groups on other hosts, by run and task
+        self._remote_programs: dict[str, dict[str, _Program]] = {}  # members of groups on other hosts, by run and task
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._last_failure = ""
 
@@ -113,17 +113,17 @@ class WaitMonitor:
         await asyncio.sleep(settings.WAIT_CHECK_SECONDS)
 
     def schedule_checks(self) -> None:
-        """Look at each script that runs, in the background."""
+        """Start a check of each script that runs, in the background."""
         scripts = self._scripts()
         self._programs = {run.id: self._programs.get(run.id, {}) for run in scripts}
-        self._elsewhere = {run.id: self._elsewhere.get(run.id, {}) for run in scripts}
+        self._remote_programs = {run.id: self._remote_programs.get(run.id, {}) for run in scripts}
         tasks_are_idle = bool(scripts) and self._are_tasks_idle()
         for run in scripts:
             if run.id not in self._checking:
                 self._checking[run.id] = asyncio.ensure_future(self._check(run, tasks_are_idle))
 
     def _scripts(self) -> list[Run]:
-        """Return the runs to look at; nothing is known of the members of a group that an earlier agent started."""
+        """Return the runs to check; nothing is known of the members of a group that an earlier agent started."""
         scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.traits.is_script]
         return [run for run in scripts if run.record.traits.uses_servers or run.spec is not None]
 
@@ -144,7 +144,7 @@ class WaitMonitor:
                 seen = {pid: Observation(program.wait, is_frozen(pid)) for pid, program in programs.items()}
                 write_observations(run.folder, seen)
             elif group is not None:
-                await self._check_elsewhere(run)
+                await self._check_remote_members(run)
         except Exception:
             failure = traceback.format_exc()
             if failure != self._last_failure:  # one that repeats is logged once
@@ -167,9 +167,9 @@ class WaitMonitor:
         if wait is not None and (wait.connects or (is_idle and tasks_are_idle)) and not run.record.is_part:
             await self._explain_or_end(run, pid, program, wait)
 
-    async def _check_elsewhere(self, run: Run) -> None:
-        """Look at the members of a group that wait on other hosts, as the agents there have seen it."""
-        programs = self._elsewhere.get(run.id)
+    async def _check_remote_members(self, run: Run) -> None:
+        """Check the members of a group that wait on other hosts, as the agents there have observed it."""
+        programs = self._remote_programs.get(run.id)
         if programs is None:  # the run has ended during the check
             return
         for task, state in read_states(run.folder).items():
@@ -239,8 +239,8 @@ class WaitMonitor:
             return
         program.shown, program.hints = texts, tuple(dict.fromkeys(each.hint for each in problems))
         message = _describe(wait, texts)
-        every = [*self._programs.get(run.id, {}).values(), *self._elsewhere.get(run.id, {}).values()]
-        others = [each for each in every if each is not program and each.wait is not None]
+        programs = [*self._programs.get(run.id, {}).values(), *self._remote_programs.get(run.id, {}).values()]
+        others = [each for each in programs if each is not program and each.wait is not None]
         program.is_first = not any(each.wait and _describe(each.wait, each.shown) == message for each in others)
         run.losses.update({each.task: each.problem for each in problems if each.task})
         if not program.is_first:

@@ -246,12 +246,12 @@ class HealthMonitor:
         """Start probing, in the background, a task whose process has reported that it serves, until it is ready."""
         self._in_background(self._until_ready(task))
 
-    async def check(self, task: TaskRuntime, *, patient: bool = False) -> None:
+    async def check(self, task: TaskRuntime, *, tolerate_timeout: bool = False) -> None:
         """Probe a task and dispatch the outcome to its state machine.
 
         Args:
             task: The task.
-            patient: Whether to ignore a probe without an answer instead of counting it as failed.
+            tolerate_timeout: Whether to ignore a probe without an answer instead of counting it as failed.
         """
         probed_process = task.process
         task.being_checked = True
@@ -261,7 +261,7 @@ class HealthMonitor:
             task.being_checked = False
         if probed_process is None or task.process != probed_process:
             return  # the result for a process that has exited says nothing about its successor
-        if result.outcome is ProbeOutcome.UNKNOWN or (patient and result.outcome is ProbeOutcome.SILENT):
+        if result.outcome is ProbeOutcome.UNKNOWN or (tolerate_timeout and result.outcome is ProbeOutcome.SILENT):
             return
         if result.outcome is ProbeOutcome.PROBE_OK:
             task.devices = result.devices
@@ -277,7 +277,7 @@ class HealthMonitor:
         """
         process = task.process
         for _ in range(settings.PROBE_RETRIES):
-            await self.check(task, patient=True)
+            await self.check(task, tolerate_timeout=True)
             if task.process != process or task.machine.state is not TaskState.STARTING:
                 return
             await asyncio.sleep(settings.PROBE_RETRY_SECONDS)

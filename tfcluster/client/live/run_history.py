@@ -143,7 +143,7 @@ def read_run_events(leader: Cluster, run: str, context: StreamContext, received:
     def attach() -> ResponseStream[RunEvent, Done]:
         return client.stream(AttachRequest(run, received, None, cancel_on_disconnect=False), start=True)
 
-    for event in reconnector.events(attach, leave=True):
+    for event in reconnector.events(attach, reap_agent=True):
         if event is None:
             continue
         received += 1

@@ -56,13 +56,13 @@ class Reconnector(Generic[E, R]):
         self._delay = settings.RECONNECT_INITIAL_SECONDS
 
     def events(
-        self, open_stream: Callable[[], ResponseStream[E, R]], *, leave: bool = False
+        self, open_stream: Callable[[], ResponseStream[E, R]], *, reap_agent: bool = False
     ) -> Generator[E | None, None, None]:
         """Send a request, and again whenever its response breaks off, until a response is complete.
 
         Args:
             open_stream: Sends the request.
-            leave: Wait for the exit of an agent that was started for this request only.
+            reap_agent: Wait for the exit of an agent that was started for this request only.
 
         Yields:
             Each event; None each time when the response has broken off.
@@ -80,7 +80,7 @@ class Reconnector(Generic[E, R]):
             except AgentDisconnectedError as error:
                 failure = error
             finally:
-                if leave:
+                if reap_agent:
                     stream.close_and_reap()
                 else:
                     stream.close()

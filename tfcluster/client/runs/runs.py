@@ -90,7 +90,7 @@ def follow(
     policy = RetryPolicy(settings.STREAM_AGENTS)
     reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
     with keep_leases_alive(cluster, {cluster.head}):
-        for event in reconnector.events(attach_again, leave=True):
+        for event in reconnector.events(attach_again, reap_agent=True):
             if event is None:
                 continue
             record = event.record
