@@ -56,7 +56,9 @@ def test_only_kinds_that_the_spec_names_are_queued_and_the_command_of_a_run(tmp_
     asyncio.run(add())
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"queue": [{}], "noted": []}', b"[]", b'{"queue": 3, "noted": []}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"queue": [{}], "reported": []}', b"[]", b'{"queue": 3, "reported": []}']
+)
 def test_a_damaged_queue_is_empty(tmp_path: Path, content: bytes) -> None:
     async def load() -> None:
         (tmp_path / "queue").write_bytes(content)
@@ -82,5 +84,5 @@ def test_a_notice_is_given_up_after_the_last_attempt(
         running.cancel()
 
     asyncio.run(deliver())
-    assert "for the last time: exit code 1" in caplog.text
-    assert caplog.text.count("again in 0 s") == 2
+    assert "giving up: exit code 1" in caplog.text
+    assert caplog.text.count("retrying in 0 s") == 2

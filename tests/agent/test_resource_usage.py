@@ -15,6 +15,7 @@ from tfcluster.agent.tasks.resource_usage import OomCounters, OomDetector
 GROUP = "app.slice/my task"
 VERSION_2 = f"0::/{GROUP}\n"
 VERSION_1 = f"9:name=systemd:/else\n4:memory:/{GROUP}\n3:cpuset:/\n0::/\n"
+_ENDED_BY_KERNEL = ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
 MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
 
 
@@ -25,7 +26,7 @@ MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
         (OomCounters(0, 7), OomCounters(1, 8), " (out of memory)"),
         (OomCounters(2, None), OomCounters(4, None), " (out of memory)"),
         (OomCounters(0, 7), OomCounters(0, 8), ""),
-        (OomCounters(None, 7), OomCounters(None, 8), ", while the kernel's out-of-memory killer struck on this host"),
+        (OomCounters(None, 7), OomCounters(None, 8), _ENDED_BY_KERNEL),
         (OomCounters(None, 7), OomCounters(3, 7), ""),
         (OomCounters(3, None), OomCounters(None, 7), ""),
         (OomCounters(None, None), OomCounters(None, None), ""),
@@ -83,7 +84,7 @@ def test_without_a_counter_for_the_group_that_of_the_host_is_a_hint(tmp_path: Pa
     kernel.counts_on_host(5)
     watch = kernel.watch()
     kernel.counts_on_host(6)
-    assert watch.describe() == ", while the kernel's out-of-memory killer struck on this host"
+    assert watch.describe() == _ENDED_BY_KERNEL
 
 
 def test_an_old_oom_kill_is_not_attributed(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_disconnect_before_the_end_of_the_response_is_an_error(
             command.send(event(number, log_line("one", 3)), cut=b'{"id":1,"ki')
 
     agent(play)
-    with pytest.raises(AgentDisconnectedError, match="the agent went away before it answered"):
+    with pytest.raises(AgentDisconnectedError, match="the agent disconnected before it replied"):
         client().call(LOGS)
 
 

@@ -272,7 +272,7 @@ def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that
         os.kill(before["tasks"][2]["pid"], signal.SIGCONT)
     _, error = up.communicate(timeout=60)
     # The agent waits 5 seconds for worker:1: only a test as slow as that finds the change made.
-    assert up.returncode == 0 or "the agent went away" in error
+    assert up.returncode == 0 or "the agent disconnected" in error
     sandbox("up")
     after = pids(sandbox)
     assert after == {"ps:0": before["tasks"][0]["pid"], "worker:0": before["tasks"][1]["pid"]}

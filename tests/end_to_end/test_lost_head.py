@@ -54,7 +54,7 @@ def test_jobs_on_the_other_hosts_are_scaled(two: Sandbox) -> None:
     with away(two, "alpha"):
         shown = two("scale", "worker=2")
         assert "two is up: 1 task started" in shown.stdout
-        assert f"{LOST}: it is left as it is" in shown.stderr
+        assert f"{LOST}: its tasks are unchanged" in shown.stderr
         assert book(two) == ["alpha", "beta"]
         refused = two("scale", "chief=2", code=5)
         assert f"{LOST}, and the change concerns chief:1 there: nothing was changed" in refused.stderr

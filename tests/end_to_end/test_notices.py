@@ -91,7 +91,7 @@ def test_a_webhook_that_fails_is_told_again_also_by_the_next_agent(sandbox: Sand
         fail(sandbox)
         (first, notice), (second, _) = hook.get(), hook.get()
         assert (first, second) == (False, False)
-        is_logged(sandbox, "again in 600 s: HTTP status 503")
+        is_logged(sandbox, "retrying in 600 s: HTTP status 503")
         (path,) = sandbox.folder.glob("state/tfcluster/told/*/notices.json")
         sandbox.kill_agent()
         state = json.loads(path.read_text())
@@ -108,7 +108,7 @@ def test_a_webhook_that_fails_is_told_again_also_by_the_next_agent(sandbox: Sand
             "task": "worker:0",
             "text": "told: worker:0 died (SIGKILL) and has failed",
         }
-        is_logged(sandbox, "the webhook was told: told: worker:0 died")
+        is_logged(sandbox, "notified the webhook: told: worker:0 died")
         # A task that has failed is told once, whatever agents come and go.
         sandbox.kill_agent()
         sandbox("restart", "worker:0")
@@ -128,7 +128,7 @@ def test_a_command_that_hangs_holds_up_nothing(sandbox: Sandbox) -> None:
     fail(sandbox)
     wait_for(lambda: out.exists() and out.read_text().endswith("worker:0\n"))
     assert sandbox.status(code=4)["state"] == "failed"
-    is_logged(sandbox, "for the last time: it did not end within 2 s")
+    is_logged(sandbox, "giving up: it did not end within 2 s")
     first, notice, task, second, again, *_ = out.read_text().splitlines()
     assert (first, task, second) == ("begins", "worker:0", "begins")
     assert json.loads(notice) == json.loads(again)

@@ -61,7 +61,7 @@ def test_a_host_that_goes_away_is_told_once(tmp_path: Path, monkeypatch: pytest.
                 wait_for(lambda: notices(received) and notices(told["alpha"]))
                 # From where beta is, all others are away.
                 wait_for(lambda: {each["host"] for each in notices(told["beta"])} == {"alpha", "gamma"})
-                wait_for(lambda: agent_log(sandbox, "beta").count("the webhook could not be told") == 2)
+                wait_for(lambda: agent_log(sandbox, "beta").count("could not notify the webhook") == 2)
             wait_for(lambda: agent_log(sandbox, "beta").count("a notice to the webhook is withdrawn") == 2)
             sandbox.wait_until("running")
             for path in (received, told["alpha"]):

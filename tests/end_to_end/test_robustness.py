@@ -45,7 +45,7 @@ def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandb
     for command in commands:
         _, error = command.communicate(timeout=90)
         assert command.returncode == 5, error
-        assert "nothing listens at" in error
+        assert "does not listen at" in error
         assert f"{sandbox.folder}/state/tfcluster/tough/localhost/lock" in error
     sandbox.kill_agent()
     assert sandbox.status()["state"] == "running"

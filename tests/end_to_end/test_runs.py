@@ -155,7 +155,7 @@ def test_a_wait_ends_with_the_run_and_has_its_exit_code(demo: Sandbox) -> None:
     other = demo("run", "pi", "--samples", "1e4", "--detach", "--name", "quick").stdout.strip()
     assert demo("wait", "quick").stdout == f"{other} succeeded\n"
     error = demo("wait", run, "--timeout", "0.1", code=124).stderr
-    assert error.startswith(f"error: {run} did not end within 0.1 s\nhint: The runs go on: ")
+    assert error.startswith(f"error: {run} did not end within 0.1 s\nhint: The runs continue: ")
     waiting = [demo.start("wait", other, run), demo.start("wait", run, "-o", "json")]
     assert waiting[0].stdout is not None
     assert waiting[0].stdout.readline() == f"{other} succeeded\n"

@@ -106,7 +106,7 @@ def test_of_a_task_its_state_its_threads_and_its_last_lines_are_shown(demo: Sand
     try:
         shown = demo("stack", "worker:1").stdout
         assert f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {task['pid']}" in shown
-        assert f"`kill -CONT {task['pid']}` lets it go on" in shown
+        assert f"`kill -CONT {task['pid']}` resumes it" in shown
     finally:
         os.kill(task["pid"], signal.SIGCONT)
     assert "it answers" in demo("stack", "worker:1").stdout

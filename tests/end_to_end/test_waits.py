@@ -155,7 +155,7 @@ def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
     with frozen(hangs, "worker:1") as pid:
         waiting, error = wait_and_end(hangs, text)
     problem = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    hint = f"`kill -CONT {pid}` lets it go on; `tfcluster restart worker:1` restarts it."
+    hint = f"`kill -CONT {pid}` resumes it; `tfcluster restart worker:1` restarts it."
     assert waiting["call"] == call
     assert waiting["problems"] == [
         {"problem": problem, "hint": hint, "task": "/job:worker/task:1", "host": "localhost"}
@@ -252,7 +252,7 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
     os.kill(lines[line - 1], signal.SIGSTOP)
     waiting = next(event for event in events if event["event"] == "waiting")
     assert waiting["message"].startswith(f"{place}: worker:1 is frozen: a signal (SIGSTOP) has stopped its process")
-    assert waiting["problems"][0]["hint"] == f"`kill -CONT {lines[line - 1]}` lets it go on."
+    assert waiting["problems"][0]["hint"] == f"`kill -CONT {lines[line - 1]}` resumes it."
     *_, result = events
     assert command.wait() == 124
     assert result["error"]["message"].startswith(f"{run} has not started within 6 s: {waiting['message']}")

@@ -140,7 +140,7 @@ def test_a_member_on_another_host_that_does_not_come(wide: Over) -> None:
     *_, result = events
     assert command.wait() == 124
     assert result["error"]["message"].endswith(f"waits in MultiWorkerMirroredStrategy: {frozen}")
-    assert result["error"]["hint"] == f"`kill -CONT {pid}` on beta lets it go on."
+    assert result["error"]["hint"] == f"`kill -CONT {pid}` on beta resumes it."
 
 
 def test_the_time_for_the_start_ends_members_of_which_none_is_on_the_leading_host(wide: Over) -> None:

@@ -45,10 +45,10 @@ Host key verification failed.
         ("ssh: connect to host alpha port 22: No route to host", "No route to host", "firewall"),
         ("ssh: connect to host alpha port 22: Network is unreachable", "Network is unreachable", "firewall"),
         ("/home/me/.ssh/config: line 3: Bad configuration option: hots\n", "hots", "Correct ~/.ssh/config"),
-        ("kex_exchange_identification: read: Connection reset by peer\n", "reset by peer", "`ssh tf@alpha` tells more"),
-        ("Timeout, server 10.0.0.1 not responding.\r\n", "not responding", "`ssh tf@alpha` tells more"),
-        ("one\x1b[2J\x07 two\tthree\n \n", ": one\x1b[2J\x07 two", "`ssh tf@alpha` tells more"),
-        ("", "ssh said nothing", "`ssh tf@alpha` tells more"),
+        ("kex_exchange_identification: read: Connection reset by peer\n", "reset by peer", "`ssh tf@alpha` shows more"),
+        ("Timeout, server 10.0.0.1 not responding.\r\n", "not responding", "`ssh tf@alpha` shows more"),
+        ("one\x1b[2J\x07 two\tthree\n \n", ": one\x1b[2J\x07 two", "`ssh tf@alpha` shows more"),
+        ("", "ssh said nothing", "`ssh tf@alpha` shows more"),
     ],
 )
 def test_words_of_ssh(words: str, why: str, hint: str) -> None:

@@ -157,7 +157,7 @@ def test_a_host_whose_shell_never_answers(
     finally:
         profile.unlink()
     assert "nothing has come from it within 0.5 s" in caught.value.message
-    assert "`ssh h0 true` tells" in caught.value.hint
+    assert "`ssh h0 true` shows" in caught.value.hint
     hosts.kill("h0")
     hosts.start("h0")
     wait_for(lambda: not killed(hosts))

@@ -52,8 +52,8 @@ class IncidentMonitor:
             for task in self._supervisor.tasks.values()
             if task.machine.state is TaskState.FAILED and task.last_exit is not None
         }
-        self._notices.forget("task", failed)
-        for identity in self._notices.note("task", failed):
+        self._notices.discard_outdated("task", failed)
+        for identity in self._notices.new_since_last_report("task", failed):
             task, failed_at = failed[identity]
             notice = task_notice(
                 self._cluster, self._supervisor.host, task.spec.short, task.describe_problem(), failed_at
@@ -87,11 +87,11 @@ class IncidentMonitor:
         # A host without tasks is not probed, so it is never known to be unreachable.
         reporters = (host.name for host in topology.hosts if topology.on(host.name) and host.name not in unreachable)
         reporter = next(reporters, self._supervisor.host)
-        # Hosts that do not report forget too: one of them reports the next time if the reporter is unreachable.
-        self._notices.forget("host", self._silent_since)
+        # Hosts that do not report discard too: one of them reports the next time if the reporter is unreachable.
+        self._notices.discard_outdated("host", self._silent_since)
         if reporter != self._supervisor.host:
             return
-        for host in self._notices.note("host", unreachable):
+        for host in self._notices.new_since_last_report("host", unreachable):
             notice = host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, self._silent_since[host])
             self._notices.add(notice)
             if not any(answers):

@@ -1,7 +1,7 @@
-"""Notices: tells a webhook or a command what has happened to the cluster, and tries again when that fails.
+"""Deliver notices to a webhook or a command, with retries.
 
 The queue is a file, so that the next agent delivers what this one could not. A notice is delivered at least once: an
-agent that dies before it has noted a delivery leaves the notice to its successor.
+agent that dies before it has recorded a delivery leaves the notice to its successor.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class _State:
 
     Attributes:
         queue: The notices to deliver, the oldest first.
-        noted: What a notice has been made of and is still so: tasks that have failed, hosts that are away.
+        reported: What a notice has been made of and is still so: tasks that have failed, hosts that are unreachable.
     """
 
     queue: list[_Delivery] = field(default_factory=list)
-    noted: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
 
 class Notifier:
@@ -68,7 +68,7 @@ class Notifier:
     Args:
         title: The process title of the child processes that deliver notices, which `ps` shows.
         path: The file of the queue.
-        topology: Returns the topology, which has who is told what happens; None if there is no cluster.
+        topology: Returns the topology, which says where notifications are sent; None if there is no cluster.
     """
 
     def __init__(self, title: str, path: Path, topology: Callable[[], ClusterTopology | None]) -> None:
@@ -88,7 +88,7 @@ class Notifier:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             state = json.loads(self._path.read_bytes())
             queue = [_Delivery(**each) for each in state["queue"] if {"id", "text"} <= each["notice"].keys()]
-            self._state = _State(queue, set(state["noted"]))
+            self._state = _State(queue, set(state["reported"]))
 
     def add(self, notice: Notice, *, command: str | None = None) -> None:
         """Queue a notice for the targets of the spec, if they want notices of its kind, and for a command.
@@ -120,29 +120,29 @@ class Notifier:
             self._state.queue = [each for each in self._state.queue if each not in withdrawn]
             self._save()
 
-    def note(self, kind: str, present: Collection[str]) -> Iterator[str]:
-        """Note what is so now, such as tasks that have failed.
+    def new_since_last_report(self, kind: str, present: Collection[str]) -> Iterator[str]:
+        """Yield what has come since the last call, such as tasks that have failed, and record it as reported.
 
         Args:
             kind: What it is, with which each of the identities begins.
             present: The identities of what is so now.
 
         Yields:
-            Each identity that was not noted, also by an earlier agent; they are noted after the last one.
+            Each identity that was not reported, also by an earlier agent; they are recorded after the last one.
         """
-        added = {f"{kind}:{identity}" for identity in present} - self._state.noted
+        added = {f"{kind}:{identity}" for identity in present} - self._state.reported
         for identity in sorted(added):
             yield identity.removeprefix(f"{kind}:")
         if added:
-            self._state.noted |= added
+            self._state.reported |= added
             self._save()
 
-    def forget(self, kind: str, present: Collection[str]) -> None:
-        """Forget what was noted and is not so any more; the arguments are those of `note`, but nothing new is noted."""
+    def discard_outdated(self, kind: str, present: Collection[str]) -> None:
+        """Discard what was reported and is not so any more; the arguments are those of `new_since_last_report`."""
         kept = {f"{kind}:{identity}" for identity in present}
-        outdated = {each for each in self._state.noted if each.startswith(f"{kind}:")} - kept
+        outdated = {each for each in self._state.reported if each.startswith(f"{kind}:")} - kept
         if outdated:
-            self._state.noted -= outdated
+            self._state.reported -= outdated
             self._save()
 
     async def run(self) -> None:
@@ -203,12 +203,12 @@ class Notifier:
             return
         position = queue.index(delivery)
         if error is None:
-            _logger.info("%s was told: %s", delivery.target, text)
+            _logger.info("notified %s: %s", delivery.target, text)
         elif delivery.failures == len(settings.NOTICE_BACKOFF_SECONDS):
-            _logger.error("%s could not be told %r, for the last time: %s", delivery.target, text, error)
+            _logger.error("could not notify %s of %r, giving up: %s", delivery.target, text, error)
         else:
             wait = settings.NOTICE_BACKOFF_SECONDS[delivery.failures]
-            _logger.warning("%s could not be told %r, again in %g s: %s", delivery.target, text, wait, error)
+            _logger.warning("could not notify %s of %r, retrying in %g s: %s", delivery.target, text, wait, error)
             queue[position] = replace(delivery, failures=delivery.failures + 1, due=time.time() + wait)
             self._save()
             return
@@ -218,7 +218,7 @@ class Notifier:
     def _save(self) -> None:
         """Write the file; without it, notices are delivered as long as this agent lives."""
         self._changed.set()
-        state = {"queue": [asdict(each) for each in self._state.queue], "noted": sorted(self._state.noted)}
+        state = {"queue": [asdict(each) for each in self._state.queue], "reported": sorted(self._state.reported)}
         new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(OSError):
             self._files.write(new, json.dumps(state).encode(), durable=False)

@@ -80,7 +80,7 @@ jobs:
 # written 10 MB, 1 GiB, 500 kB or in bytes. Default: 10 MB and 5.
 #logs: {size: 10 MB, count: 5}
 
-# Who is told of tasks that have failed, hosts that are away and runs that have ended (events, default: all three): a
+# Where notifications of failed tasks, unreachable hosts and finished runs are sent (events, default: all three): a
 # webhook gets JSON by HTTP POST, a shell command gets it as input. What fails is tried again. Default: none.
 #notify: {webhook: "https://hooks.example.org/T0", command: "logger", events: [task-failed, host-away, run-finished]}
 

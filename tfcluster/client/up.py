@@ -180,7 +180,7 @@ def _without_lost_hosts(plan: UpPlan, lost: Mapping[str, ClusterError]) -> UpPla
         message += ", and its servers would have to learn new addresses: nothing was changed"
         hint = "A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
         raise ClusterError(message, hint=hint, exit_code=ExitCode.UNREACHABLE)
-    warn(f"{message}: it is left as it is, and has to be told of this change when it is back: type the command again")
+    warn(f"{message}: its tasks are unchanged; run the command again when the host is reachable")
     return replace(plan, actions=actions, unreachable=tuple(lost))
 
 

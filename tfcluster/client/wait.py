@@ -53,7 +53,7 @@ def wait_for_runs(cluster: Cluster, runs: Sequence[str], timeout: float | None) 
     if waiting:
         raise ClusterError(
             f"{summarize_list(list(waiting))} did not end within {timeout:g} s",
-            hint="The runs go on: `tfcluster runs` lists them, `tfcluster cancel RUN` ends one.",
+            hint="The runs continue: `tfcluster runs` lists them, `tfcluster cancel RUN` ends one.",
             exit_code=ExitCode.TIMED_OUT,
         )
 

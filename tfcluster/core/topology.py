@@ -114,7 +114,7 @@ class LogLimits:
 
 @dataclass(frozen=True)
 class Notify:
-    """Who is told what happens to the cluster.
+    """Where notifications are sent.
 
     Attributes:
         webhook: The URL to which notices are sent; None for none, or while its value is lost. It is secret.
@@ -150,7 +150,7 @@ class ClusterTopology:
             each was started, or None if it waits for its next restart; any other server is stopped first.
         lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
             None for no lease.
-        notify: Who is told what happens; None for no notices.
+        notify: Where notifications are sent; None for no notices.
         has_servers: Whether the tasks have servers; without them, they are only where groups of processes run.
     """
 

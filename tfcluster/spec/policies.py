@@ -190,7 +190,7 @@ def _url(value: str | Secret) -> str | Secret:
 
 
 class Notify(FrozenModel):
-    """Who is told what happens to the cluster."""
+    """Where notifications are sent."""
 
     webhook: Annotated[
         Annotated[VariableValue, AfterValidator(_url)] | None,

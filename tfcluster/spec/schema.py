@@ -250,7 +250,7 @@ class Spec(FrozenModel):
     logs: Annotated[Logs, Key("keys", "How much of each task's output is kept.", "{size: 1 GiB}")] = Logs()
     notify: Annotated[
         Notify | None,
-        Key("keys", "Who is told what happens to the cluster.", "{webhook: https://hooks.example.org/T0}", "none"),
+        Key("keys", "Where notifications are sent.", "{webhook: https://hooks.example.org/T0}", "none"),
     ] = None
     lease: Annotated[
         Seconds | None,

@@ -40,7 +40,7 @@ if line := sys.stdin.readline():
     main(line)
 """
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
-_NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
+_NO_LISTENER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
 # Prestarted agents, which do not know their cluster yet.
 _prestarted: list[subprocess.Popen[bytes]] = []
 
@@ -59,7 +59,7 @@ class LocalAgentConnection(Channel):
         """See `Channel.timeout_error`."""
         return ClusterError(
             f"the agent (pid {self.pid}) has not answered within {duration}",
-            hint=f"If it hangs, `kill -9 {self.pid}`: the tasks go on, and the next command starts another agent.",
+            hint=f"If it hangs, `kill -9 {self.pid}`: the tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
 
@@ -119,10 +119,10 @@ class LocalTransport:
 
     def _nothing_listens(self) -> ClusterError:
         return ClusterError(
-            f"the agent of cluster {self.cluster!r} lives, but nothing listens at "
+            f"the agent of cluster {self.cluster!r} is running, but does not listen at "
             f"{agent_socket(self.cluster, self.host)}",
             hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
-            "The tasks go on, and the next command starts another agent.",
+            "The tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
 
@@ -177,7 +177,7 @@ def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
-    except _NOT_THERE:
+    except _NO_LISTENER:
         connection.close()
         return None
     except OSError as error:
@@ -241,7 +241,7 @@ def start_agent(cluster: str, host: str) -> None:
             process.returncode = 0  # see the end of this function
             raise ClusterError(
                 f"the agent (pid {process.pid}) has not said that it listens within {settings.AGENT_START_SECONDS:g} s",
-                hint=f"Look what keeps it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
+                hint=f"See what blocks it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
                 exit_code=ExitCode.UNREACHABLE,
             )
         line = process.stdout.readline()

@@ -110,7 +110,7 @@ class SshTransport:
     def _proxy(self, session: Session, agent: RemoteAgent) -> Channel:
         """Have a session carry the bytes of the connection, as ssh does not forward the agent's socket."""
         if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["connected"]:
-            raise HostUnreachableError(self.host, "its agent went away before it answered", "Try again.")
+            raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
         self._master.write_agent(replace(agent, is_forwardable=False))
         channel = SshChannel(session.connection, self.host, agent.pid, self._master, session)
         channel.send(encode_greeting())

@@ -14,7 +14,7 @@ from tfcluster.transport.ssh_keys import find_locked_key
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
 
-_SSH_HINT = "`{ssh}` tells more."
+_SSH_HINT = "`{ssh}` shows more."
 # Patterns of ssh's output, each with a message that precedes ssh's last line and a hint. The first match counts.
 _ERRORS = (
     (
@@ -37,7 +37,7 @@ _ERRORS = (
         r"Permission denied|Too many authentication failures",
         "none of your keys is accepted",
         "Add your public key to ~/.ssh/authorized_keys there, or name the right one in ~/.ssh/config (`ssh-add` one "
-        "that has a passphrase); `ssh -v {destination}` tells which were tried.",
+        "that has a passphrase); `ssh -v {destination}` shows which keys were tried.",
     ),
     (
         r"Could not resolve hostname",
@@ -83,7 +83,7 @@ def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachable
     return HostUnreachableError(
         host.name,
         f"nothing has come from it within {seconds:g} s{output}",
-        f"`ssh {shlex.quote(host.destination)} true` tells whether it answers.",
+        f"`ssh {shlex.quote(host.destination)} true` shows whether it answers.",
     )
 
 
@@ -121,5 +121,5 @@ def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> Host
         host.name,
         f"the key {key} has a passphrase, and {why} ({last})",
         f"{hint}, which takes the passphrase once. If the host does not know that key: `ssh -v "
-        f"{shlex.quote(host.destination)}` tells which were tried.",
+        f"{shlex.quote(host.destination)}` shows which keys were tried.",
     )

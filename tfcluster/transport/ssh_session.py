@@ -205,7 +205,7 @@ class Session:
         return InterpreterError(
             f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered"
             f"{self.last_output()}",
-            hint=f"`ssh {shlex.quote(self.host.destination)} true` tells whether commands can be run there.",
+            hint=f"`ssh {shlex.quote(self.host.destination)} true` shows whether commands can be run there.",
         )
 
     def finish(self) -> None:
@@ -250,7 +250,7 @@ class SshChannel(Channel):
         return HostUnreachableError(
             self._host,
             f"the agent there (pid {self._pid}) has not answered within {duration}",
-            f"The host is busy: try again. Or the agent hangs: `kill -9 {self._pid}` there; the tasks go on.",
+            f"The host is busy: try again. Or the agent hangs: `kill -9 {self._pid}` there; the tasks continue.",
         )
 
     def wait_for_end(self, timeout: float) -> bool:

@@ -91,7 +91,7 @@ class RunView:
             logs = [f"{task} | {line}" for task, lines in event.get("logs", {}).items() for line in lines]
             self._show_notes(["\n  ".join((event["message"], *hints, *logs))])
         if event["event"] == "waiting_ended":
-            self._show_notes([f"{event['call']} goes on after {format_duration(event['seconds'])}"])
+            self._show_notes([f"{event['call']} continued after {format_duration(event['seconds'])}"])
         if event["event"] in ("output", "result"):
             self._print_output(event)
         if event["event"] == "placement" and self._shows_placements:

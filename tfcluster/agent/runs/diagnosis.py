@@ -64,7 +64,7 @@ def describe_task(task: TaskRuntime) -> Problem:
     if task.process is not None and is_frozen(task.process.pid):
         on_host = "" if task.spec.host == LOCAL_HOST else f" on {task.spec.host}"
         problem = f"{short}{on_host} is frozen: a signal (SIGSTOP) has stopped its process, {task.process.pid}"
-        hint = f"`kill -CONT {task.process.pid}`{on_host} lets it go on; `tfcluster restart {short}` restarts it."
+        hint = f"`kill -CONT {task.process.pid}`{on_host} resumes it; `tfcluster restart {short}` restarts it."
     return Problem(problem, hint, task.spec.name, task.spec.host)
 
 

@@ -49,7 +49,7 @@ def _observe(member: Member, state: MemberState | None, host: str) -> Observatio
 def _describe_frozen(member: Member, pid: int) -> Problem:
     there = "" if member.host == LOCAL_HOST else f" on {member.host}"
     problem = f"{_name(member)} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    return Problem(problem, f"`kill -CONT {pid}`{there} lets it go on.", host=member.host)
+    return Problem(problem, f"`kill -CONT {pid}`{there} resumes it.", host=member.host)
 
 
 async def _explain_member(

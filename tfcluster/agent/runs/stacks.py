@@ -119,7 +119,7 @@ def _signal_problem(pid: int, path: Path) -> str:
     if not status:
         return "it has exited"
     if is_frozen(pid):
-        return f"a signal has stopped it; `kill -CONT {pid}` lets it go on"
+        return f"a signal has stopped it; `kill -CONT {pid}` resumes it"
     # Without the handler, the signal would end the process.
     if not _has_signal(status["SigCgt"]) or not _has_open(pid, os.path.realpath(path)):
         return "it executes another program, or has closed the file for its stacks"

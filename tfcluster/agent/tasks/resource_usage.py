@@ -87,7 +87,7 @@ class OomCounters:
         if self.group is not None and later.group is not None:  # it counts the kills for any lack of memory
             return " (out of memory)" if later.group > self.group else ""
         if self.host is not None and later.host is not None and later.host > self.host:
-            return ", while the kernel's out-of-memory killer struck on this host"
+            return ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
         return ""
 
 

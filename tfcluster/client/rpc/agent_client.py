@@ -149,7 +149,7 @@ class ResponseStream(Generic[E, R]):
             if frame is None:
                 self._connection.end(self._id)
                 raise AgentDisconnectedError(
-                    "the agent went away before it answered",
+                    "the agent disconnected before it replied",
                     hint="`tfcluster status` starts another one, which finds the tasks.",
                 )
             self._timeout = None

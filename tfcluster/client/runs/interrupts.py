@@ -60,7 +60,7 @@ class RunCanceller:
         # Any other error means that the cluster went down meanwhile, which ended the run too.
         if isinstance(outcome, ClusterError) and outcome.exit_code is ExitCode.UNREACHABLE:
             raise ClusterError(
-                f"run {run} goes on: {outcome.message}",
+                f"run {run} continues: {outcome.message}",
                 hint=f"When the host is back, `tfcluster cancel {run}` stops it, `tfcluster attach {run}` shows it.",
                 exit_code=ExitCode.UNREACHABLE,
             )

@@ -182,7 +182,7 @@ def _reply_of_agent(agent: LocalAgentConnection, request: Request[Any, Any]) -> 
                 raise ClusterError.from_json(frame.body["value"])
             answer: dict[str, Any] = frame.body["value"] if frame.kind is FrameKind.REPLY else frame.body
             return answer
-    raise ClusterError("the agent went away before it answered", hint="Try again.")
+    raise ClusterError("the agent disconnected before it replied", hint="Try again.")
 
 
 def _closest_existing(path: Path) -> Path:

@@ -256,7 +256,7 @@ class TopApp(App[ClusterError | int]):
             self.say("c cancels a run: choose one with Tab and the arrows")
 
     def action_leave(self) -> None:
-        """End the view; the cluster goes on."""
+        """End the view; the cluster keeps running."""
         self.exit(0)
 
     def action_suspend_process(self) -> None:

@@ -21,7 +21,7 @@ _KEYS = (
     ("/", "in a log: search; n, N: the next and the previous one"),
     ("End", "in a log: follow it again"),
     ("Esc", "back"),
-    ("q, Ctrl-C", "quit; the cluster goes on"),
+    ("q, Ctrl-C", "quit; the cluster keeps running"),
     ("Ctrl-Z", "back to the shell, until fg"),
 )
 
