@@ -1,4 +1,4 @@
-"""Which folder travels with a script, what of it, and files that change meanwhile."""
+"""Which folder is sent with a script, what of it, and files that change meanwhile."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def script_in(folder: Path) -> str:
         ("project", "project", "project", "train.py", ""),
         ("project/src", "project", "project", "src/train.py", ""),
         ("project/src", "project/tests", "project/src", "train.py", ""),
-        ("project", "", "project", "train.py", ""),  # typed in the home folder, which does not travel
+        ("project", "", "project", "train.py", ""),  # typed in the home folder, which is not sent
         ("repository/src", "repository/tests/unit", "repository", "src/train.py", "tests/unit"),
         ("repository/src", "repository/src/deep", "repository/src", "train.py", "deep"),
         ("repository/src", "project", "repository/src", "train.py", ""),
     ],
 )
-def test_the_folder_that_travels(home: Path, place: str, start: str, root: str, script: str, inside: str) -> None:
+def test_the_folder_that_is_sent(home: Path, place: str, start: str, root: str, script: str, inside: str) -> None:
     for each in ("project/tests", "repository/.git", start):
         (home / each).mkdir(parents=True, exist_ok=True)
     folder = CodeFolder.of(script_in(home / place), str(home / start))
@@ -47,7 +47,7 @@ def test_the_folder_that_travels(home: Path, place: str, start: str, root: str, 
 
 
 @pytest.mark.parametrize("place", ["", ".."])
-def test_of_a_home_only_the_script_travels(home: Path, place: str) -> None:
+def test_of_a_home_only_the_script_is_sent(home: Path, place: str) -> None:
     home.mkdir()
     script = script_in(Path(os.path.normpath(home / place)))
     (home / "private").touch()
@@ -56,7 +56,7 @@ def test_of_a_home_only_the_script_travels(home: Path, place: str) -> None:
     assert folder.notes[0].startswith("only train.py is sent")
 
 
-def test_a_script_behind_a_link_travels_with_its_own_folder(home: Path) -> None:
+def test_a_script_behind_a_link_is_sent_with_its_own_folder(home: Path) -> None:
     real = script_in(home / "project")
     (home / "bin").mkdir()
     os.symlink(real, home / "bin" / "train")
@@ -77,10 +77,10 @@ def test_an_environment_and_what_nested_patterns_name_is_left_out(home: Path) ->
     (home / "project" / "data" / ".tfclusterignore").write_text("!b.csv\n")
     paths = {path for path, _ in CodeFolder.of(script, str(home / "project")).files}
     ignores = {".tfclusterignore", "data/.tfclusterignore"}
-    assert paths == {"data/b.csv", "logs/keep", "none", "train.py", *ignores}, "the script itself always travels"
+    assert paths == {"data/b.csv", "logs/keep", "none", "train.py", *ignores}, "the script itself is always sent"
 
 
-def test_other_work_trees_in_a_work_tree_travel_too(home: Path) -> None:
+def test_other_work_trees_in_a_work_tree_are_sent_too(home: Path) -> None:
     script = script_in(home / "project")
     (home / "project" / "lib").mkdir()
     (home / "project" / "lib" / "new.py").touch()
@@ -88,7 +88,7 @@ def test_other_work_trees_in_a_work_tree_travel_too(home: Path) -> None:
     assert {path for path, _ in CodeFolder.of(script, str(home / "project")).files} == {"lib/new.py", "train.py"}
 
 
-def test_in_a_folder_that_git_ignores_all_files_travel(home: Path) -> None:
+def test_in_a_folder_that_git_ignores_all_files_are_sent(home: Path) -> None:
     script = script_in(home / "project" / "scratch")
     (home / "project" / "scratch" / "beside.py").touch()
     (home / "project" / ".gitignore").write_text("scratch/\n")

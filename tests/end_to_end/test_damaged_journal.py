@@ -1,4 +1,4 @@
-"""A journal that cannot be understood, nor its copy: no command but `down` works, and that always does."""
+"""A journal that is damaged, as is its copy: no command but `down` works, and that always does."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
         DAMAGE[damage](path)
     for command in (["status"], ["run", "pi"], ["up", spec], ["restart", "ps:0", "--yes"], ["logs"]):
         error = sandbox(*command, code=1).stderr
-        assert f"{journal_of(sandbox)}: cannot be understood" in error
+        assert f"{journal_of(sandbox)} is damaged" in error
         assert "`tfcluster down`" in error
     assert {task["pid"] for task in before} <= set(sandbox.processes())
     with running("sleep", "600", env={"TFCLUSTER_AGENT_MARK": "0" * 32, "TEST_MARK": sandbox.mark}) as stranger:
         down = sandbox("down", *(["--all"] if damage == "cut" else []))
         assert stranger.poll() is None
-    assert down.stderr.count(f"warning: {journal_of(sandbox)}: cannot be understood") == 1
+    assert down.stderr.count(f"warning: {journal_of(sandbox)} is damaged") == 1
     assert "processes of the cluster stopped" in down.stderr
     assert sandbox.leftovers() == []
     sandbox("up", spec)
@@ -156,9 +156,9 @@ def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, da
             for path in lock.parent.glob("journal.*"):
                 path.write_text("{")
         error = sandbox("status", code=5).stderr
-        assert "cannot be understood" in error
+        assert "is damaged" in error
         assert "`tfcluster down`" in error
         down = sandbox("down")
-        assert down.stderr.count("cannot be understood") == len(damaged)
+        assert down.stderr.count("is damaged") == len(damaged)
         assert sandbox.leftovers() == []
         sandbox("status", code=3)

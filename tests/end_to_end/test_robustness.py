@@ -92,7 +92,7 @@ def test_an_unreadable_journal_is_kept_and_reported(sandbox: Sandbox) -> None:
     journal.write_text('{"topology": 1}')
     journal.with_suffix(".copy").write_text('{"topology": 1}')
     error = sandbox("status", code=1).stderr
-    assert f"{journal}: cannot be understood" in error
+    assert f"{journal} is damaged" in error
     assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())
     journal.write_text(kept)
     assert sandbox.status()["state"] == "running"

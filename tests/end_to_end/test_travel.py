@@ -1,4 +1,4 @@
-"""Code that travels to another host, over a real sshd: the folder of a script, and only what the host does not have."""
+"""Code that is sent to another host, over a real sshd: the folder of a script, and only what the host does not have."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _FILES = {
 }
 
 
-def test_the_folder_of_a_script_travels_and_only_what_differs_is_sent_again(wide: Over, project: Path) -> None:
+def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide: Over, project: Path) -> None:
     os.mkfifo(project / "pipe")
     weird = os.fsdecode(b"new\nline \xff")
     (project / weird).write_text("odd")

@@ -157,10 +157,10 @@ class ForwarderSupervisor:
     def _is_listening(self) -> bool:
         try:
             loaded = loaded_path(self._folder.forwarding).read_text()
-            wanted = hashlib.sha256(self._folder.forwarding.read_bytes()).hexdigest()
+            desired_hash = hashlib.sha256(self._folder.forwarding.read_bytes()).hexdigest()
         except OSError:  # it has loaded nothing yet; or the folder was deleted, and is about to be made again
             return False
-        return self._process is not None and loaded == wanted
+        return self._process is not None and loaded == desired_hash
 
     def adopt(self) -> None:
         """Adopt the forwarder of an earlier agent; start another one if it has died."""

@@ -14,6 +14,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
+from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import (
     ProcessHandle,
@@ -119,7 +120,7 @@ class UnreadableCluster:
         self._problem = problem
         self._stopping: asyncio.Task[int] | None = None
 
-    async def refuse(self) -> Response[Any, Any]:
+    async def reject(self) -> Response[Any, Any]:
         """Reject a request.
 
         Raises:
@@ -139,7 +140,7 @@ class UnreadableCluster:
         # Yield at once: the command's timeout applies until the first message only.
         yield self._status()
         await asyncio.wait({self._stopping})
-        stopped = _processes(self._stopping.result())
+        stopped = pluralize(self._stopping.result(), "process", "processes")
         yield Reply(DownReply(f"{self._problem.message}; {stopped} of the cluster stopped nevertheless"))
 
     async def _stop(self, grace: float) -> int:
@@ -162,9 +163,9 @@ class UnreadableCluster:
             state_dir.journal.remove()
             self.is_down = True
         except OSError as error:
+            stopped = f"{pluralize(count, 'process', 'processes')} of {self._context.cluster!r}"
             raise ClusterError(
-                f"{_processes(count)} of {self._context.cluster!r} stopped, but {state_dir.path} cannot be cleared: "
-                f"{error.strerror}",
+                f"{stopped} stopped, but {state_dir.path} cannot be cleared: {error.strerror}",
                 hint="Make it writable and type `tfcluster down` again.",
             ) from error
         finally:
@@ -176,10 +177,6 @@ class UnreadableCluster:
         """Return the status of the cluster, without tasks: nothing is known of them."""
         hosts = (HostStatus(self._context.host, "up", None, None),)
         return ClusterStatus(self._context.cluster, ClusterState.DEGRADED, "", hosts, (), ())
-
-
-def _processes(count: int) -> str:
-    return f"{count} process" if count == 1 else f"{count} processes"
 
 
 async def end_processes(processes: Collection[ProcessHandle], grace: float) -> int:

@@ -36,9 +36,9 @@ def approve_code(description: str, *, yes: bool) -> None:
         raise ClusterError("nothing was sent", hint=".tfclusterignore names files to leave out, as .gitignore does.")
 
 
-def show_sending(host: str, size: int, left: int) -> None:
+def show_sending(host: str, size: int, remaining_bytes: int) -> None:
     """Show on a terminal how much of the code has been sent, if that takes over a second; see `ShowSending`."""
-    _sending_view().update(host, size, left)
+    _sending_view().update(host, size, remaining_bytes)
 
 
 @cache

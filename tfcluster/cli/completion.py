@@ -153,8 +153,8 @@ def complete_scripts(incomplete: str) -> list[CompletionItem]:
     """Complete the path of a Python script; if there is none, let the shell complete the path of a folder."""
     folder, _, name = incomplete.rpartition("/")
     prefix = incomplete.removesuffix(name)
-    found = sorted(f"{prefix}{path.name}" for path in Path(folder or prefix or ".").glob("*.py") if path.is_file())
-    scripts = _matching([path for path in found if _PLAIN_NAME.fullmatch(path)], incomplete)
+    paths = sorted(f"{prefix}{path.name}" for path in Path(folder or prefix or ".").glob("*.py") if path.is_file())
+    scripts = _matching([path for path in paths if _PLAIN_NAME.fullmatch(path)], incomplete)
     return scripts or [CompletionItem(incomplete, type="file")]
 
 

@@ -48,14 +48,14 @@ def parse_request(
         if options.get(name) is not None:
             raise ClusterError(f"{name} is no option of a run in Python", hint=hint, exit_code=ExitCode.USAGE)
     is_script = begins_script(program)
-    found = find(SCRIPT if is_script else program)
-    if found is None:
+    installed = find(SCRIPT if is_script else program)
+    if installed is None:
         raise ClusterError(f"there is no program {program!r}", exit_code=ExitCode.USAGE)
     words = [*_option_words({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
-    command = command_of(found, _make_request)
+    command = command_of(installed, _make_request)
     with contextlib.ExitStack() as stack:
         try:
-            context = stack.enter_context(command.make_context(found.name, words))
+            context = stack.enter_context(command.make_context(installed.name, words))
             parsed = command.invoke(context)
         except click.ClickException as error:
             raise ClusterError(error.format_message(), exit_code=ExitCode.USAGE) from None

@@ -161,8 +161,8 @@ class _Process:
         with _stream(self._process.stderr) as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").rstrip())
-                if found := _URL.search(line):
-                    self._port.put(int(found[1]))
+                if match := _URL.search(line):
+                    self._port.put(int(match[1]))
         self._port.put(None)
 
     def _discard_output(self) -> None:

@@ -145,35 +145,38 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
     with _observed_hosts(cluster, dry=dry, progress=progress) as hosts:
         if all(each.problems for each in hosts.values()):  # no host can say what is running
             raise next(error for each in hosts.values() for _, error in each.problems)
-        lost = {host: error for host, each in hosts.items() for check, error in each.problems if check == "reach"}
-        reached = {host: each for host, each in hosts.items() if host not in lost}
+        unreachable = {
+            host: error for host, each in hosts.items() for check, error in each.problems if check == "reach"
+        }
+        reached = {host: each for host, each in hosts.items() if host not in unreachable}
         preflight = run_preflight(cluster, reached, scaled_topology)
         plan = _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
-        return _without_lost_hosts(plan, lost) if lost else plan
+        return _without_unreachable_hosts(plan, unreachable) if unreachable else plan
 
 
-def _without_lost_hosts(plan: UpPlan, lost: Mapping[str, ClusterError]) -> UpPlan:
+def _without_unreachable_hosts(plan: UpPlan, unreachable: Mapping[str, ClusterError]) -> UpPlan:
     """Return a plan of `scale` for the hosts that can be reached, which leaves the tasks of the others as they are.
 
     Args:
         plan: The plan, made without the observed state of the other hosts.
-        lost: Why each of the other hosts cannot be reached.
+        unreachable: Why each of the other hosts cannot be reached.
 
     Raises:
         ClusterError: The plan concerns tasks on the other hosts.
     """
     assert plan.observed is not None, "only a running cluster is scaled"
     existing = {task.name: task.host for task in plan.observed.topology.tasks}
-    # Nothing is known of a task on a host that is lost, so the plan is to start it.
+    # Nothing is known of a task on a host that is unreachable, so the plan is to start it.
     unknown = [
         action
         for action in plan.actions
-        if action.kind is ActionKind.START and action.task is not None and action.task.host in lost
+        if action.kind is ActionKind.START and action.task is not None and action.task.host in unreachable
     ]
     ignored = [each for each in unknown if each.task is not None and existing.get(each.task.name) == each.task.host]
     actions = tuple(action for action in plan.actions if action not in ignored)
-    message = "; ".join(error.message for error in lost.values())
-    if blocked := [action.task.short for action in actions if action.task is not None and action.task.host in lost]:
+    message = "; ".join(error.message for error in unreachable.values())
+    changed = [action.task for action in actions if action.task is not None]
+    if blocked := [task.short for task in changed if task.host in unreachable]:
         message += f", and the change concerns {summarize_list(blocked)} there: nothing was changed"
         raise ClusterError(message, hint="Scale jobs on the other hosts only.", exit_code=ExitCode.UNREACHABLE)
     if any(action.has_unknown_peers for action in actions):
@@ -181,7 +184,7 @@ def _without_lost_hosts(plan: UpPlan, lost: Mapping[str, ClusterError]) -> UpPla
         hint = "A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
         raise ClusterError(message, hint=hint, exit_code=ExitCode.UNREACHABLE)
     warn(f"{message}: its tasks are unchanged; run the command again when the host is reachable")
-    return replace(plan, actions=actions, unreachable=tuple(lost))
+    return replace(plan, actions=actions, unreachable=tuple(unreachable))
 
 
 @contextlib.contextmanager

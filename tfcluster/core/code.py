@@ -1,4 +1,4 @@
-"""The code of a run that travels to another host: which files it consists of, and where the script is among them.
+"""The code of a run that is sent to another host: which files it consists of, and where the script is among them.
 
 A tree is described by a manifest, a JSON document whose SHA-256 digest is the id of the tree. Hosts keep the contents
 of files, and the manifests, under their digests.

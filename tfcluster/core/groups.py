@@ -1,4 +1,4 @@
-"""Groups of processes, one for each task of some jobs: who they are, what each is told of the others, how they end."""
+"""Groups of processes, one per task of some jobs: members, their arguments, and when the group ends."""
 
 from __future__ import annotations
 
@@ -192,8 +192,8 @@ class NextStep(Enum):
     """What is to be done with a group that runs."""
 
     WAIT = "wait"
-    STOP_IDLE = "stop idle"  # workers may go on for as long as they compute; those that do not only serve
-    STOP_OTHERS = "stop others"  # the members that are left are told to end, after `stop_delay`
+    STOP_IDLE = "stop idle"  # workers may continue as long as they compute; those that do not compute only serve
+    STOP_OTHERS = "stop others"  # the remaining members are stopped, after `stop_delay`
     SUCCEED = "succeed"
     FAIL = "fail"
 
@@ -211,20 +211,20 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
         exited: The ranks of the members that have exited.
         has_failed: Whether a member has failed.
     """
-    left = [member for member in members if member.rank not in exited]
-    if not left:
+    remaining = [member for member in members if member.rank not in exited]
+    if not remaining:
         return NextStep.FAIL if has_failed else NextStep.SUCCEED
     training = [member for member in members if member.trains] or members
-    if has_failed or not any(member in left for member in training):
+    if has_failed or not any(member in remaining for member in training):
         return NextStep.STOP_OTHERS
     has_ps = any(member.job == PS_JOB for member in members)
     leaders = [member for member in members if member.job in LEADING_JOBS]
-    is_led = has_ps and leaders and not any(member in left for member in leaders)
+    is_led = has_ps and leaders and not any(member in remaining for member in leaders)
     return NextStep.STOP_IDLE if is_led else NextStep.WAIT
 
 
 def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: int | None) -> float:
-    """Return how many seconds the members that are left may go on before they are told to end.
+    """Return how many seconds the remaining members may continue before they are stopped.
 
     Args:
         members: The members.
@@ -233,8 +233,8 @@ def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: in
     """
     if exit_code is not None:
         return settings.GROUP_PREEMPTION_SECONDS if was_preempted(exit_code) else 0.0
-    left = [member for member in members if member.rank not in exited]
-    if any(member.job == EVALUATOR_JOB for member in left):
+    remaining = [member for member in members if member.rank not in exited]
+    if any(member.job == EVALUATOR_JOB for member in remaining):
         return settings.GROUP_EVALUATOR_SECONDS
     return 0.0
 

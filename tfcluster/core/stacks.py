@@ -121,11 +121,11 @@ def parse_stacks(text: str) -> tuple[ThreadStack, ...]:
     """
     threads: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
-        if found := _THREAD.match(line):
-            threads.append((found[2] or found[1], []))
-        elif (found := _FRAME.match(line)) and threads:
-            number = None if found[2] == "???" else int(found[2])
-            threads[-1][1].append(Frame(found[1], number, found[3]))
+        if match := _THREAD.match(line):
+            threads.append((match[2] or match[1], []))
+        elif (match := _FRAME.match(line)) and threads:
+            number = None if match[2] == "???" else int(match[2])
+            threads[-1][1].append(Frame(match[1], number, match[3]))
     stacks = [ThreadStack(name, _own_frames(frames)) for name, frames in threads]
     if not stacks:
         return ()

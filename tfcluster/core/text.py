@@ -12,9 +12,15 @@ from tfcluster.errors import ClusterError, ExitCode
 _FORWARDED = re.compile(r"From /job:\S+:\s*(\n|$)")
 
 
-def pluralize(count: int, noun: str) -> str:
-    """Return a count with its noun in the singular or plural: 1 task, 3 tasks."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def pluralize(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun in the singular or plural: 1 task, 3 tasks.
+
+    Args:
+        count: The count.
+        noun: The singular of the noun.
+        plural: Its plural, if that is not the singular with an s.
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def summarize_list(names: Sequence[str]) -> str:

@@ -205,17 +205,17 @@ class SendingView(StatusLine):
         self._hosts: dict[str, tuple[int, int]] = {}
         self._shown_at = time.monotonic()
 
-    def update(self, host: str, size: int, left: int) -> None:
+    def update(self, host: str, size: int, remaining_bytes: int) -> None:
         """Show what is left of the code for a host; at the end of all, the line disappears."""
         with self._lock:
-            self._hosts[host] = (size, left)
-            size, left = (sum(values) for values in zip(*self._hosts.values(), strict=True))
+            self._hosts[host] = (size, remaining_bytes)
+            size, remaining_bytes = (sum(values) for values in zip(*self._hosts.values(), strict=True))
             interval = settings.PIPE_PROGRESS_SECONDS if self._status is None else settings.PROGRESS_INTERVAL_SECONDS
-            if left == 0:
+            if remaining_bytes == 0:
                 self.end()
             elif time.monotonic() - self._shown_at >= interval:
                 self._shown_at = time.monotonic()
-                self.show(f"{format_bytes(size - left)} of {format_bytes(size)} sent")
+                self.show(f"{format_bytes(size - remaining_bytes)} of {format_bytes(size)} sent")
 
 
 class DownView(StatusLine):

@@ -24,5 +24,5 @@ async def check_connectivity(request: ReachRequest) -> Response[NoReturn, ReachR
     timeout = seconds + settings.CONNECTIVITY_MARGIN_SECONDS
     failures = await run_in_child("tfcluster: connection check", connect, timeout)
     if failures is None:
-        raise ClusterError("the process that was to dial the other hosts died or hangs", hint="Try again.")
+        raise ClusterError("the process that checks connections to the other hosts died or hangs", hint="Try again.")
     yield Reply(ReachReply(failures))

@@ -39,15 +39,15 @@ class OutputHandlers:
     async def list_files(self, request: OutputsRequest) -> Response[OutputFiles, OutputsReply]:
         """List the files of a run; see `OutputsRequest`."""
         run, folder = self._find(request.run)
-        found: list[OutputFile] = []
+        files: list[OutputFile] = []
         for file in _walk(folder):
             if file is not None:
-                found.append(file)
-            if file is None or len(found) == settings.CODE_FILES_PER_TURN:
-                yield OutputFiles(tuple(found))
-                found.clear()
+                files.append(file)
+            if file is None or len(files) == settings.CODE_FILES_PER_TURN:
+                yield OutputFiles(tuple(files))
+                files.clear()
                 await asyncio.sleep(0)
-        yield OutputFiles(tuple(found))
+        yield OutputFiles(tuple(files))
         yield Reply(OutputsReply(run))
 
     async def read_files(self, request: ReadOutputsRequest) -> Response[OutputBlock, Done]:

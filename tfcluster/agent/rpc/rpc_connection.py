@@ -271,7 +271,7 @@ class Dispatcher:
         if isinstance(request, DownRequest):
             self._before_down()
         if self.unreadable is not None:
-            return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.refuse()
+            return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.reject()
         if (receive := self._receivers.get(type(request))) is not None:
             return receive(request, upload)
         return self._handlers[type(request)](request)

@@ -29,11 +29,11 @@ async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: S
     frozen = [member for member in group.members if seen[member.short].is_frozen]
     if frozen or not wait.connects:  # in the middle of a training, members do different things
         return [_describe_frozen(member, states[member.short].pid) for member in frozen]
-    found = [
+    explanations = [
         await _explain_member(run, member, states.get(member.short), stacks if member.host == host else None)
         for member in group.members
     ]
-    if problems := [problem for problem in found if problem is not None]:
+    if problems := [problem for problem in explanations if problem is not None]:
         return problems
     hint = f"`tfcluster stack {run.id}` shows where all members are, `tfcluster doctor` checks the connections."
     return [Problem("all members run, and each is in a call of TensorFlow; they may not reach each other", hint)]

@@ -68,18 +68,18 @@ def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list
         forked: Whether to include those that the programs have forked.
     """
     path = os.path.realpath(folder / STACKS)
-    found: list[int] = []
+    pids: list[int] = []
     waiting = deque([driver.pid] if driver.is_alive() else [])
     for _ in range(settings.STACK_SEARCH_MAX):
-        if not waiting or len(found) == settings.STACK_PROCESSES_MAX:
+        if not waiting or len(pids) == settings.STACK_PROCESSES_MAX:
             break
         pid = waiting.popleft()
         can_answer = _has_open(pid, path)
         if can_answer:
-            found.append(pid)
+            pids.append(pid)
         if forked or not can_answer:
             waiting += _children(pid)
-    return found
+    return pids
 
 
 def _children(pid: int) -> list[int]:

@@ -119,15 +119,15 @@ class CodeStore:
 
         A run that is being submitted may need the recent ones.
         """
-        entries = []
+        contents = []
         now = time.time()
-        with os.scandir(self._folder) as found:
-            for entry in found:
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another agent's prune has removed it
                     status = entry.stat(follow_symlinks=False)
-                    entries.append((status.st_mtime, status.st_size, entry.path, entry.name.startswith(_INCOMPLETE)))
-        excess = sum(size for _, size, _, _ in entries) - settings.CODE_CACHE_MAX_BYTES
-        for used_at, size, path, is_incomplete in sorted(entries):
+                    contents.append((status.st_mtime, status.st_size, entry.path, entry.name.startswith(_INCOMPLETE)))
+        excess = sum(size for _, size, _, _ in contents) - settings.CODE_CACHE_MAX_BYTES
+        for used_at, size, path, is_incomplete in sorted(contents):
             if now - used_at < settings.CODE_CACHE_KEEP_SECONDS:
                 return
             if is_incomplete or excess > 0:

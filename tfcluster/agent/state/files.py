@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def _go_on(step: str, path: Path) -> None:
+def _no_hook(step: str, path: Path) -> None:
     """Do nothing between two steps."""
 
 
@@ -26,7 +26,7 @@ class AtomicFiles:
             `sync`, `close`, `replace` and `unlink`. An exception that the hook raises propagates as the step's own.
     """
 
-    def __init__(self, before: Callable[[str, Path], None] = _go_on) -> None:
+    def __init__(self, before: Callable[[str, Path], None] = _no_hook) -> None:
         self._before = before
 
     def write(self, path: Path, data: bytes, *, durable: bool) -> None:

@@ -23,19 +23,19 @@ class JournalError(ClusterError):
 
     Args:
         path: The journal.
-        why: The error that was raised while the journal was read.
+        cause: The error that was raised while the journal was read.
     """
 
-    def __init__(self, path: Path, why: BaseException) -> None:
-        self.why = _in_words(why)
+    def __init__(self, path: Path, cause: BaseException) -> None:
+        self.cause = _describe_error(cause)
         super().__init__(
-            f"{path}: cannot be understood: {self.why}",
+            f"{path} is damaged: {self.cause}",
             hint="`tfcluster down` stops all processes of the cluster and removes the file; then `tfcluster up` starts "
             "it again.",
         )
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "lists or objects too deep inside each other"
     if isinstance(error, OSError):
@@ -130,12 +130,12 @@ class Journal:
                 if os.write(fd, data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
             except OSError:
-                self._cut()
+                self._truncate()
                 raise
         self._size += len(data)
         return True
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         """Remove a change that was written in part; then only a snapshot can follow."""
         for fd in self._fds:
             with suppress(OSError):

@@ -183,18 +183,18 @@ class LiveHosts:
             return {task.task for task in report.tasks} != {task.name for task in self._topology.on(host)}
 
     def take_topology(self, topology: ClusterTopology) -> tuple[list[str], list[str]]:
-        """Take in a topology, unless it is older than the known one; return the hosts that have joined and left."""
+        """Take in a topology, unless it is older than the known one; return the hosts that were added and removed."""
         with self._lock:
             known = self._topology
             if known is not None and not self._accepts_any_topology and topology.generation < known.generation:
                 return [], []
             self._topology, self._accepts_any_topology = topology, False
             names = [each.name for each in topology.hosts]
-            joined = [name for name in names if name not in self._hosts]
-            left = [name for name in self._hosts if name not in names]
+            added = [name for name in names if name not in self._hosts]
+            removed = [name for name in self._hosts if name not in names]
             self._hosts = {name: self._state_of(name) for name in names}
             self._version += 1
-            return joined, left
+            return added, removed
 
     def lose(self, host: str, reason: str, *, is_remote: bool) -> None:
         """Note that the agent of a host does not answer; the tasks of a remote host then cannot be seen."""

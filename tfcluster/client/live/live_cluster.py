@@ -166,15 +166,15 @@ class LiveCluster:
                 self._take_runs(host, start=False)
 
     def _take_topology(self, host: str) -> None:
-        """Take in a topology that has changed: follow the hosts that have joined, and no more those that have left."""
+        """Take in a topology that has changed: follow the added hosts, and no longer the removed ones."""
         with contextlib.suppress(ClusterError):
             topology = self._cluster.connect(host).call(TopologyRequest(wait_idle=False))
             with self._lock:
-                joined, left = self.hosts.take_topology(topology)
+                added, removed = self.hosts.take_topology(topology)
                 self._cluster = self._cluster.with_hosts_of(topology)
-                for name in left:
+                for name in removed:
                     self._stops.pop(name).set()
-                for name in joined:
+                for name in added:
                     self._follow_host(name)
 
     def _take_runs(self, host: str, *, start: bool) -> None:

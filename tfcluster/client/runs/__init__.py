@@ -1,1 +1,1 @@
-"""Runs and launches: submit, follow, interrupt, and what travels with them or comes back from them."""
+"""Runs and launches: submit, follow, interrupt, and the files that are sent with them or fetched afterwards."""

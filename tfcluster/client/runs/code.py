@@ -1,6 +1,6 @@
-"""The code of a script that runs on another host: which folder travels, and how it gets there.
+"""The code of a script that runs on another host: which folder is sent, and how.
 
-tree = CodeTree.of(script, folder)
+tree = CodeTree.of(CodeFolder.of(script, folder))
 tree.send(client, report, show_sending)
 request = RunRequest(..., code=tree.location)
 """
@@ -30,14 +30,14 @@ ShowSending = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CodeFolder:
-    """The folder that travels with a script, before its files are read.
+    """The folder that is sent with a script, before its files are read.
 
     Attributes:
         root: The folder.
         script: The path of the script in it; empty for a module.
         start: The path, in it, of the folder in which the script starts; empty for itself.
         files: The relative path and status of each of its files.
-        notes: Notes for the user about what does not travel.
+        notes: Notes for the user about what is not sent.
     """
 
     root: str
@@ -48,7 +48,7 @@ class CodeFolder:
 
     @classmethod
     def of(cls, script: str | None, folder: str) -> CodeFolder:
-        """Find out what travels with a script.
+        """Find out what is sent with a script.
 
         That is the folder that the command was typed in, if the script is in or below it and it belongs to the same git
         work tree, if to any; otherwise the folder of the script, and for a script in a home folder only itself.
@@ -62,7 +62,7 @@ class CodeFolder:
         """
         start = os.path.realpath(folder)
         if script is None:
-            if _holds_a_home(start):
+            if _is_shared_folder(start):
                 return cls(start, "", "", [], [f"{start} is not sent: put the module into a folder of its own"])
             return cls(start, "", "", *list_files(start))
         real = os.path.realpath(script)
@@ -161,20 +161,20 @@ class CodeTree:
     def _send_files(
         self, response: ResponseStream[CodeWanted, Done], files: Sequence[CodeFile], show: Callable[[int], None]
     ) -> None:
-        left = sum(file.size for file in files)
+        remaining_bytes = sum(file.size for file in files)
         try:
             for file in files:
                 for block in _read(self.root, file):
-                    show(left)
+                    show(remaining_bytes)
                     if not response.send([block]):
                         return
-                    left -= len(block)
+                    remaining_bytes -= len(block)
         finally:
             show(0)
 
 
 def _find_root(folder: str, start: str) -> str | None:
-    """Return the folder that travels with a script; None if only the script does.
+    """Return the folder that is sent with a script; None if only the script does.
 
     Args:
         folder: The folder of the script.
@@ -185,11 +185,11 @@ def _find_root(folder: str, start: str) -> str | None:
         common = os.path.commonpath([folder, start])
     else:
         common = start if work_tree is None and _is_below(folder, start) else folder
-    return next((root for root in (common, folder) if not _holds_a_home(root)), None)
+    return next((root for root in (common, folder) if not _is_shared_folder(root)), None)
 
 
-def _holds_a_home(folder: str) -> bool:
-    """Return whether a folder is the home folder, one above it, or that of temporary files: a place of many things."""
+def _is_shared_folder(folder: str) -> bool:
+    """Return whether a folder is the home folder, one above it, or that of temporary files: it has unrelated files."""
     home = os.path.realpath(os.path.expanduser("~"))
     return _is_below(home, folder) or folder == os.path.realpath(tempfile.gettempdir())
 

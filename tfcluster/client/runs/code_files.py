@@ -85,7 +85,7 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
         except ClusterError as error:
             notes.append(f"{error.message}: its .gitignore does not count")
     filter_ = _Filter(root)
-    found, special = [], []
+    files, special = [], []
     for path in filter(filter_.keeps, paths) if paths else _walk(root, filter_, notes):
         try:
             status = os.lstat(os.path.join(root, path))
@@ -96,15 +96,15 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
         elif stat.S_ISREG(status.st_mode) and not os.access(os.path.join(root, path), os.R_OK):
             notes.append(f"{path} cannot be read and is left out")
         else:
-            found.append((path, status))
-        if len(found) > settings.CODE_FILES_MAX:
+            files.append((path, status))
+        if len(files) > settings.CODE_FILES_MAX:
             raise ClusterError(
                 f"{root} has more than {settings.CODE_FILES_MAX:,} files",
                 hint=f"Leave files out: {IGNORE_FILE} names them as .gitignore does.",
             )
     if special:
         notes.append(f"left out, as neither files nor folders: {', '.join(special[: settings.LISTED_NAMES])}")
-    return found, notes
+    return files, notes
 
 
 def _list_by_git(root: str) -> Iterator[str]:

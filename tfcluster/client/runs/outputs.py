@@ -78,8 +78,8 @@ def find_outputs(cluster: Cluster, run: str) -> tuple[list[HostOutputs], Cluster
     problem = unreachable(cluster, errors) if errors else None
     if not outputs:
         raise problem or (next(iter(unknown.values())) if unknown else unknown_cluster(cluster.name))
-    found = find_run(run, {reply.run for reply in outputs.values()})
-    return [outputs[host] for host in cluster.hosts if host in outputs and outputs[host].run == found], problem
+    run_id = find_run(run, {reply.run for reply in outputs.values()})
+    return [outputs[host] for host in cluster.hosts if host in outputs and outputs[host].run == run_id], problem
 
 
 def _query(cluster: Cluster, run: str, unknown: dict[str, ClusterError], host: str) -> HostOutputs | None:
@@ -90,12 +90,12 @@ def _query(cluster: Cluster, run: str, unknown: dict[str, ClusterError], host: s
     files: list[OutputFile] = []
     response = client.stream(OutputsRequest(run), start=True)
     try:
-        for some in response:
-            files += some.files
-        found = response.result().run
-        if not is_inside(found) or "/" in found:  # it becomes the name of a folder
-            raise ClusterError(f"{host} has answered with a run that cannot exist: {found!r:.80}")
-        return HostOutputs(host, found, files)
+        for event in response:
+            files += event.files
+        run_id = response.result().run
+        if not is_inside(run_id) or "/" in run_id:  # it becomes the name of a folder
+            raise ClusterError(f"{host} has answered with a run that cannot exist: {run_id!r:.80}")
+        return HostOutputs(host, run_id, files)
     except ClusterError as error:
         if error.exit_code is not ExitCode.USAGE:
             raise

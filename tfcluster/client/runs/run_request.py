@@ -69,7 +69,7 @@ class RunRequest:
     upload: BinaryIO | None = None
     upload_name: str = "upload"
     approve_code: Callable[[str], None] = lambda description: None
-    show_sending: ShowSending = lambda host, size, left: None
+    show_sending: ShowSending = lambda host, size, remaining_bytes: None
     group: api.GroupRequest | None = None
     name: str | None = None
     shows_output: bool = True

@@ -82,8 +82,8 @@ def request(connection: ssl.SSLSocket, port: int) -> None:
 
 def _has_hung_up(error: Exception) -> bool:
     """Return whether the other side has given up by itself, as one that only tries whether a port is open."""
-    gone = isinstance(error, OSError) and error.errno == errno.ENOTCONN
-    return gone or isinstance(error, (ConnectionError, ssl.SSLEOFError))
+    is_disconnected = isinstance(error, OSError) and error.errno == errno.ENOTCONN
+    return is_disconnected or isinstance(error, (ConnectionError, ssl.SSLEOFError))
 
 
 class _Admission:

@@ -158,7 +158,7 @@ class GroupCoordinator:
         self._finish()
 
     def _has_ended(self) -> bool:
-        """Return whether the group has ended; stop the members that are left, or start all again, if it is time to."""
+        """Return whether the group has ended; stop the remaining members, or start all again, if it is time to."""
         step = next_step(self._members, self._exited, self._failure is not None)
         if self._is_cancelled:
             return not self._running or time.monotonic() >= self._end_at
@@ -174,8 +174,8 @@ class GroupCoordinator:
                 assert self._failure is not None, "the group has failed"
                 delay = restart_delay(self._attempt, self._failure.exit_code)
                 self._resume_at = time.monotonic() + delay
-                left = self._group.max_restarts - self._attempt
-                self._tell("restart", problem=self._failure.error.message, seconds=delay, left=left - 1)
+                remaining = self._group.max_restarts - self._attempt
+                self._emit_event("restart", problem=self._failure.error.message, seconds=delay, left=remaining - 1)
             return False
         return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._spec.folder.exists()
 
@@ -249,7 +249,7 @@ class GroupCoordinator:
             self._recorder.append(report.stream, data, self._members[report.rank].short)
         elif isinstance(report, Measured):
             self._metrics.add(report.event)
-            self._tell(**report.event)
+            self._emit_event(**report.event)
         elif isinstance(report, Observed):
             self._states.change(self._members[report.rank], observation=report.observation)
         elif isinstance(report, Exited):
@@ -267,13 +267,13 @@ class GroupCoordinator:
             lines = self._outputs[member.rank].lines
             self._failure = describe_failure(member, report, lines, self._is_interrupted)
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _emit_event(self, event: str, **fields: Any) -> None:
         """Write an event; a full disk must not end the group, and at its end the agent notices it too."""
         with contextlib.suppress(ClusterError):
             self._spec.emit(event, **fields)
 
     def _emit(self, member: Member, state: str, **fields: int) -> None:
-        self._tell("member", task=member.short, host=member.host, state=state, attempt=self._attempt, **fields)
+        self._emit_event("member", task=member.short, host=member.host, state=state, attempt=self._attempt, **fields)
 
     def _fail_hosts(self, hosts: Collection[str], problem: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         """Note that hosts do nothing more for the group, whose members there count as exited."""
@@ -293,7 +293,7 @@ class GroupCoordinator:
         if self._is_cancelled:
             code, event = int(ExitCode.TERMINATED), self._metrics.stop_event()
         self._order(End(code))
-        if left := clear_tree(self._spec):
-            self._recorder.append(STDERR, f"{left}\n".encode())
-        self._tell(**event)
+        if warning := clear_tree(self._spec):
+            self._recorder.append(STDERR, f"{warning}\n".encode())
+        self._emit_event(**event)
         os._exit(code)

@@ -97,8 +97,8 @@ def clear_tree(spec: RunSpec) -> str:
             _remove_files(tree, spec.folder / _MANIFEST)
     except (OSError, ClusterError) as problem:
         return f"tfcluster: {tree} on {spec.host} cannot be cleared: {problem}"
-    left = f"tfcluster: files that the script wrote beside itself stay on {spec.host}, in {tree}"
-    return left if tree.exists() else ""
+    warning = f"tfcluster: files that the script wrote beside itself stay on {spec.host}, in {tree}"
+    return warning if tree.exists() else ""
 
 
 def _is_below_link(tree: Path, path: str) -> bool:

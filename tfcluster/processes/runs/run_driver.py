@@ -119,7 +119,7 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
         code = host.run()
         if host.is_coordinator_lost:
             raise ClusterError(f"the connection to the coordinator of {spec.run} is lost")
-        notes = [left] if (left := clear_tree(spec)) else []
+        notes = [warning] if (warning := clear_tree(spec)) else []
         end = ProgramEnd(0, "", 0.0, {}, notes)
         spec.emit(**final_event(spec, 0, end, {}, interrupted=False, lost_bytes=0))
         os._exit(code)
@@ -196,8 +196,8 @@ def _record_end(
 ) -> NoReturn:
     """Record how the program's process has ended, and exit in the same way."""
     code = program.reap()
-    if left := clear_tree(spec):
-        recorder.append(STDERR, f"{left}\n".encode())
+    if warning := clear_tree(spec):
+        recorder.append(STDERR, f"{warning}\n".encode())
     if spec.traits.is_script:
         end = program.end or ProgramEnd(code, "", seconds, {}, [])
         event = metrics.stop_event()
