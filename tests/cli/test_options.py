@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tfcluster.cli.options import ImageFile, Timestamp
+from tfcluster.cli.options import OutputFilePath, Timestamp
 
 NOW = 1795291200.0
 
@@ -51,7 +51,7 @@ def test_an_invalid_time_is_refused_with_examples(text: str) -> None:
         Timestamp().convert(text, None, None)
 
 
-FILES = ImageFile((".png", ".svg"))
+FILES = OutputFilePath((".png", ".svg"))
 
 
 @pytest.mark.parametrize("name", ["a.png", "A.SVG"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tfcluster.cli.completion import complete_runs
-from tfcluster.cli.options import ImageFile, cluster_option, output_option
+from tfcluster.cli.options import OutputFilePath, cluster_option, output_option
 from tfcluster.cli.output import echo, echo_json
 
 
@@ -21,7 +21,7 @@ from tfcluster.cli.output import echo, echo_json
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @click.option(
     "--report",
-    type=ImageFile([".html"]),
+    type=OutputFilePath([".html"]),
     metavar="FILE.html",
     help="Write the report of a finished run as one file instead, by default of the latest one.",
 )
@@ -43,11 +43,11 @@ def command(
         _check_alone(port=port, no_browser=no_browser)
         from tfcluster.dashboard.report import write_report
 
-        identity = write_report(target, run, report)
+        run_id = write_report(target, run, report)
         if output == "json":
-            echo_json({"run": identity, "report": str(report)})
+            echo_json({"run": run_id, "report": str(report)})
         else:
-            echo(f"the report of {identity} is in {report}")
+            echo(f"the report of {run_id} is in {report}")
         return
     with serve(target, port, run) as page:
         if output == "json":

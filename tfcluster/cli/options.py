@@ -167,8 +167,8 @@ else:
     _PathType = _FileType = click.ParamType
 
 
-class ImageFile(_PathType):
-    """A parameter type for the path of an image to write; it checks early that the file can be written.
+class OutputFilePath(_PathType):
+    """A parameter type for the path of a file to write; it checks early that the file can be written.
 
     Args:
         endings: The allowed suffixes, in lower case; the suffix determines the format.

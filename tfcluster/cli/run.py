@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from tfcluster.cli.code import show_sending
 from tfcluster.cli.completion import complete_scripts
 from tfcluster.cli.options import (
-    ImageFile,
+    OutputFilePath,
     WholeNumber,
     cluster_option,
     detach_option,
@@ -207,7 +207,7 @@ def _shared_params() -> list[click.Parameter]:
         click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
         click.option(
             "--placement-graph",
-            type=ImageFile((".svg", ".dot")),
+            type=OutputFilePath((".svg", ".dot")),
             metavar="FILE",
             help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
         ),

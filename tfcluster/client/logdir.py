@@ -77,15 +77,15 @@ def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
                 exit_code=ExitCode.USAGE,
             )
         name = str(next((run for run in reversed(runs) if any(named_folders(run["parameters"], ""))), runs[-1])["run"])
-    leader, identity = locate_run(cluster, name, start=True)
+    leader, run_id = locate_run(cluster, name, start=True)
     summaries = {run.run: run for run in leader.connect_head().call(RunsRequest(None), start=True).runs}
-    if not matching_runs(identity, summaries):
+    if not matching_runs(run_id, summaries):
         raise ClusterError(
             f"there is no folder and no run {name!r}",
             hint="`tfcluster runs` lists the runs. A folder on another host is HOST:LOGDIR.",
             exit_code=ExitCode.USAGE,
         )
-    return summaries[find_run(identity, summaries)], leader.head
+    return summaries[find_run(run_id, summaries)], leader.head
 
 
 def _state_folder(cluster: Cluster, host: str) -> str:

@@ -239,11 +239,11 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
             short_names = matching_tasks([name], list(hosts))
         except ClusterError as error:  # it may be the name of a run, whose logs are on the host that leads it
             try:
-                leader, identity = locate_run(cluster, name, start=True)
-                _names_known_to(cluster, [leader.head], [identity])
+                leader, run_id = locate_run(cluster, name, start=True)
+                _names_known_to(cluster, [leader.head], [run_id])
             except ClusterError as run_error:
                 raise (error if run_error.exit_code is ExitCode.USAGE else run_error) from None
-            routes.setdefault(leader.head, []).append(identity)
+            routes.setdefault(leader.head, []).append(run_id)
             continue
         for short in short_names:
             routes.setdefault(hosts[short], []).append(short)

@@ -36,8 +36,8 @@ class ObservedState:
 
         This is certain only if the status of every task of the cluster is known.
         """
-        is_whole = {status.task for status in self.tasks} >= {each.name for each in self.topology.tasks}
-        return is_whole and not any(map(task.is_valid_in, self.generations.values()))
+        is_complete = {status.task for status in self.tasks} >= {each.name for each in self.topology.tasks}
+        return is_complete and not any(map(task.is_valid_in, self.generations.values()))
 
     @property
     def revision(self) -> str:

@@ -56,9 +56,9 @@ def write_report(cluster: Cluster, run: str | None, path: Path) -> str:
             hint=f"`tfcluster wait {record['run']}` waits for its end; `tfcluster dashboard` shows it live.",
             exit_code=ExitCode.USAGE,
         )
-    leader, identity = locate_run(cluster, record["run"], start=True)
-    history = RunHistory(identity)
-    for event in read_run_events(leader, identity, StreamContext(leader.head)):
+    leader, run_id = locate_run(cluster, record["run"], start=True)
+    history = RunHistory(run_id)
+    for event in read_run_events(leader, run_id, StreamContext(leader.head)):
         history.update(event)
     path.write_text(render(collect(cluster, record, history)))
     return str(record["run"])

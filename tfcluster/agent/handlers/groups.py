@@ -47,21 +47,21 @@ class GroupHandlers:
         yield Reply(Done())
 
 
-def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) -> RunSpec:
+def group_spec(context: AgentContext, request: RunRequest, group_request: GroupRequest) -> RunSpec:
     """Create the directory of a new run that is a group, and return the specification for its driver.
 
     Args:
         context: The parts of the agent.
         request: The request of the run.
-        group: What it says of the group.
+        group_request: What it says of the group.
 
     Raises:
         ClusterError: The cluster has not the jobs that the group needs.
     """
-    whole = _group(context, group, request.parameters)
-    identity = context.runs.store.new_run(request.name or _PREFIX, is_on_several_hosts=len(whole.hosts) > 1)
+    group = _group(context, group_request, request.parameters)
+    run_id = context.runs.store.new_run(request.name or _PREFIX, is_on_several_hosts=len(group.hosts) > 1)
     return replace(
-        _spec(context, identity, request, whole),
+        _spec(context, run_id, request, group),
         start_timeout=request.start_timeout,
         notify=request.notify,
         upload=request.upload,
@@ -84,14 +84,14 @@ def _group(context: AgentContext, request: GroupRequest, parameters: dict[str, A
     return Group(members, servers, request.max_restarts, request.secret, address)
 
 
-def _spec(context: AgentContext, identity: str, request: RunRequest | JoinRequest, group: Group) -> RunSpec:
+def _spec(context: AgentContext, run_id: str, request: RunRequest | JoinRequest, group: Group) -> RunSpec:
     topology = context.supervisor.require_cluster()
     return RunSpec(
-        run=identity,
+        run=run_id,
         cluster=topology.cluster,
         program=request.program,
         traits=request.traits,
-        folder=context.state_dir.runs / identity,
+        folder=context.state_dir.runs / run_id,
         addresses=topology.addresses(),
         head=topology.head().address,
         devices=[],

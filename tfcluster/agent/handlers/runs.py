@@ -102,14 +102,14 @@ class RunHandlers:
         head = self._head(topology, missing)
         selection = _select(topology, head, devices, missing, request)
         network = self._context.network.find(topology.network)  # before the folder: it may be gone
-        identity = self._runs.store.new_run(request.name or request.program)
+        run_id = self._runs.store.new_run(request.name or request.program)
         refused = refusal_notes(topology.addresses()) if request.traits.is_script else []
         return RunSpec(
-            run=identity,
+            run=run_id,
             cluster=topology.cluster,
             program=request.program,
             traits=request.traits,
-            folder=self._context.state_dir.runs / identity,
+            folder=self._context.state_dir.runs / run_id,
             addresses=topology.addresses(),
             head=head.address,
             devices=[device.name for device in selection.devices],
@@ -190,33 +190,33 @@ class RunHandlers:
 
     async def attach(self, request: AttachRequest) -> Response[RunEvent, Done]:
         """Send the events of a run up to its result; see `AttachRequest`."""
-        identity = self._runs.store.find(request.run)
+        run_id = self._runs.store.find(request.run)
         if request.only_result:
-            async with contextlib.aclosing(wait_for_result(self._runs, identity)) as results:
+            async with contextlib.aclosing(wait_for_result(self._runs, run_id)) as results:
                 async for event in results:
                     yield RunEvent(event)
             yield Reply(Done())
             return
-        if request.cancel_on_disconnect and (active := self._runs.runs.get(identity)):
+        if request.cancel_on_disconnect and (active := self._runs.runs.get(run_id)):
             active.mark_reclaimed()
         try:
             with_output = request.output is not None
-            async with contextlib.aclosing(follow(self._runs, identity, with_output=with_output)) as events:
+            async with contextlib.aclosing(follow(self._runs, run_id, with_output=with_output)) as events:
                 async for event in skip(events, request.events, request.output or 0):
                     yield RunEvent(event)
         finally:
             if request.cancel_on_disconnect:
-                self._runs.cancel(identity)
+                self._runs.cancel(run_id)
         yield Reply(Done())
 
     async def cancel(self, request: CancelRequest) -> Response[NoReturn, CancelReply]:
         """Cancel a run, or interrupt a script."""
-        identity = self._runs.store.find(request.run)
-        if request.interrupt and (active := self._runs.runs.get(identity)):
+        run_id = self._runs.store.find(request.run)
+        if request.interrupt and (active := self._runs.runs.get(run_id)):
             active.interrupt(self._runs.cancel)
         else:
-            self._runs.cancel(identity)
-        yield Reply(CancelReply(identity))
+            self._runs.cancel(run_id)
+        yield Reply(CancelReply(run_id))
 
     async def signal(self, request: SignalRequest) -> Response[NoReturn, Done]:
         """Pass a signal on to a script; see `SignalRequest`."""

@@ -34,13 +34,13 @@ class StackHandlers:
     async def run_stacks(self, request: RunStacksRequest) -> Response[NoReturn, RunStacksReply]:
         """Return the Python stacks of a run's processes."""
         runs = self._context.runs
-        identity = runs.store.find(request.run)
-        run = runs.runs.get(identity)
+        run_id = runs.store.find(request.run)
+        run = runs.runs.get(run_id)
         if run is None or not run.is_active:
-            hint = f"What it printed: `tfcluster logs {identity}`."
-            raise ClusterError(f"{identity} has ended", hint=hint, exit_code=ExitCode.FAILED)
+            hint = f"What it printed: `tfcluster logs {run_id}`."
+            raise ClusterError(f"{run_id} has ended", hint=hint, exit_code=ExitCode.FAILED)
         processes = await self._context.stacks.read_all(run.process, run.folder) if run.process else []
-        yield Reply(RunStacksReply(identity, self._context.host, tuple(processes)))
+        yield Reply(RunStacksReply(run_id, self._context.host, tuple(processes)))
 
     async def task_threads(self, request: TaskThreadsRequest) -> Response[NoReturn, TaskThreadsReply]:
         """Return the threads of a task's server."""

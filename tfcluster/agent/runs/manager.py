@@ -98,8 +98,8 @@ class RunManager:
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]
-        for identity in ended[: -settings.RUNS_KEPT]:
-            del self.runs[identity]
+        for run_id in ended[: -settings.RUNS_KEPT]:
+            del self.runs[run_id]
         remove_old_runs(self.store, [each.id for each in self.runs.values() if each.is_active])
         return run
 
@@ -120,10 +120,10 @@ class RunManager:
             run.exit_cause = "its agent died before the driver had started"
             self._feed(run, RunEvent.FORK_SERVER_EXITED)
 
-    def cancel(self, identity: str) -> None:
+    def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""
-        if identity in self.runs:
-            self._feed(self.runs[identity], RunEvent.CANCEL, (RunState.CANCELLED, None))
+        if run_id in self.runs:
+            self._feed(self.runs[run_id], RunEvent.CANCEL, (RunState.CANCELLED, None))
 
     def fail(self, run: Run, error: ClusterError) -> None:
         """Stop a run because of an error."""
@@ -151,10 +151,10 @@ class RunManager:
         Args:
             every: Names of the cluster's tasks.
         """
-        active = {identity: run.record for identity, run in self.runs.items() if run.is_active}
+        active = {run_id: run.record for run_id, run in self.runs.items() if run.is_active}
         return {
-            identity: sorted({*compute_tasks(record.traits, record.devices, every), *record.required_tasks})
-            for identity, record in active.items()
+            run_id: sorted({*compute_tasks(record.traits, record.devices, every), *record.required_tasks})
+            for run_id, record in active.items()
         }
 
     async def cancel_all(self) -> None:

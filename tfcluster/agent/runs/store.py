@@ -137,11 +137,11 @@ class RunStore:
             ClusterError: The folder cannot be created, or a run cannot have this name.
         """
         check_name(name)
-        identity = f"{name}-{secrets.token_hex(4 if is_on_several_hosts else 2)}"
-        while not self.make_folder(identity):
+        run_id = f"{name}-{secrets.token_hex(4 if is_on_several_hosts else 2)}"
+        while not self.make_folder(run_id):
             # Four digits are easy to type, but an earlier run already has them: use more.
-            identity = f"{name}-{secrets.token_hex(4)}"
-        return identity
+            run_id = f"{name}-{secrets.token_hex(4)}"
+        return run_id
 
     def make_folder(self, run: str) -> bool:
         """Create the folder of a new run.

@@ -18,12 +18,12 @@ from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.protocol.codec import Message
 
 
-async def follow(runs: RunManager, identity: str, *, with_output: bool = True) -> AsyncGenerator[Message, None]:
+async def follow(runs: RunManager, run_id: str, *, with_output: bool = True) -> AsyncGenerator[Message, None]:
     """Stream a run's events from the first one to its result, also for a run that has ended.
 
     Args:
         runs: The runs of this agent.
-        identity: The run's id.
+        run_id: The run's id.
         with_output: Whether to read what a script prints.
 
     Yields:
@@ -32,11 +32,11 @@ async def follow(runs: RunManager, identity: str, *, with_output: bool = True) -
     Raises:
         ClusterError: There is no record of the run.
     """
-    run = runs.runs.get(identity)
-    record = run.record if run is not None else runs.store.read(identity)
+    run = runs.runs.get(run_id)
+    record = run.record if run is not None else runs.store.read(run_id)
     if record is None:
-        raise ClusterError(f"no result recorded for {identity}")
-    folder = runs.store.folder(identity)
+        raise ClusterError(f"no result recorded for {run_id}")
+    folder = runs.store.folder(run_id)
     output = folder if record.traits.is_script and with_output else None
     has_result = False
 
@@ -57,23 +57,23 @@ async def follow(runs: RunManager, identity: str, *, with_output: bool = True) -
         yield result_event(record)
 
 
-async def wait_for_result(runs: RunManager, identity: str) -> AsyncGenerator[Message, None]:
+async def wait_for_result(runs: RunManager, run_id: str) -> AsyncGenerator[Message, None]:
     """Yield a run's id at once, and its result when it has ended, without reading what it prints meanwhile.
 
     Args:
         runs: The runs of this agent.
-        identity: The run's id.
+        run_id: The run's id.
 
     Raises:
         ClusterError: There is no record of the run.
     """
-    yield {"event": "run", "run": identity}
-    run = runs.runs.get(identity)
+    yield {"event": "run", "run": run_id}
+    run = runs.runs.get(run_id)
     while run is not None and run.is_active:
         await run.changed.wait_for_change(run.changed.count)
-    record = run.record if run is not None else runs.store.read(identity)
+    record = run.record if run is not None else runs.store.read(run_id)
     if record is None:
-        raise ClusterError(f"no result recorded for {identity}")
+        raise ClusterError(f"no result recorded for {run_id}")
     yield result_event(record)
 
 

@@ -81,8 +81,8 @@ def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str
         replies, _ = partition(map_hosts(others, list_ids, settings.HOST_TIMEOUT_SECONDS))
         leaders = {each: host for host, ids in replies.items() for each in ids} | leaders
     if matching_runs(run, leaders):
-        identity = find_run(run, leaders)
-        return cluster.led_by(leaders[identity]), identity
+        run_id = find_run(run, leaders)
+        return cluster.led_by(leaders[run_id]), run_id
     if failure is not None:
         raise ClusterError(
             f"{failure.message}, and no other host has a run {run!r}", hint=failure.hint, exit_code=failure.exit_code

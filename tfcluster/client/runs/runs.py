@@ -210,5 +210,5 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    leader, identity = locate_run(cluster, run, start=False)
-    return {"run": leader.connect_head().call(api.CancelRequest(identity)).run}
+    leader, run_id = locate_run(cluster, run, start=False)
+    return {"run": leader.connect_head().call(api.CancelRequest(run_id)).run}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tfcluster.cli.options import FiniteFloat, ImageFile, WholeNumber
+from tfcluster.cli.options import FiniteFloat, OutputFilePath, WholeNumber
 from tfcluster.programs.api import SharedOptions, Submission
 
 _MODES = ("single", "data-parallel", "model-parallel")
@@ -18,7 +18,7 @@ _MODES = ("single", "data-parallel", "model-parallel")
 )
 @click.option("--mode", type=click.Choice(_MODES), help="How the work is divided.  [default: single]")
 @click.option("--compare", is_flag=True, help="Train in each mode in turn.")
-@click.option("--plot", type=ImageFile((".png", ".svg", ".pdf")), help="Draw the losses in this file.")
+@click.option("--plot", type=OutputFilePath((".png", ".svg", ".pdf")), help="Draw the losses in this file.")
 @click.option("--steps", type=WholeNumber(1, 10**8), default="1000", show_default=True, help="Batches to learn from.")
 @click.option(
     "--lr", type=FiniteFloat(0, min_open=True), default=0.05, show_default=True, metavar="RATE", help="Learning rate."

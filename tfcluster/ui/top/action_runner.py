@@ -1,4 +1,4 @@
-"""Carries out what keys of the full-screen view do, in other threads, and asks first where work is lost."""
+"""Carry out what keys of the full-screen view do, in other threads; ask first where work is lost."""
 
 from __future__ import annotations
 
