@@ -60,7 +60,7 @@ ALLOWED = {
     "dashboard": {*_PURE, "client", "ui", "version"},
     "cli": {*_PURE, "client", "dashboard", "ui", "programs/declaration", "version"},
     "connection": {*_PURE, "client", "cli"},
-    "programs/render": {*_BASE, "core", "ui"},
+    "programs/render": {*_BASE, "core", "ui", "programs/declaration"},
     "programs/options": {*_BASE, "cli", "ui", "programs/declaration"},
 }
 #: The only parts that may import a library.

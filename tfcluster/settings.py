@@ -254,24 +254,20 @@ METRIC_POINTS = 250  # of a series of tfcluster.metric; after them a new one eac
 METRIC_NAMES_MAX = 100  # a name for each step would be a mistake
 METRIC_NAME_MAX_CHARS = 80
 
-# The spec, and expressions of `run graph`.
+# The spec.
 SPEC_MAX_BYTES = 1 << 20
 PIPE_OPEN_SECONDS = 5.0  # for another process to open a named pipe that the user gave as a file
 SPEC_MAX_DEPTH = 50
 SPEC_MAX_VALUES = 20_000  # aliases may multiply them
 SPEC_NUMBER_MAX_CHARS = 100  # Python takes long to convert longer ones
-EXPRESSION_MAX_DEPTH = 60  # far below Python's recursion limit, and more than a person writes by hand
-EXPRESSION_MAX_OPERATIONS = 1000
 
 # Output, and folders.
 LISTED_NAMES = 4  # in a sentence; the others are counted
 LISTED_EXAMPLES = 3  # of accounts, and of large files
 LISTED_RUNS = 5  # that begin with an ambiguous prefix
 ERROR_VALUE_MAX_CHARS = 60
-ERROR_CONTEXT_CHARS = 40  # on either side of a syntax error
 STATUS_RUNS = 8
 RUN_VALUES = 3  # in a line of `runs`
-MEAN_SHARDS = 16
 PIPE_COLUMNS = 1000  # a pipe has no width; with this one nothing is truncated or wrapped
 PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable

@@ -18,7 +18,13 @@ SESSION_SERVER_POLL_SECONDS = 0.5  # during a step: a session whose server died 
 SESSION_CONNECT_SECONDS = 2.0
 SESSION_CLOSE_SECONDS = 3.0
 MEAN_RANDOM_NUMBERS_MAX = 2**42  # for the driver's memory: 350 bytes for each window of 2^22 numbers
+MEAN_SHARDS = 16  # are shown
 TEXT_BLOCK_NUMBERS = 1 << 16  # converted at once: little memory, and few calls
+
+# Expressions of `run graph`.
+EXPRESSION_MAX_DEPTH = 60  # far below Python's recursion limit, and more than a person writes by hand
+EXPRESSION_MAX_OPERATIONS = 1000
+EXPRESSION_CONTEXT_CHARS = 40  # shown on either side of a syntax error
 
 # Training (linear, expfit).
 TRAINING_STEPS = 1000  # the default of --steps

@@ -40,7 +40,7 @@ from tfcluster.processes.runs.driver_process import (
 from tfcluster.processes.runs.latest_metrics import LatestMetrics
 from tfcluster.processes.runs.run_output import STDERR, OutputRecorder
 from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec, acquire_run
-from tfcluster.processes.runs.script_end import final_event
+from tfcluster.processes.runs.script_outcome import final_event
 from tfcluster.processes.runs.standard_streams import receive_stdin
 from tfcluster.processes.runs.supervised_program import SupervisedProgram
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfcluster import settings
 from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs import settings
 
 _TOKEN = re.compile(
     r"(?P<blank>[ \t\r]+)|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)"
@@ -97,8 +97,8 @@ def syntax_error(
     line, start = source.count("\n", 0, at) + 1, source.rfind("\n", 0, at) + 1
     column = at - start
     text = source[start:].partition("\n")[0].replace("\t", " ")
-    first = max(0, column - settings.ERROR_CONTEXT_CHARS)
-    excerpt = text[first : column + settings.ERROR_CONTEXT_CHARS].rstrip()
+    first = max(0, column - settings.EXPRESSION_CONTEXT_CHARS)
+    excerpt = text[first : column + settings.EXPRESSION_CONTEXT_CHARS].rstrip()
     return ClusterError(
         f"expression:{line}:{column + 1}: {message}\n  {excerpt}\n  {' ' * (column - first)}^",
         hint=hint,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcluster import settings
 from tfcluster.core.text import pluralize
+from tfcluster.programs import settings
 from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_duration, format_rate
 
