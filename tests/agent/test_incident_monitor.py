@@ -1,4 +1,4 @@
-"""A host that is away is told once, by the first host that is there; a server that is down is no host that is away."""
+"""An unreachable host is reported once, by the first reachable host; a server that is down is no unreachable host."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Watch:
         return [each.notice["host"] for each in self.notifier._state.queue[before:]]
 
 
-def test_a_host_is_away_when_none_of_its_tasks_answers_or_refuses(
+def test_a_host_is_unreachable_when_none_of_its_tasks_answers_or_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
@@ -78,18 +78,18 @@ def test_a_host_is_away_when_none_of_its_tasks_answers_or_refuses(
     asyncio.run(play())
 
 
-def test_the_first_host_that_is_there_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_reachable_host_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
 
     async def play() -> None:
         watch = Watch(tmp_path / "notices", "beta")
-        assert await watch.check(d=SILENT) == [], "alpha tells it"
+        assert await watch.check(d=SILENT) == [], "alpha reports it"
         assert await watch.check(a=SILENT) == ["alpha", "gamma"]
 
     asyncio.run(play())
 
 
-def test_a_host_without_tasks_tells_nothing_and_is_not_waited_for(
+def test_a_host_without_tasks_reports_nothing_and_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
@@ -102,7 +102,7 @@ def test_a_host_without_tasks_tells_nothing_and_is_not_waited_for(
     asyncio.run(play())
 
 
-def test_a_host_is_away_after_some_time(tmp_path: Path) -> None:
+def test_a_host_is_unreachable_after_some_time(tmp_path: Path) -> None:
     async def play() -> None:
         watch = Watch(tmp_path / "notices", "alpha")
         assert await watch.check(d=SILENT) == []
@@ -112,7 +112,7 @@ def test_a_host_is_away_after_some_time(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_an_outage_is_not_told_again_by_the_next_agent_or_when_a_probe_of_the_reporter_is_lost(tmp_path: Path) -> None:
+def test_an_outage_is_reported_once_though_agents_change_or_a_probe_of_the_reporter_is_lost(tmp_path: Path) -> None:
     async def play() -> None:
         watch = Watch(tmp_path / "notices", "alpha")
         await watch.check(b=SILENT, c=SILENT)
@@ -126,7 +126,7 @@ def test_an_outage_is_not_told_again_by_the_next_agent_or_when_a_probe_of_the_re
         other = Watch(tmp_path / "others", "gamma")
         await other.check(b=SILENT, c=SILENT)
         other.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
-        assert await other.check(a=SILENT) == [], "alpha is not away yet, and tells it"
+        assert await other.check(a=SILENT) == [], "alpha is not unreachable yet, and reports it"
 
     asyncio.run(play())
 
@@ -146,10 +146,10 @@ def test_a_host_that_was_cut_off_withdraws_what_it_could_not_deliver(
         await watch.check(a=SILENT)
         assert queued() == ["alpha", "gamma"], "they are tried again"
         await watch.check(d=OK)
-        assert queued() == [], "beta was cut off: it told what others do not see"
+        assert queued() == [], "beta was cut off: it reported what others do not see"
         await watch.check(a=OK)
         assert await watch.check(a=SILENT) == ["alpha"]
         await watch.check(a=OK)
-        assert queued() == ["alpha"], "beta saw another host meanwhile, so alpha was away"
+        assert queued() == ["alpha"], "beta saw another host meanwhile, so alpha was unreachable"
 
     asyncio.run(play())

@@ -20,7 +20,7 @@ START = "An agent starts"
 UP = "`up cluster.yaml` on this machine, until its servers listen"
 READY = "A task becomes ready"
 PI = "`run pi`, there and back"
-KILLED = "A server is killed and comes back"
+KILLED = "A killed server is restarted"
 
 
 @dataclass

@@ -162,7 +162,7 @@ ONE_LINE = {
     },
     **{
         f"hosts: {{alpha: {{address: '{address}'}}}}": "2:26: hosts.alpha.address: expected an address that other "
-        f"hosts can dial, found the text '{address}'"
+        f"hosts can connect to, found the text '{address}'"
         for address in ("0.0.0.0", "::", "fe80::1%eth0")
     },
     # ssh, python, state, setup
@@ -219,10 +219,10 @@ ONE_LINE = {
     "command looks for it; set XDG_STATE_HOME",
     "hosts: {localhost: {setup: [x]}}": "2:21: hosts.localhost.setup: on localhost this command runs already, so it "
     "comes too late; run it yourself",
-    "hosts: [localhost, alpha]": "2:9: hosts.localhost: the other hosts cannot dial localhost; "
-    "give it an address: that they can dial, under hosts:",
-    "hosts: {alpha: , beta: {address: '::1'}}": "2:34: hosts.beta: the other hosts cannot dial ::1; "
-    "give it an address: that they can dial, under hosts:",
+    "hosts: [localhost, alpha]": "2:9: hosts.localhost: the other hosts cannot connect to localhost; "
+    "give it an address: that they can connect to, under hosts:",
+    "hosts: {alpha: , beta: {address: '::1'}}": "2:34: hosts.beta: the other hosts cannot connect to ::1; "
+    "give it an address: that they can connect to, under hosts:",
     "hosts: {alpha: {address: 'fd00::1'}, beta: {address: 'FD00:0::1'}}": "2:54: hosts.beta: it has the address "
     "FD00:0::1 of alpha",
     # lease
@@ -360,8 +360,8 @@ def test_problems_of_a_hostfile_and_of_the_spec_are_reported_together(tmp_path: 
     with pytest.raises(ClusterError) as caught:
         load_spec(file)
     assert caught.value.message.splitlines() == [
-        f"{file}:1:11: hosts.localhost: the other hosts cannot dial localhost; "
-        "give it an address: that they can dial, under hosts:",
+        f"{file}:1:11: hosts.localhost: the other hosts cannot connect to localhost; "
+        "give it an address: that they can connect to, under hosts:",
         f"{file}:2:19: jobs.a.tasks: must be 1 or more, found 0",
         f"{file}:2:30: jobs.a.hosts[0]: no host has the name 'gamma'; the hosts are localhost, alpha",
     ]

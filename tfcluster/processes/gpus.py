@@ -54,7 +54,7 @@ def count_gpus() -> int:
 def report_gpus(title: str, parent: int, agent: socket.socket) -> None:
     """Report the load of the GPUs and the memory of each process on them, until the agent closes the connection.
 
-    It asks by a byte.
+    The agent asks by sending a JSON line.
 
     NVML may block for seconds, as when a driver wakes up or a GPU has failed: so the agent has this process for it.
 

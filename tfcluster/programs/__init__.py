@@ -1,1 +1,2 @@
-"""The bundled programs, which a run's driver executes. No package outside this one imports TensorFlow."""
+"""The bundled programs, which a run's driver executes. Outside of this package only `tfcluster.connection`
+imports TensorFlow."""

@@ -143,8 +143,8 @@ def _unusable_addresses(addresses: Mapping[str, str], source: YamlDocument) -> I
         if owner != name:
             yield source.problem(path, f"it has the address {shorten(address)} of {shorten(owner)}", at=at)
         elif is_loopback(address) and len(addresses) > 1:
-            message = f"the other hosts cannot dial {address}"
-            yield source.problem(path, message, "give it an address: that they can dial, under hosts:", at)
+            message = f"the other hosts cannot connect to {address}"
+            yield source.problem(path, message, "give it an address: that they can connect to, under hosts:", at)
 
 
 def _unknown_hosts(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:

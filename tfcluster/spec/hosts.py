@@ -34,7 +34,7 @@ def _address(text: str) -> str:
             return text
         raise validation_error("expected", "expected a host name or an IP address, without a port") from None
     if ip.is_unspecified or getattr(ip, "scope_id", None):
-        raise validation_error("expected", "expected an address that other hosts can dial")
+        raise validation_error("expected", "expected an address that other hosts can connect to")
     return text
 
 

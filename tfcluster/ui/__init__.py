@@ -1,1 +1,1 @@
-"""Format and print results on a terminal or to a pipe; the only package that imports rich."""
+"""Format and print results on a terminal or to a pipe; only this package and the `render` of programs import rich."""
