@@ -21,7 +21,7 @@ import yaml
 from tests.conftest import ROOT, WITH_PLOTS, Sandbox, mostly_slow
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ExitCode
-from tfcluster.spec.hosts import Host
+from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.load import load_spec
 
 README = ROOT / "README.md"
@@ -149,7 +149,7 @@ def test_commands_for_other_machines_are_understood(document: Path) -> None:
 
 def test_the_keys_of_a_host_are_all_there() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted(Host.model_fields)
+    assert sorted(rows) == sorted(HostSpec.model_fields)
 
 
 def test_the_exit_codes_are_all_there() -> None:

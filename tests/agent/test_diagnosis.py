@@ -22,7 +22,7 @@ from tfcluster.agent.runs import diagnosis
 from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_wait
 from tfcluster.agent.runs.group_diagnosis import explain_group
 from tfcluster.core.forwarding import Forwarder
-from tfcluster.core.groups import Group, Member, Observation
+from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait
 from tfcluster.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import MemberStates
@@ -121,7 +121,7 @@ PLACES = (("chief", 0, "a"), ("worker", 0, "a"), ("worker", 1, "b"))
 MEMBERS = {f"{job}:{index}": Member(job, index, rank, host, host) for rank, (job, index, host) in enumerate(PLACES)}
 
 
-def explain_members(folder: Path, seen: dict[str, tuple[int, Observation]], wait: Wait = WAIT) -> list[str]:
+def explain_members(folder: Path, seen: dict[str, tuple[int, MemberObservation]], wait: Wait = WAIT) -> list[str]:
     """Explain the wait of a group whose coordinator is on host `a` and cannot read stacks."""
 
     async def read(pid: int, folder: Path) -> ProcessStacks:
@@ -139,24 +139,24 @@ def explain_members(folder: Path, seen: dict[str, tuple[int, Observation]], wait
 
 
 def test_members_on_another_host_are_known_by_what_its_agent_sees(tmp_path: Path) -> None:
-    here = dict.fromkeys(("chief:0", "worker:0"), (os.getpid(), Observation()))
+    here = dict.fromkeys(("chief:0", "worker:0"), (os.getpid(), MemberObservation()))
 
-    def explain(observation: Observation) -> list[str]:
+    def explain(observation: MemberObservation) -> list[str]:
         return explain_members(tmp_path, {**here, "worker:1": (7, observation)})
 
     assert explain_members(tmp_path, here) == ["worker:1 on b has not been started yet"]
-    assert explain(Observation()) == ["worker:1 on b has not begun to connect"]
-    (problem,) = explain(Observation(WAIT))
+    assert explain(MemberObservation()) == ["worker:1 on b has not begun to connect"]
+    (problem,) = explain(MemberObservation(WAIT))
     assert problem.startswith("all members run, and each is in a call of TensorFlow")
     frozen = ["worker:1 on b is frozen: a signal (SIGSTOP) has stopped its process, 7"]
-    assert explain(Observation(WAIT, is_frozen=True)) == frozen
+    assert explain(MemberObservation(WAIT, is_frozen=True)) == frozen
 
 
 def test_of_a_wait_in_the_middle_of_a_training_only_members_that_are_frozen_are_to_blame(tmp_path: Path) -> None:
     wait = Wait("Session.run", False, "train.py", 12, "main")
-    assert explain_members(tmp_path, {"chief:0": (os.getpid(), Observation())}, wait) == []
+    assert explain_members(tmp_path, {"chief:0": (os.getpid(), MemberObservation())}, wait) == []
     with frozen_process() as pid:
-        (problem,) = explain_members(tmp_path, {"worker:0": (pid, Observation())}, wait)
+        (problem,) = explain_members(tmp_path, {"worker:0": (pid, MemberObservation())}, wait)
     assert problem == f"worker:0 on a is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
 
 

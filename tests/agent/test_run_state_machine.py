@@ -12,7 +12,7 @@ from tfcluster import settings
 from tfcluster.agent.runs.state_machine import (
     _TRANSITIONS,
     RunAction,
-    RunEvent,
+    RunMachineEvent,
     RunPhase,
     RunStateMachine,
 )
@@ -51,14 +51,16 @@ _ACTIONS = {
 }
 #: The events that come by themselves, and those with which the manager answers an action.
 _EXTERNAL = [
-    event for event in RunEvent if event not in (RunEvent.DRIVER_FOUND, RunEvent.NO_DRIVER, RunEvent.FINALIZED)
+    event
+    for event in RunMachineEvent
+    if event not in (RunMachineEvent.DRIVER_FOUND, RunMachineEvent.NO_DRIVER, RunMachineEvent.FINALIZED)
 ]
 
 
-def _rows() -> list[tuple[RunPhase, RunEvent, str]]:
+def _rows() -> list[tuple[RunPhase, RunMachineEvent, str]]:
     parts = [[line.split() for line in part.splitlines() if line] for part in _TABLE.split("\n\n")]
     return [
-        (RunPhase[phase], RunEvent[event], cell)
+        (RunPhase[phase], RunMachineEvent[event], cell)
         for head, *lines in parts
         for phase, *cells in lines
         for event, cell in zip(head, cells, strict=True)
@@ -68,12 +70,12 @@ def _rows() -> list[tuple[RunPhase, RunEvent, str]]:
 def test_the_table_has_every_phase_and_every_event() -> None:
     rows = [(phase, event) for phase, event, _ in _rows()]
     assert len(rows) == len(set(rows))
-    assert set(rows) == set(product(RunPhase, RunEvent))
+    assert set(rows) == set(product(RunPhase, RunMachineEvent))
     assert set(_TRANSITIONS) == set(RunPhase)
 
 
 @pytest.mark.parametrize(("phase", "event", "cell"), _rows())
-def test_every_phase_and_event(phase: RunPhase, event: RunEvent, cell: str) -> None:
+def test_every_phase_and_event(phase: RunPhase, event: RunMachineEvent, cell: str) -> None:
     before = RunStateMachine(phase)
     after, actions = before.handle(event)
     if cell == ".":
@@ -85,33 +87,33 @@ def test_every_phase_and_event(phase: RunPhase, event: RunEvent, cell: str) -> N
 
 
 def test_a_driver_is_requested_from_a_limited_number_of_fork_servers() -> None:
-    machine, actions = RunStateMachine().handle(RunEvent.START)
+    machine, actions = RunStateMachine().handle(RunMachineEvent.START)
     for count in range(1, settings.RUN_FORK_SERVERS):
         assert (machine.driver_requests, actions) == (count, (RunAction.REQUEST_DRIVER,))
-        machine, actions = machine.handle(RunEvent.FORK_SERVER_EXITED)
+        machine, actions = machine.handle(RunMachineEvent.FORK_SERVER_EXITED)
     assert machine.driver_requests == settings.RUN_FORK_SERVERS
-    assert machine.handle(RunEvent.FORK_SERVER_EXITED) == (machine, (RunAction.CLAIM,))
+    assert machine.handle(RunMachineEvent.FORK_SERVER_EXITED) == (machine, (RunAction.CLAIM,))
 
 
 def test_the_count_of_requests_survives_other_events() -> None:
-    machine, _ = RunStateMachine(RunPhase.REQUESTED, driver_requests=2).handle(RunEvent.DRIVER_STARTED)
+    machine, _ = RunStateMachine(RunPhase.REQUESTED, driver_requests=2).handle(RunMachineEvent.DRIVER_STARTED)
     assert machine == RunStateMachine(RunPhase.RUNNING, driver_requests=2)
 
 
 @given(events=st.lists(st.sampled_from(_EXTERNAL), max_size=30), has_driver=st.booleans())
-def test_a_stopped_run_ends_once(events: list[RunEvent], has_driver: bool) -> None:
+def test_a_stopped_run_ends_once(events: list[RunMachineEvent], has_driver: bool) -> None:
     """Whatever happens, a run that is cancelled ends when its driver has exited, and is finalized exactly once."""
     machine, finalized = RunStateMachine(), 0
 
-    def feed(event: RunEvent) -> None:
+    def feed(event: RunMachineEvent) -> None:
         nonlocal machine, finalized
         machine, actions = machine.handle(event)
         for action in actions:
             if action is RunAction.CLAIM:
-                feed(RunEvent.DRIVER_FOUND if has_driver else RunEvent.NO_DRIVER)
+                feed(RunMachineEvent.DRIVER_FOUND if has_driver else RunMachineEvent.NO_DRIVER)
             finalized += action is RunAction.FINALIZE
 
-    for event in (*events, RunEvent.CANCEL, RunEvent.DRIVER_EXITED, RunEvent.FINALIZED):
+    for event in (*events, RunMachineEvent.CANCEL, RunMachineEvent.DRIVER_EXITED, RunMachineEvent.FINALIZED):
         feed(event)
         assert machine.phase is not RunPhase.CLAIMING, "the manager has answered"
     assert machine.phase is RunPhase.ENDED

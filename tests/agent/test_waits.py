@@ -12,7 +12,7 @@ import pytest
 
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import WaitMonitor
-from tfcluster.core.groups import Observation
+from tfcluster.core.groups import MemberObservation
 from tfcluster.core.stacks import Wait
 from tfcluster.processes.groups.member_states import read_observations
 
@@ -97,4 +97,4 @@ def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(monitor, "_check_program", check_program)
     asyncio.run(check(monitor))
-    assert read_observations(tmp_path) == {os.getpid(): Observation(found)}
+    assert read_observations(tmp_path) == {os.getpid(): MemberObservation(found)}

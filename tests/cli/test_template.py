@@ -8,7 +8,7 @@ import pytest
 
 from tfcluster.cli.spec import TEMPLATE
 from tfcluster.spec.load import parse_spec
-from tfcluster.spec.policies import Backoff, JobRestart, Logs, Restart
+from tfcluster.spec.policies import Backoff, JobRestart, Logs, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 
 COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
@@ -31,8 +31,8 @@ def test_all_commented_keys_are_valid_together() -> None:
     assert spec.model_fields_set == set(Spec.model_fields) - {"hostfile"}, "it is in the place of hosts"
     assert spec.jobs["worker"].model_fields_set == set(Job.model_fields)
     assert spec.jobs["worker"].restart == JobRestart(policy="never")
-    assert spec.restart.model_fields_set == set(Restart.model_fields)
+    assert spec.restart.model_fields_set == set(RestartSpec.model_fields)
     assert spec.restart.backoff.model_fields_set == set(Backoff.model_fields)
-    assert spec.restart == Restart()  # it shows the defaults
+    assert spec.restart == RestartSpec()  # it shows the defaults
     assert spec.logs.model_fields_set == set(Logs.model_fields)
     assert spec.logs == Logs()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.client.runs.run_request import RunRequest
+from tfcluster.client.runs.run_request import RunSubmission
 from tfcluster.connection import ClusterConnection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui import chart
@@ -20,10 +20,10 @@ RESULT = {"event": "result", "state": "succeeded", "result": {"loss": 0.5}}
 def connection(monkeypatch: pytest.MonkeyPatch) -> ClusterConnection:
     """A connection whose runs succeed without a cluster."""
 
-    def events(request: RunRequest, cluster: Any) -> Generator[dict[str, Any], None, None]:
+    def events(request: RunSubmission, cluster: Any) -> Generator[dict[str, Any], None, None]:
         yield RESULT
 
-    monkeypatch.setattr(RunRequest, "events", events)
+    monkeypatch.setattr(RunSubmission, "events", events)
     connection = object.__new__(ClusterConnection)
     connection._cluster = None  # type: ignore[assignment]
     return connection

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tfcluster.core.stacks import Frame, find_wait, parse_stacks
+from tfcluster.core.stacks import StackFrame, find_wait, parse_stacks
 
 TENSORFLOW = "/venv/lib/python3.11/site-packages/tensorflow/python"
 THREADING = '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
@@ -34,8 +34,8 @@ def dump(*threads: str) -> str:
 def test_the_main_thread_comes_first_and_has_only_the_scripts_own_calls() -> None:
     main, other = parse_stacks(dump(THREADING, SCRIPT))
     assert (main.name, other.name) == ("main", "0x00007f0")
-    assert main.frames == (Frame("/home/me/train.py", 12, "main"), Frame("/home/me/train.py", 20, "<module>"))
-    assert other.frames == (Frame("/usr/lib/python3.11/threading.py", 327, "wait"),)
+    assert main.frames == (StackFrame("/home/me/train.py", 12, "main"), StackFrame("/home/me/train.py", 20, "<module>"))
+    assert other.frames == (StackFrame("/usr/lib/python3.11/threading.py", 327, "wait"),)
 
 
 def test_what_the_interpreter_writes_is_understood() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.base import Secret
-from tfcluster.spec.hosts import Host, host_for_address
+from tfcluster.spec.hosts import HostSpec, host_for_address
 from tfcluster.spec.load import load_spec, parse_spec
 from tfcluster.spec.schema import Spec
 
@@ -38,16 +38,16 @@ hosts:
 """
     )
     assert spec.hosts == {
-        "localhost": Host(address="fd00::1", env={"A": "b"}, slots=2),
-        "alpha": Host(
+        "localhost": HostSpec(address="fd00::1", env={"A": "b"}, slots=2),
+        "alpha": HostSpec(
             address="10.0.0.11",
             ssh="tf@alpha",
             python="/opt/tf/bin/python",
             state="/scratch/tf",
             setup=("echo a", "b\nc"),
         ),
-        "beta.example.org": Host(),
-        "10.0.0.13": Host(),
+        "beta.example.org": HostSpec(),
+        "10.0.0.13": HostSpec(),
     }
     assert spec.addresses() == {
         "localhost": "fd00::1",
@@ -59,7 +59,7 @@ hosts:
 
 
 def test_a_list_of_names_is_hosts_without_keys() -> None:
-    assert spec_of(JOBS + "hosts: [alpha, beta]").hosts == {"alpha": Host(), "beta": Host()}
+    assert spec_of(JOBS + "hosts: [alpha, beta]").hosts == {"alpha": HostSpec(), "beta": HostSpec()}
 
 
 def test_ranges_name_several_hosts() -> None:
@@ -75,9 +75,9 @@ def test_ranges_name_several_hosts() -> None:
         "jobs:\n  a: {tasks: 4, hosts: ['r1n[1-2]', lab2]}\n"
     )
     assert spec.hosts == {
-        **{f"r{rack}n{node}": Host(python="/opt/tf/bin/python") for rack in (1, 2) for node in (1, 2)},
-        "lab1": Host(),
-        "lab2": Host(),
+        **{f"r{rack}n{node}": HostSpec(python="/opt/tf/bin/python") for rack in (1, 2) for node in (1, 2)},
+        "lab1": HostSpec(),
+        "lab2": HostSpec(),
     }
     assert spec.jobs["a"].hosts == ("r1n1", "r1n2", "lab2")
 
@@ -325,7 +325,7 @@ def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(JOBS + "hostfile: hosts.txt\n")
     spec = load_spec(file)
-    assert spec.hosts == {"alpha": Host(slots=2), "beta": Host(slots=3), "10.0.0.3": Host(slots=4)}
+    assert spec.hosts == {"alpha": HostSpec(slots=2), "beta": HostSpec(slots=3), "10.0.0.3": HostSpec(slots=4)}
     assert spec.hostfile is None
     assert Spec.model_validate(spec.model_dump()) == spec
 

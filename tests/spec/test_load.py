@@ -9,7 +9,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import load_spec, parse_spec
-from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Limit, Restart
+from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Limit, RestartSpec
 from tfcluster.spec.schema import Address, Job, Spec
 
 
@@ -49,7 +49,7 @@ restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
             ),
         },
         network="open",
-        restart=Restart(policy="always", backoff=Backoff(initial=1, max=2.5), limit=Limit(count=3, seconds=7.5)),
+        restart=RestartSpec(policy="always", backoff=Backoff(initial=1, max=2.5), limit=Limit(count=3, seconds=7.5)),
     )
     assert list(spec.jobs) == ["ps", "worker", "local"]
     assert [str(address) for address in spec.jobs["local"].tasks] == [
@@ -62,7 +62,7 @@ restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
 def test_every_key_but_jobs_has_a_default() -> None:
     spec = parse_spec("jobs: {worker_: {tasks: 1}}", "c.yaml", "fallback")
     assert (spec.name, spec.network) == ("fallback", "closed")
-    assert spec.restart == Restart(
+    assert spec.restart == RestartSpec(
         policy="on-failure", backoff=Backoff(initial=0.1, max=30), limit=Limit(count=5, seconds=60)
     )
     assert spec.jobs["worker_"] == Job(tasks=(None,), cpus=1, gpus=0, env={})
@@ -113,11 +113,11 @@ restart: {policy: always, backoff: {initial: 2}, limit: 3 in 7.5}
         "c.yaml",
         "c",
     )
-    cluster = Restart(policy="always", backoff=Backoff(initial=2, max=30), limit=Limit(count=3, seconds=7.5))
+    cluster = RestartSpec(policy="always", backoff=Backoff(initial=2, max=30), limit=Limit(count=3, seconds=7.5))
     assert {name: spec.effective_restart(job) for name, job in spec.jobs.items()} == {
         "ps": cluster,
         "worker": cluster.model_copy(update={"policy": "never"}),
-        "chief": Restart(policy="always", backoff=Backoff(initial=2, max=7), limit=Limit(count=9, seconds=90)),
+        "chief": RestartSpec(policy="always", backoff=Backoff(initial=2, max=7), limit=Limit(count=9, seconds=90)),
     }
     assert spec.jobs["chief"].restart == JobRestart(backoff=JobBackoff(max=7), limit=Limit(count=9, seconds=90))
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tfcluster.cli.spec import TEMPLATE
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.hosts import Host
+from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.load import parse_cluster_notation, parse_spec
-from tfcluster.spec.policies import Backoff, Restart
+from tfcluster.spec.policies import Backoff, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 
 MANY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +36,7 @@ PIECES = [
     *("hosts", "hostfile", "localhost", "alpha", "address", "ssh", "secret", "slots", "state"),
 ]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.dates() | st.text(max_size=8) | st.binary()
-FIELDS = [key for part in (Spec, Job, Restart, Backoff, Host) for key in part.model_fields]
+FIELDS = [key for part in (Spec, Job, RestartSpec, Backoff, HostSpec) for key in part.model_fields]
 KEYS = st.sampled_from([*FIELDS, "ps", "A", "secret", "localhost", "alpha"])
 VALUES = st.recursive(
     SCALARS | st.sampled_from(["localhost:1", "localhost", "[::1]:1", "5 in 60", "open", 1, 2, "alpha", "alpha:1"]),

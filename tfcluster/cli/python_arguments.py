@@ -12,7 +12,7 @@ from tfcluster.cli.run import SCRIPT, begins_script, command_of, make_request
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
-    from tfcluster.client.runs.run_request import RunRequest
+    from tfcluster.client.runs.run_request import RunSubmission
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import InstalledProgram
 
@@ -29,7 +29,7 @@ _REFUSED = {
 @contextlib.contextmanager
 def parse_request(
     program: str, arguments: Iterable[object], options: Mapping[str, Any]
-) -> Iterator[tuple[RunRequest, _OnSuccess | None]]:
+) -> Iterator[tuple[RunSubmission, _OnSuccess | None]]:
     """Return the request of a run from the arguments and options of `tfcluster run`; its upload is open in the context.
 
     With it comes what is to be called with the result event if the run succeeds, such as what draws a plot.
@@ -64,7 +64,7 @@ def parse_request(
 
 def _make_request(
     program: InstalledProgram, submission: Submission, options: SharedOptions
-) -> tuple[RunRequest, _OnSuccess | None]:
+) -> tuple[RunSubmission, _OnSuccess | None]:
     return make_request(program, submission, options), submission.on_success
 
 

@@ -19,7 +19,7 @@ from tfcluster.protocol.api.runs import FailingRunsRequest
 
 
 @dataclass(frozen=True)
-class Restart:
+class RestartPlan:
     """The plan of a restart.
 
     Attributes:
@@ -47,7 +47,7 @@ class Restart:
         return (*variables, *(f"run {run}" for run in self.runs), *scripts)
 
 
-def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, ClusterTopology]:
+def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[RestartPlan, ClusterTopology]:
     """Plan a restart of tasks without changing anything.
 
     Args:
@@ -70,7 +70,7 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, Clust
     return restart, snapshot.topology
 
 
-def _with_failing_runs(cluster: Cluster, hosts: Collection[str], restart: Restart) -> Restart:
+def _with_failing_runs(cluster: Cluster, hosts: Collection[str], restart: RestartPlan) -> RestartPlan:
     """Add the runs that fail to the plan; any host may lead some, if the host of the head task was lost before."""
     request = FailingRunsRequest(restart.tasks)
     replies, _ = partition(
@@ -83,12 +83,12 @@ def _with_failing_runs(cluster: Cluster, hosts: Collection[str], restart: Restar
     )
 
 
-def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
+def restart_of(status: ClusterStatus, names: Sequence[str]) -> RestartPlan:
     """Plan a restart of tasks of a cluster without active runs; `names` and the errors are those of `plan_restart`."""
     short_names = matching_tasks(names, [task.short for task in status.tasks])
     tasks = sorted((task for task in status.tasks if task.short in short_names), key=lambda task: task.job != PS_JOB)
     has_ps = any(task.job == PS_JOB for task in status.tasks)
-    return Restart(
+    return RestartPlan(
         cluster=status.cluster,
         tasks=tuple(task.short for task in tasks),
         holders=tuple(task.short for task in tasks if task.state in HAS_PROCESS and (task.job == PS_JOB or not has_ps)),
@@ -101,7 +101,7 @@ def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
 def restart_tasks(
     cluster: Cluster,
     topology: ClusterTopology,
-    restart: Restart,
+    restart: RestartPlan,
     *,
     rolling: bool,
     grace: float,

@@ -26,7 +26,7 @@ from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.remote.tensorboard import Start, Started, words_of
+from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, words_of
 from tfcluster.transport.ssh_errors import SSH_FAILED
 
 # What TensorBoard prints when it serves.
@@ -72,13 +72,15 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     local_port = _choose_port()
     with contextlib.ExitStack() as stack:
         if folder.host == LOCAL_HOST:
-            start = Start(folder.folders, folder.run_folder, local_port)
+            start = TensorBoardRequest(folder.folders, folder.run_folder, local_port)
             line = supervised_words(words_of(start, sys.executable, CODE))
         else:
             assert cluster is not None, "only a folder on this machine needs none"
             transport = cluster.connect(folder.host).transport
             environment = request_environment(cluster, Place(folder.host))
-            words = words_of(Start(folder.folders, folder.run_folder), environment.python, environment.code)
+            words = words_of(
+                TensorBoardRequest(folder.folders, folder.run_folder), environment.python, environment.code
+            )
             words = remote_words(environment, None, words, is_supervised=True)
             line = transport.command_line(words, is_terminal=False)
         process = stack.enter_context(_Process(folder.host, line))
@@ -129,12 +131,12 @@ class _Process:
         self._process.kill()
         self._process.wait()
 
-    def read_start(self) -> Started:
+    def read_start(self) -> TensorBoardReport:
         """Return what there is on the host; if TensorBoard is not started, raise an error that says why."""
         for line in _stream(self._process.stdout):
             if line.startswith(MESSAGE_PREFIX.encode()):  # a login shell may print lines, too
                 threading.Thread(target=self._discard_output, daemon=True).start()
-                return Started(**json.loads(line[len(MESSAGE_PREFIX) :]))
+                return TensorBoardReport(**json.loads(line[len(MESSAGE_PREFIX) :]))
         _stream(self._process.stdout).close()
         raise self.wait_for_end()
 

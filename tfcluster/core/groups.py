@@ -57,7 +57,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Observation:
+class MemberObservation:
     """What the agent of its host sees of a member.
 
     Attributes:

@@ -9,7 +9,7 @@ from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, Notify,
 from tfcluster.paths import LOCAL_HOST
 
 if TYPE_CHECKING:  # The agent resolves no spec and must run where pydantic is not installed.
-    from tfcluster.spec.policies import Restart
+    from tfcluster.spec.policies import RestartSpec
     from tfcluster.spec.schema import Address, Spec
 
 _DEFAULT_PYTHON = "python3"
@@ -92,7 +92,7 @@ def _task(job_name: str, index: int, address: Address | None, host: Host, spec: 
     )
 
 
-def _restart_policy(restart: Restart) -> RestartPolicy:
+def _restart_policy(restart: RestartSpec) -> RestartPolicy:
     return RestartPolicy(
         policy=restart.policy,
         initial=restart.backoff.initial,

@@ -34,7 +34,7 @@ _CALLS = {
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One call on the stack of a thread.
 
     Attributes:
@@ -58,7 +58,7 @@ class ThreadStack:
     """
 
     name: str
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ def parse_stacks(text: str) -> tuple[ThreadStack, ...]:
     Returns:
         The threads, the main thread first. The calls by which tfcluster has started a script are left out.
     """
-    threads: list[tuple[str, list[Frame]]] = []
+    threads: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         if match := _THREAD.match(line):
             threads.append((match[2] or match[1], []))
         elif (match := _FRAME.match(line)) and threads:
             number = None if match[2] == "???" else int(match[2])
-            threads[-1][1].append(Frame(match[1], number, match[3]))
+            threads[-1][1].append(StackFrame(match[1], number, match[3]))
     stacks = [ThreadStack(name, _own_frames(frames)) for name, frames in threads]
     if not stacks:
         return ()
@@ -133,7 +133,7 @@ def parse_stacks(text: str) -> tuple[ThreadStack, ...]:
     return (ThreadStack("main", main.frames), *others)
 
 
-def _own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def _own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
     """Leave out the calls by which tfcluster has started a script; a bundled program keeps its own."""
     if not any(_SCRIPT_CALLER.fullmatch(frame.file) for frame in frames):
         return tuple(frames)
@@ -169,7 +169,7 @@ def _wait_of(thread: ThreadStack) -> Wait | None:
     return Wait(_name_call(public), connects, caller.file, caller.line, caller.function)
 
 
-def _name_call(frame: Frame) -> str:
+def _name_call(frame: StackFrame) -> str:
     """Return the name of a call to a function of TensorFlow, as users know it."""
     name = _CALLS.get(frame.file.rpartition("/")[2])
     if name is None:

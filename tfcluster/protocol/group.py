@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from tfcluster.core.groups import Observation
+from tfcluster.core.groups import MemberObservation
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
@@ -56,7 +56,7 @@ class StopIdle:
 
 
 @dataclass(frozen=True)
-class Interrupt:
+class InterruptOrder:
     """The order to send all members SIGINT, as a terminal does."""
 
 
@@ -133,7 +133,7 @@ class Observed:
     """
 
     rank: int
-    observation: Observation
+    observation: MemberObservation
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | StopIdle | Interrupt | End
+Order = Reserve | Start | Stop | StopIdle | InterruptOrder | End
 Report = Ports | Started | Output | Measured | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 

@@ -76,7 +76,7 @@ def _command(text: str) -> str:
 _OneLine = Annotated[StrictStr, AfterValidator(_one_line)]
 
 
-class Host(FrozenModel):
+class HostSpec(FrozenModel):
     """A host: a machine that tasks run on; `localhost` is the machine that the command runs on.
 
     A None stands for the default that the reference gives.
@@ -154,7 +154,7 @@ HostName = Annotated[
         )
     ),
 ]
-Hosts = Mapping[HostName, Annotated[Host, BeforeValidator(_or_nothing)]]
+Hosts = Mapping[HostName, Annotated[HostSpec, BeforeValidator(_or_nothing)]]
 
 #: The addresses, by host, of a cluster whose spec names no hosts.
 LOCAL_ONLY = {LOCAL_HOST: LOCAL_HOST}

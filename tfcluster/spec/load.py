@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 from tfcluster.spec.cluster_name import default_name, read_spec
 from tfcluster.spec.cross_checks import check_host_references, check_task_count, normalize_hosts
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
-from tfcluster.spec.hosts import Host
-from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, Restart
+from tfcluster.spec.hosts import HostSpec
+from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.yaml_source import YamlDocument, read_source
 
@@ -239,10 +239,10 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
         path = path[2:]  # without `jobs` and the job's name
         return Job if not path else JobRestart if len(path) == 1 else JobBackoff
     if path[0] == "hosts":
-        return Host
+        return HostSpec
     if path[0] == "logs":
         return Logs
-    return Restart if len(path) == 1 else Backoff
+    return RestartSpec if len(path) == 1 else Backoff
 
 
 def _known_keys(path: KeyPath) -> str:

@@ -64,7 +64,7 @@ _Policy = Literal["never", "on-failure", "always"]
 _WrittenLimit = Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.__str__)]
 
 
-class Restart(FrozenModel):
+class RestartSpec(FrozenModel):
     """The restart policy: when a task that exits is restarted."""
 
     policy: Annotated[
@@ -122,7 +122,7 @@ class JobRestart(_Overriding):
     backoff: JobBackoff = JobBackoff()
     limit: _WrittenLimit | None = None
 
-    def merged_with(self, cluster: Restart) -> Restart:
+    def merged_with(self, cluster: RestartSpec) -> RestartSpec:
         """Merge the job's overrides with the cluster's restart policy.
 
         Args:
@@ -138,7 +138,7 @@ class JobRestart(_Overriding):
         backoff = Backoff(
             initial=self.backoff.initial or cluster.backoff.initial, max=self.backoff.max or cluster.backoff.max
         )
-        return Restart(policy=self.policy or cluster.policy, backoff=backoff, limit=self.limit or cluster.limit)
+        return RestartSpec(policy=self.policy or cluster.policy, backoff=backoff, limit=self.limit or cluster.limit)
 
 
 def _size(value: Any) -> int:
@@ -189,7 +189,7 @@ def _url(value: str | Secret) -> str | Secret:
     return value
 
 
-class Notify(FrozenModel):
+class NotifySpec(FrozenModel):
     """Where notifications are sent."""
 
     webhook: Annotated[
@@ -222,7 +222,7 @@ class Notify(FrozenModel):
     ] = ("task-failed", "host-away", "run-finished")
 
     @model_validator(mode="after")
-    def _check_receiver(self) -> Notify:
+    def _check_receiver(self) -> NotifySpec:
         if self.webhook is None and self.command is None:
             raise validation_error("complete", "expected a webhook or a command", "without one, no notice is sent")
         return self

@@ -28,8 +28,8 @@ from tfcluster.spec.base import (
     matches,
     validation_error,
 )
-from tfcluster.spec.hosts import LOCAL_ONLY, Host, Hosts, host_for_address, is_loopback
-from tfcluster.spec.policies import JobRestart, Logs, Notify, Restart
+from tfcluster.spec.hosts import LOCAL_ONLY, Hosts, HostSpec, host_for_address, is_loopback
+from tfcluster.spec.policies import JobRestart, Logs, NotifySpec, RestartSpec
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _NULL = object()  # represents a null in a YAML list, because None represents a task whose address is chosen later
@@ -246,10 +246,12 @@ class Spec(FrozenModel):
             "private",
         ),
     ] = "closed"
-    restart: Annotated[Restart, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = Restart()
+    restart: Annotated[RestartSpec, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = (
+        RestartSpec()
+    )
     logs: Annotated[Logs, Key("keys", "How much of each task's output is kept.", "{size: 1 GiB}")] = Logs()
     notify: Annotated[
-        Notify | None,
+        NotifySpec | None,
         Key("keys", "Where notifications are sent.", "{webhook: https://hooks.example.org/T0}", "none"),
     ] = None
     lease: Annotated[
@@ -265,7 +267,7 @@ class Spec(FrozenModel):
 
     def placement_hosts(self, job: Job) -> tuple[str, ...]:
         """Return the placement order of a job: its task with an index is on the host at this index, wrapping around."""
-        names = [name for name, host in (self.hosts or {LOCAL_HOST: Host()}).items() for _ in range(host.slots)]
+        names = [name for name, host in (self.hosts or {LOCAL_HOST: HostSpec()}).items() for _ in range(host.slots)]
         if job.hosts is not None:
             names = [*job.hosts]
         elif any(job.tasks):
@@ -274,6 +276,6 @@ class Spec(FrozenModel):
             names = [name for name in named if name is not None]
         return tuple(names[: 1 if len(set(names)) == 1 else settings.MAX_TASKS])
 
-    def effective_restart(self, job: Job) -> Restart:
+    def effective_restart(self, job: Job) -> RestartSpec:
         """Return the effective restart policy of a job's tasks."""
         return job.restart.merged_with(self.restart)

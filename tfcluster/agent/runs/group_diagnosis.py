@@ -7,7 +7,7 @@ from pathlib import PurePath
 from tfcluster.agent.runs.diagnosis import Problem
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
-from tfcluster.core.groups import Group, Member, Observation
+from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import Wait, find_wait
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import is_frozen
@@ -39,11 +39,11 @@ async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: S
     return [Problem("all members run, and each is in a call of TensorFlow; they may not reach each other", hint)]
 
 
-def _observe(member: Member, state: MemberState | None, host: str) -> Observation:
+def _observe(member: Member, state: MemberState | None, host: str) -> MemberObservation:
     """Return what is seen of a member, here or by the agent of its host."""
     if state is None or state.exit_code is not None:
-        return Observation()
-    return Observation(is_frozen=is_frozen(state.pid)) if member.host == host else state.observation
+        return MemberObservation()
+    return MemberObservation(is_frozen=is_frozen(state.pid)) if member.host == host else state.observation
 
 
 def _describe_frozen(member: Member, pid: int) -> Problem:

@@ -17,7 +17,7 @@ from tfcluster.agent.runs.cleanup import remove_old_runs
 from tfcluster.agent.runs.fork_server_client import ForkServer
 from tfcluster.agent.runs.outcome import final_record
 from tfcluster.agent.runs.run import Run
-from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
+from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import compute_tasks, missing_notes
@@ -105,7 +105,7 @@ class RunManager:
 
     def start(self, run: Run) -> None:
         """Request a driver for a run, unless one was requested already or the run is being stopped."""
-        self._feed(run, RunEvent.START)
+        self._feed(run, RunMachineEvent.START)
 
     def adopt(self) -> None:
         """Adopt the active runs of an earlier agent: watch drivers that still run, finalize runs that have ended."""
@@ -118,16 +118,16 @@ class RunManager:
                 loop = asyncio.get_running_loop()
                 run.orphan_timer = loop.call_later(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
             run.exit_cause = "its agent died before the driver had started"
-            self._feed(run, RunEvent.FORK_SERVER_EXITED)
+            self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
 
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""
         if run_id in self.runs:
-            self._feed(self.runs[run_id], RunEvent.CANCEL, (RunState.CANCELLED, None))
+            self._feed(self.runs[run_id], RunMachineEvent.CANCEL, (RunState.CANCELLED, None))
 
     def fail(self, run: Run, error: ClusterError) -> None:
         """Stop a run because of an error."""
-        self._feed(run, RunEvent.FAIL, (RunState.FAILED, error))
+        self._feed(run, RunMachineEvent.FAIL, (RunState.FAILED, error))
 
     def on_task_health(self, every: Collection[str], down: Mapping[str, str]) -> None:
         """Stop the runs that cannot continue without the tasks that are down.
@@ -175,7 +175,7 @@ class RunManager:
             remaining = max(0.0, run.record.started + timeout - time.time())
             run.timeout_timer = asyncio.get_running_loop().call_later(remaining, self.fail, run, error)
 
-    def _feed(self, run: Run, event: RunEvent, stop_reason: _StopReason | None = None) -> None:
+    def _feed(self, run: Run, event: RunMachineEvent, stop_reason: _StopReason | None = None) -> None:
         """Pass an event to a run's state machine and take the actions that it requests.
 
         Args:
@@ -213,7 +213,7 @@ class RunManager:
             f"no driver could be started for {run.id} within {settings.RUN_DRIVER_START_SECONDS:g} s",
             hint=f"{self.fork_server.log} may say why; run the program again.",
         )
-        self._feed(run, RunEvent.TIMEOUT, (RunState.FAILED, error))
+        self._feed(run, RunMachineEvent.TIMEOUT, (RunState.FAILED, error))
 
     def _on_driver_message(self, message: Message) -> None:
         """Handle a message of the fork server: it has forked a driver, or could not, or a driver has exited."""
@@ -227,12 +227,12 @@ class RunManager:
         if "status" not in message:
             if run.process is None:
                 run.attach_driver(process, process.open())
-                self._feed(run, RunEvent.DRIVER_STARTED)
+                self._feed(run, RunMachineEvent.DRIVER_STARTED)
         elif driver_of(run.folder) in (None, process):
             run.exit_status = message["status"]
-            self._feed(run, RunEvent.DRIVER_EXITED)
+            self._feed(run, RunMachineEvent.DRIVER_EXITED)
         elif run.process == process:  # a driver of an earlier fork server claimed the run first
-            self._feed(run, RunEvent.DRIVER_FOUND)
+            self._feed(run, RunMachineEvent.DRIVER_FOUND)
 
     def _on_fork_server_exit(self) -> None:
         """Handle the exit of the fork server: watch the drivers that it forked, and request the missing ones again."""
@@ -241,13 +241,13 @@ class RunManager:
                 continue
             run.exit_cause = "the fork server that was to start it died"
             has_driver = driver_of(run.folder) is not None
-            self._feed(run, RunEvent.DRIVER_FOUND if has_driver else RunEvent.FORK_SERVER_EXITED)
+            self._feed(run, RunMachineEvent.DRIVER_FOUND if has_driver else RunMachineEvent.FORK_SERVER_EXITED)
 
     def _on_driver_exit(self, run: Run, status: int | None) -> None:
         """Handle the exit of a driver that the agent itself watched."""
         run.pidfd = None  # the code that watched it has closed it
         run.exit_status, run.exit_cause = status, "exit status unknown"
-        self._feed(run, RunEvent.DRIVER_EXITED)
+        self._feed(run, RunMachineEvent.DRIVER_EXITED)
 
     def _request_driver(self, run: Run) -> None:
         assert run.spec is not None, "an adopted run is not started"
@@ -261,7 +261,7 @@ class RunManager:
     def _claim(self, run: Run) -> None:
         """Claim a run for no driver: a driver that starts later finds this claim and exits."""
         has_driver = not acquire_run(run.folder, None) and driver_of(run.folder) is not None
-        self._feed(run, RunEvent.DRIVER_FOUND if has_driver else RunEvent.NO_DRIVER)
+        self._feed(run, RunMachineEvent.DRIVER_FOUND if has_driver else RunMachineEvent.NO_DRIVER)
 
     def _watch(self, run: Run) -> None:
         """Watch the driver that a run's claim names; its exit is reported even if no fork server does so."""
@@ -297,4 +297,4 @@ class RunManager:
         except Exception:
             _logger.exception("no notice of %s could be made", run.id)
         self.store.try_write(run.record)
-        self._feed(run, RunEvent.FINALIZED)
+        self._feed(run, RunMachineEvent.FINALIZED)

@@ -26,7 +26,7 @@ class RunPhase(Enum):
     ENDED = auto()  # the final record is complete
 
 
-class RunEvent(Enum):
+class RunMachineEvent(Enum):
     """An event that the state machine of a run handles."""
 
     START = auto()  # a driver may start: nothing more has to be uploaded
@@ -61,56 +61,56 @@ _STOP_DRIVER: _Transition = (RunPhase.STOPPING, (RunAction.RECORD_STOP, RunActio
 _FINALIZE: _Transition = (RunPhase.FINALIZING, (RunAction.FINALIZE,))
 
 # An event that is not listed for a phase has no effect in it.
-_TRANSITIONS: Mapping[RunPhase, Mapping[RunEvent, _Transition]] = {
+_TRANSITIONS: Mapping[RunPhase, Mapping[RunMachineEvent, _Transition]] = {
     RunPhase.SUBMITTED: {
-        RunEvent.START: (RunPhase.REQUESTED, (RunAction.REQUEST_DRIVER,)),
-        RunEvent.CANCEL: _STOP_BEFORE_DRIVER,
-        RunEvent.FAIL: _STOP_BEFORE_DRIVER,
+        RunMachineEvent.START: (RunPhase.REQUESTED, (RunAction.REQUEST_DRIVER,)),
+        RunMachineEvent.CANCEL: _STOP_BEFORE_DRIVER,
+        RunMachineEvent.FAIL: _STOP_BEFORE_DRIVER,
     },
     RunPhase.REQUESTED: {
-        RunEvent.DRIVER_STARTED: (RunPhase.RUNNING, ()),
-        RunEvent.DRIVER_FOUND: (RunPhase.RUNNING, (RunAction.WATCH,)),
-        RunEvent.NO_DRIVER: _FINALIZE,
-        RunEvent.DRIVER_EXITED: _FINALIZE,
-        RunEvent.FORK_SERVER_EXITED: (RunPhase.REQUESTED, (RunAction.REQUEST_DRIVER,)),  # see `handle`
-        RunEvent.CANCEL: _STOP_BEFORE_DRIVER,
-        RunEvent.FAIL: _STOP_BEFORE_DRIVER,
-        RunEvent.TIMEOUT: (
+        RunMachineEvent.DRIVER_STARTED: (RunPhase.RUNNING, ()),
+        RunMachineEvent.DRIVER_FOUND: (RunPhase.RUNNING, (RunAction.WATCH,)),
+        RunMachineEvent.NO_DRIVER: _FINALIZE,
+        RunMachineEvent.DRIVER_EXITED: _FINALIZE,
+        RunMachineEvent.FORK_SERVER_EXITED: (RunPhase.REQUESTED, (RunAction.REQUEST_DRIVER,)),  # see `handle`
+        RunMachineEvent.CANCEL: _STOP_BEFORE_DRIVER,
+        RunMachineEvent.FAIL: _STOP_BEFORE_DRIVER,
+        RunMachineEvent.TIMEOUT: (
             RunPhase.CLAIMING,
             (RunAction.RECORD_STOP, RunAction.KILL_FORK_SERVER, RunAction.CLAIM),
         ),
     },
     RunPhase.RUNNING: {
-        RunEvent.DRIVER_FOUND: (RunPhase.RUNNING, (RunAction.WATCH,)),
-        RunEvent.NO_DRIVER: _FINALIZE,
-        RunEvent.DRIVER_EXITED: _FINALIZE,
-        RunEvent.FORK_SERVER_EXITED: (RunPhase.RUNNING, (RunAction.CLAIM,)),
-        RunEvent.CANCEL: _STOP_DRIVER,
-        RunEvent.FAIL: _STOP_DRIVER,
+        RunMachineEvent.DRIVER_FOUND: (RunPhase.RUNNING, (RunAction.WATCH,)),
+        RunMachineEvent.NO_DRIVER: _FINALIZE,
+        RunMachineEvent.DRIVER_EXITED: _FINALIZE,
+        RunMachineEvent.FORK_SERVER_EXITED: (RunPhase.RUNNING, (RunAction.CLAIM,)),
+        RunMachineEvent.CANCEL: _STOP_DRIVER,
+        RunMachineEvent.FAIL: _STOP_DRIVER,
     },
     RunPhase.CLAIMING: {
-        RunEvent.DRIVER_FOUND: (RunPhase.STOPPING, (RunAction.WATCH, RunAction.TERMINATE)),
-        RunEvent.NO_DRIVER: _FINALIZE,
-        RunEvent.FORK_SERVER_EXITED: (RunPhase.CLAIMING, (RunAction.CLAIM,)),
+        RunMachineEvent.DRIVER_FOUND: (RunPhase.STOPPING, (RunAction.WATCH, RunAction.TERMINATE)),
+        RunMachineEvent.NO_DRIVER: _FINALIZE,
+        RunMachineEvent.FORK_SERVER_EXITED: (RunPhase.CLAIMING, (RunAction.CLAIM,)),
     },
     RunPhase.STOPPING: {
-        RunEvent.DRIVER_FOUND: (RunPhase.STOPPING, (RunAction.WATCH,)),
-        RunEvent.NO_DRIVER: _FINALIZE,
-        RunEvent.DRIVER_EXITED: _FINALIZE,
-        RunEvent.FORK_SERVER_EXITED: (RunPhase.STOPPING, (RunAction.CLAIM,)),
-        RunEvent.TIMEOUT: (RunPhase.KILLED, (RunAction.KILL,)),
+        RunMachineEvent.DRIVER_FOUND: (RunPhase.STOPPING, (RunAction.WATCH,)),
+        RunMachineEvent.NO_DRIVER: _FINALIZE,
+        RunMachineEvent.DRIVER_EXITED: _FINALIZE,
+        RunMachineEvent.FORK_SERVER_EXITED: (RunPhase.STOPPING, (RunAction.CLAIM,)),
+        RunMachineEvent.TIMEOUT: (RunPhase.KILLED, (RunAction.KILL,)),
     },
     RunPhase.KILLED: {
-        RunEvent.DRIVER_FOUND: (RunPhase.KILLED, (RunAction.WATCH,)),
-        RunEvent.NO_DRIVER: _FINALIZE,
-        RunEvent.DRIVER_EXITED: _FINALIZE,
-        RunEvent.FORK_SERVER_EXITED: (RunPhase.KILLED, (RunAction.CLAIM,)),
-        RunEvent.TIMEOUT: (RunPhase.KILLED, (RunAction.KILL_FORK_SERVER,)),
+        RunMachineEvent.DRIVER_FOUND: (RunPhase.KILLED, (RunAction.WATCH,)),
+        RunMachineEvent.NO_DRIVER: _FINALIZE,
+        RunMachineEvent.DRIVER_EXITED: _FINALIZE,
+        RunMachineEvent.FORK_SERVER_EXITED: (RunPhase.KILLED, (RunAction.CLAIM,)),
+        RunMachineEvent.TIMEOUT: (RunPhase.KILLED, (RunAction.KILL_FORK_SERVER,)),
     },
     RunPhase.FINALIZING: {
         # A driver may have failed because of a lost task before the agent noticed the loss, which is the real reason.
-        RunEvent.FAIL: (RunPhase.FINALIZING, (RunAction.RECORD_STOP,)),
-        RunEvent.FINALIZED: (RunPhase.ENDED, ()),
+        RunMachineEvent.FAIL: (RunPhase.FINALIZING, (RunAction.RECORD_STOP,)),
+        RunMachineEvent.FINALIZED: (RunPhase.ENDED, ()),
     },
     RunPhase.ENDED: {},
 }
@@ -131,7 +131,7 @@ class RunStateMachine:
     phase: RunPhase = RunPhase.SUBMITTED
     driver_requests: int = 0
 
-    def handle(self, event: RunEvent) -> tuple[RunStateMachine, tuple[RunAction, ...]]:
+    def handle(self, event: RunMachineEvent) -> tuple[RunStateMachine, tuple[RunAction, ...]]:
         """Handle an event.
 
         Args:

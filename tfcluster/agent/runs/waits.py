@@ -21,7 +21,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader, count_switches, find_processes
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.core.groups import Observation
+from tfcluster.core.groups import MemberObservation
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import is_frozen
@@ -141,7 +141,7 @@ class WaitMonitor:
             for pid, program in programs.items():
                 await self._check_program(run, pid, program, tasks_are_idle)
             if run.record.is_part:
-                seen = {pid: Observation(program.wait, is_frozen(pid)) for pid, program in programs.items()}
+                seen = {pid: MemberObservation(program.wait, is_frozen(pid)) for pid, program in programs.items()}
                 write_observations(run.folder, seen)
             elif group is not None:
                 await self._check_remote_members(run)

@@ -2,7 +2,7 @@
 
 tree = CodeTree.of(CodeFolder.of(script, folder))
 tree.send(client, report, show_sending)
-request = RunRequest(..., code=tree.location)
+request = api.RunRequest(..., code=tree.location)
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
 from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
-from tfcluster.client.runs.run_request import RunRequest
+from tfcluster.client.runs.run_request import RunSubmission
 from tfcluster.client.runs.runs import Event
 from tfcluster.client.up import plan_up
 from tfcluster.core.groups import select_members
@@ -40,17 +40,17 @@ class Launch:
         group: What the run says of the group.
     """
 
-    request: RunRequest
+    request: RunSubmission
     group: GroupRequest
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
-        """Submit the run and follow it up to its result; see `RunRequest.events`.
+        """Submit the run and follow it up to its result; see `RunSubmission.events`.
 
         Args:
             cluster: The cluster on whose hosts the group runs.
 
         Raises:
-            ClusterError: A host cannot take part, or as for `RunRequest.events`.
+            ClusterError: A host cannot take part, or as for `RunSubmission.events`.
         """
         request = replace(self.request, group=self.group)
         self._send_code(cluster, request)
@@ -63,7 +63,7 @@ class Launch:
                 else:
                     yield event
 
-    def _send_code(self, cluster: Cluster, request: RunRequest) -> None:
+    def _send_code(self, cluster: Cluster, request: RunSubmission) -> None:
         """Send the code to the other hosts of the group before it starts: from then on, time is limited.
 
         Raises:
@@ -122,7 +122,7 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
         )
 
 
-def make_launch(request: RunRequest, jobs: tuple[str, ...], max_restarts: int) -> Launch:
+def make_launch(request: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> Launch:
     """Return the launch of a group with a new secret.
 
     Args:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunRequest:
+class RunSubmission:
     """The request to run a program.
 
     Attributes:

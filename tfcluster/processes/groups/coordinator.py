@@ -34,7 +34,7 @@ from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.group import (
     End,
     Exited,
-    Interrupt,
+    InterruptOrder,
     Measured,
     Observed,
     Order,
@@ -211,7 +211,7 @@ class GroupCoordinator:
     def _handle_signals(self, numbers: bytes) -> None:
         if signal.SIGINT in numbers:
             self._is_interrupted = True
-            self._order(Interrupt())
+            self._order(InterruptOrder())
         if signal.SIGTERM in numbers:
             self._is_cancelled = True
             self._end_at = time.monotonic() + settings.DRIVER_TERMINATE_SECONDS

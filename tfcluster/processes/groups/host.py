@@ -15,7 +15,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import gpu_variables
-from tfcluster.core.groups import Group, Member, Observation, expand
+from tfcluster.core.groups import Group, Member, MemberObservation, expand
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
 from tfcluster.processes.groups.idle_members import IdleMembers
@@ -29,7 +29,7 @@ from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
     Exited,
-    Interrupt,
+    InterruptOrder,
     Measured,
     Observed,
     Order,
@@ -67,7 +67,7 @@ class GroupHost:
         self._ports: list[socket.socket] = []
         self._programs: dict[int, SupervisedProgram] = {}
         self._idle = IdleMembers()
-        self._observations: dict[int, Observation] = {}  # as reported, by rank
+        self._observations: dict[int, MemberObservation] = {}  # as reported, by rank
         self._poll = select.poll()
         self.is_coordinator_lost = False
         self._wakeup = wake_on_signals()
@@ -161,7 +161,7 @@ class GroupHost:
         elif isinstance(order, StopIdle):
             pids = {rank: program.pid for rank, program in self._programs.items() if self._group.members[rank].trains}
             self._idle.watch(pids, order.seconds)
-        elif isinstance(order, Interrupt):
+        elif isinstance(order, InterruptOrder):
             for program in self._programs.values():
                 program.signal_group(signal.SIGINT)
 
@@ -179,7 +179,7 @@ class GroupHost:
         report = partial(self._report_measured, member.rank)
         program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, report, self._release)
         self._programs[member.rank] = program
-        self._observations[member.rank] = Observation()
+        self._observations[member.rank] = MemberObservation()
         self._report(Started(member.rank, program.pid))
 
     def _environment(self, member: Member, order: Start) -> dict[str, str]:
@@ -223,7 +223,7 @@ class GroupHost:
     def _report_observations(self) -> None:
         observations = read_observations(self._spec.folder)
         for rank, program in self._programs.items():
-            observation = observations.get(program.pid, Observation())
+            observation = observations.get(program.pid, MemberObservation())
             if observation != self._observations[rank]:
                 self._observations[rank] = observation
                 self._report(Observed(rank, observation))

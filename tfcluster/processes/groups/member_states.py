@@ -1,7 +1,8 @@
 """What is known of the members of a group, in files of their runs' folders: what they do, and in what call they wait.
 
-The agent of a host sees in which call a member waits (`Observation`), and writes it down. The host's own process of the
-group tells the coordinator, which writes down what is known of all members (`MemberState`) for the agent of its host.
+The agent of a host sees in which call a member waits (`MemberObservation`), and writes it down. The host's own process
+of the group sends it to the coordinator, which writes down what is known of all members (`MemberState`) for the agent
+of its host.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfcluster.core.groups import Member, Observation
+from tfcluster.core.groups import Member, MemberObservation
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
 
 _OBSERVATIONS = "observations.json"
@@ -33,7 +34,7 @@ class MemberState:
 
     pid: int
     exit_code: int | None = None
-    observation: Observation = field(default_factory=Observation)
+    observation: MemberObservation = field(default_factory=MemberObservation)
 
 
 class MemberStates:
@@ -80,7 +81,7 @@ def read_states(folder: Path) -> dict[str, MemberState]:
     return _read(folder / _STATES, MemberState)
 
 
-def write_observations(folder: Path, observations: Mapping[int, Observation]) -> None:
+def write_observations(folder: Path, observations: Mapping[int, MemberObservation]) -> None:
     """Write what the agent has seen of the members on its host, unless the file has it already.
 
     Args:
@@ -88,13 +89,13 @@ def write_observations(folder: Path, observations: Mapping[int, Observation]) ->
         observations: What it has seen, by the pids of the members.
     """
     by_pid = {str(pid): each for pid, each in observations.items()}
-    if by_pid != _read(folder / _OBSERVATIONS, Observation):
+    if by_pid != _read(folder / _OBSERVATIONS, MemberObservation):
         _write(folder / _OBSERVATIONS, by_pid)
 
 
-def read_observations(folder: Path) -> dict[int, Observation]:
+def read_observations(folder: Path) -> dict[int, MemberObservation]:
     """Return what the agent has seen of the members on its host, by their pids."""
-    return {int(pid): each for pid, each in _read(folder / _OBSERVATIONS, Observation).items()}
+    return {int(pid): each for pid, each in _read(folder / _OBSERVATIONS, MemberObservation).items()}
 
 
 def _write(path: Path, values: Mapping[str, object]) -> None:

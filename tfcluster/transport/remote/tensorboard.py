@@ -16,7 +16,7 @@ from tfcluster.transport.remote.bootstrap import send_message
 
 
 @dataclass(frozen=True)
-class Start:
+class TensorBoardRequest:
     """What TensorBoard is to show.
 
     Attributes:
@@ -31,7 +31,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Started:
+class TensorBoardReport:
     """What there is on the machine, which is sent as a message before TensorBoard starts.
 
     Attributes:
@@ -45,7 +45,7 @@ class Started:
     is_installed: bool
 
 
-def words_of(start: Start, python: str, code: str) -> list[str]:
+def words_of(start: TensorBoardRequest, python: str, code: str) -> list[str]:
     """Return the words of the command line that starts TensorBoard.
 
     Args:
@@ -64,13 +64,13 @@ def main(text: str) -> NoReturn:
     """Carry out `words_of`.
 
     Args:
-        text: The Start, as JSON.
+        text: The `TensorBoardRequest`, as JSON.
     """
-    start = Start(**json.loads(text))
+    start = TensorBoardRequest(**json.loads(text))
     del sys.path[0]
     logdir = _find_logdir(start.folders, start.run_folder)
     command = _find_command()
-    send_message(asdict(Started(sys.executable, logdir, bool(command))))
+    send_message(asdict(TensorBoardReport(sys.executable, logdir, bool(command))))
     if logdir is None or not command:
         sys.exit(1)
     os.chdir("/")  # where there are no modules to import

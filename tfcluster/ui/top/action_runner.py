@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from textual.app import App
 
 from tfcluster.errors import ClusterError
-from tfcluster.ui.top.actions import Action
+from tfcluster.ui.top.actions import UserAction
 from tfcluster.ui.top.dialogs import Question
 
 
@@ -32,7 +32,7 @@ class ActionRunner:
         self._app = app
         self._say = say
 
-    def plan(self, make: Callable[[], Action]) -> None:
+    def plan(self, make: Callable[[], UserAction]) -> None:
         """Find out in another thread what an action loses; ask if it loses anything, and carry it out."""
 
         def plan() -> None:
@@ -45,7 +45,7 @@ class ActionRunner:
 
         threading.Thread(target=plan, daemon=True).start()
 
-    def _ask(self, action: Action) -> None:
+    def _ask(self, action: UserAction) -> None:
         def answered(answer: bool | None) -> None:
             if answer:
                 self._carry_out(action)
@@ -54,7 +54,7 @@ class ActionRunner:
 
         self._app.push_screen(Question(action.command, action.losses), answered)
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: UserAction) -> None:
         def carry_out() -> None:
             try:
                 action.carry_out()

@@ -12,7 +12,7 @@ from tfcluster.client.runs.runs import cancel_run
 
 
 @dataclass(frozen=True)
-class Action:
+class UserAction:
     """Something that changes the cluster.
 
     Attributes:
@@ -26,7 +26,7 @@ class Action:
     carry_out: Callable[[], None]
 
 
-def restart_action(cluster: Cluster, task: str) -> Action:
+def restart_action(cluster: Cluster, task: str) -> UserAction:
     """Return the action that restarts a task.
 
     Args:
@@ -52,10 +52,10 @@ def restart_action(cluster: Cluster, task: str) -> Action:
             pass  # until it is ready; the view shows it by itself
 
     yes = " --yes" if plan.losses else ""
-    return Action(f"tfcluster restart {task}{yes} -c {cluster.name}", plan.losses, restart)
+    return UserAction(f"tfcluster restart {task}{yes} -c {cluster.name}", plan.losses, restart)
 
 
-def cancel_action(cluster: Cluster, run: str) -> Action:
+def cancel_action(cluster: Cluster, run: str) -> UserAction:
     """Return the action that cancels a run.
 
     Args:
@@ -66,4 +66,4 @@ def cancel_action(cluster: Cluster, run: str) -> Action:
     def cancel() -> None:
         cancel_run(cluster, run)
 
-    return Action(f"tfcluster cancel {run} -c {cluster.name}", (f"what run {run} has not written yet",), cancel)
+    return UserAction(f"tfcluster cancel {run} -c {cluster.name}", (f"what run {run} has not written yet",), cancel)
