@@ -184,7 +184,7 @@ def _matching(names: list[str], incomplete: str) -> list[CompletionItem]:
 def _topology(ctx: click.Context) -> ClusterTopology:
     from tfcluster.protocol.api.cluster import TopologyRequest
 
-    return _cluster(ctx).connect_head().call(TopologyRequest(wait_idle=False))
+    return _cluster(ctx).connect_head().call(TopologyRequest())
 
 
 def _cluster(ctx: click.Context) -> Cluster:

@@ -91,7 +91,7 @@ def read_topology(cluster: Cluster) -> ClusterTopology:
     """
 
     def read(host: str) -> ClusterTopology:
-        return cluster.connect(host).call(TopologyRequest(wait_idle=False))
+        return cluster.connect(host).call(TopologyRequest())
 
     try:
         return read(cluster.head)

@@ -251,7 +251,7 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
 
 
 def _topology(cluster: Cluster, host: str) -> ClusterTopology:
-    return cluster.connect(host).call(TopologyRequest(wait_idle=False))
+    return cluster.connect(host).call(TopologyRequest())
 
 
 def _names_known_to(

@@ -79,7 +79,7 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         client = cluster.connect(host)
         waiting = client.stream(StatusRequest(), timeout=timeout)
-        topology = client.stream(TopologyRequest(wait_idle=False), timeout=timeout)  # without waiting for the status
+        topology = client.stream(TopologyRequest(), timeout=timeout)  # without waiting for the status
         status = waiting.result()  # first, as its timeout is shorter
         return topology.result(), status
 

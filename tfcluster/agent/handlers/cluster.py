@@ -54,8 +54,6 @@ class ClusterHandlers:
 
     async def topology(self, request: TopologyRequest) -> Response[NoReturn, ClusterTopology]:
         """Return the topology of the cluster that is up."""
-        if request.wait_idle:
-            await self.wait_idle()
         yield Reply(self._supervisor.require_cluster())
 
     async def observe(self, request: ObserveRequest) -> Response[Observation, NoReturn]:

@@ -47,7 +47,7 @@ class LiveEvents:
 
     def follow(self, host: str, stopped: threading.Event) -> None:
         """Follow the events of a host in another thread, until it is stopped."""
-        self._threads.start(host, partial(self._read, host), stopped=stopped)
+        self._threads.start(host, partial(self._read, host), stopped)
 
     def latest(self) -> tuple[Line, ...]:
         """Return the latest events, the oldest first."""

@@ -23,7 +23,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.events import LiveEvents
 from tfcluster.client.live.hosts import LiveHosts
 from tfcluster.client.live.runs import LiveRuns
-from tfcluster.client.live.stream_threads import StreamThreads, ignore
+from tfcluster.client.live.stream_threads import StreamThreads
 from tfcluster.client.live.view import LiveView
 from tfcluster.client.logs import Line, read_host
 from tfcluster.client.rpc.parallel import StreamContext
@@ -104,20 +104,15 @@ class LiveCluster:
             for line in read_host(self._cluster.connect(host), request, {}, context):
                 show(line)
 
-        self._threads.start(host, read, ignore, stopped)
+        self._threads.start(host, read, stopped)
         return stopped.set
 
     def _follow_host(self, host: str) -> None:
         stopped = self._stops[host] = threading.Event()
-        # The watch is told that the link is lost; it is back when the next status arrives.
-        self._threads.start(host, partial(self._watch, host), partial(self._note_link, host), stopped)
-        self._threads.start(host, partial(self._measure, host), stopped=stopped)
+        # The link is back when the next status arrives.
+        self._threads.start(host, partial(self._watch, host), stopped, partial(self._lose, host))
+        self._threads.start(host, partial(self._measure, host), stopped)
         self.events.follow(host, stopped)
-
-    def _note_link(self, host: str, text: str) -> None:
-        """Take in what a reconnecting stream has to say: that it is back says less than the status that follows."""
-        if not text.endswith("connected again"):
-            self._lose(host, text.removesuffix(", trying again"))
 
     def _lose(self, host: str, reason: str) -> None:
         self.hosts.lose(host, reason, is_remote=self._cluster.connect(host).transport.is_remote)
@@ -168,7 +163,7 @@ class LiveCluster:
     def _take_topology(self, host: str) -> None:
         """Take in a topology that has changed: follow the added hosts, and no longer the removed ones."""
         with contextlib.suppress(ClusterError):
-            topology = self._cluster.connect(host).call(TopologyRequest(wait_idle=False))
+            topology = self._cluster.connect(host).call(TopologyRequest())
             with self._lock:
                 added, removed = self.hosts.take_topology(topology)
                 self._cluster = self._cluster.with_hosts_of(topology)

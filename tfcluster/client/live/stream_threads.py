@@ -10,8 +10,25 @@ from tfcluster.client.rpc.parallel import StreamContext, StreamStoppedError
 from tfcluster.errors import ClusterError
 
 
-def ignore(text: str) -> None:
-    """Ignore a message: the view shows by itself that a host is away."""
+class ViewContext(StreamContext):
+    """The context of a stream whose view shows by itself that a host is lost or back; nothing is printed.
+
+    Args:
+        host: The host of the stream.
+        stopped: Set when the stream has no reader any more.
+        report_lost: Called from the thread with the reason when the host is lost.
+    """
+
+    def __init__(self, host: str, stopped: threading.Event, report_lost: Callable[[str], None]) -> None:
+        super().__init__(host, lambda text: None, stopped)
+        self._report_lost = report_lost
+
+    def on_lost(self, reason: str) -> None:
+        """See `StreamContext.on_lost`."""
+        self._report_lost(reason)
+
+    def on_connected(self) -> None:
+        """Do nothing: what the stream says next shows that the host is back."""
 
 
 class StreamThreads:
@@ -24,21 +41,21 @@ class StreamThreads:
         self,
         host: str,
         body: Callable[[StreamContext], None],
-        note: Callable[[str], None] = ignore,
         stopped: threading.Event | None = None,
+        report_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """Start a thread; an error ends it.
 
         Args:
             host: The host of the stream.
             body: Reads the stream.
-            note: Called from the thread when the host is lost, and when it is back.
             stopped: What ends this thread alone; None if only `stop` does.
+            report_lost: Called from the thread with the reason when the host is lost.
         """
 
         def run() -> None:
             with contextlib.suppress(StreamStoppedError, ClusterError):
-                body(StreamContext(host, note, stopped or self._stopped))
+                body(ViewContext(host, stopped or self._stopped, report_lost))
 
         threading.Thread(target=run, daemon=True).start()
 

@@ -62,6 +62,14 @@ class StreamContext:
         self.warn = print_warning
         self._stopped = stopped or threading.Event()
 
+    def on_lost(self, reason: str) -> None:
+        """Warn that the host is lost, and is tried again."""
+        self.warn(f"{reason}, trying again")
+
+    def on_connected(self) -> None:
+        """Print that the host is connected again."""
+        self.warn(f"{self.host}: connected again")
+
     def sleep(self, seconds: float) -> None:
         """Sleep for a number of seconds."""
         if self._stopped.wait(seconds):

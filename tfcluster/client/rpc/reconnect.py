@@ -114,7 +114,7 @@ class Reconnector(Generic[E, R]):
             self._retry_initial = True
             if self._lost_since is not None:
                 self._lost_since = None
-                self._context.warn(f"{self._context.host}: connected again")
+                self._context.on_connected()
             return value
 
     def _wait_after(self, error: AgentDisconnectedError) -> None:
@@ -134,7 +134,7 @@ class Reconnector(Generic[E, R]):
     def _back_off(self, reason: str) -> None:
         if self._lost_since is None:
             self._lost_since = time.monotonic()
-            self._context.warn(f"{reason}, trying again")
+            self._context.on_lost(reason)
         self._context.sleep(self._delay)
         self._delay = min(2 * self._delay, settings.RECONNECT_MAX_SECONDS)
 

@@ -71,7 +71,7 @@ class Launch:
         """
         if len(cluster.hosts) == 1:
             return
-        topology = cluster.connect_head().call(TopologyRequest(wait_idle=False))
+        topology = cluster.connect_head().call(TopologyRequest())
         members = select_members(topology, self.group.jobs)
         others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
         if not others:

@@ -93,7 +93,7 @@ def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str
 def _topology_on(cluster: Cluster, host: str) -> ClusterTopology:
     from tfcluster.protocol.api.cluster import TopologyRequest  # a run on a single host does not need it
 
-    return cluster.connect(host).call(TopologyRequest(wait_idle=False))
+    return cluster.connect(host).call(TopologyRequest())
 
 
 def _candidates(tasks: Sequence[Task], patterns: Sequence[str]) -> Sequence[Task]:

@@ -138,7 +138,7 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
         if stopped.wait(settings.LEASE_START_SECONDS):
             return
         with contextlib.suppress(ClusterError):
-            topology = cluster.connect_head().call(TopologyRequest(wait_idle=False))
+            topology = cluster.connect_head().call(TopologyRequest())
     lease = topology.lease
     while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
         map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)

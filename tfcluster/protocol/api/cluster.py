@@ -19,13 +19,7 @@ from tfcluster.protocol.api import Done, Method, Request
 
 @dataclass(frozen=True)
 class TopologyRequest(Request[NoReturn, ClusterTopology], method=Method.TOPOLOGY, is_slow=True):
-    """Return the complete topology that is up, including all secret values.
-
-    Attributes:
-        wait_idle: Whether to wait until no plan is being executed.
-    """
-
-    wait_idle: bool = True
+    """Return the complete topology that is up, including all secret values."""
 
 
 @dataclass(frozen=True)
