@@ -71,6 +71,8 @@ async def _explain_member(
     place = ""
     if stacks is not None:
         threads = (await stacks.read(state.pid, run.folder)).threads
+        if not threads and is_frozen(state.pid):  # since it was observed
+            return _describe_frozen(member, state.pid)
         if not threads or find_wait(threads) is not None:
             return None
         frame = threads[0].frames[0] if threads[0].frames else None
