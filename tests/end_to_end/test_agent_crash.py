@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import Sandbox, running, wait_for
 from tfcluster.agent.ports import PortAllocator
+from tfcluster.process_handle import network_namespace
 from tfcluster.runtime_dir import locks_dir
 
 pytestmark = pytest.mark.usefixtures("cold")
@@ -139,6 +140,6 @@ def test_the_next_agent_keeps_other_clusters_from_the_ports_of_adopted_servers(s
     sandbox.kill_agent()
     (task,) = sandbox.status()["tasks"]
     # The folder is the same for all clusters of a user, whatever their state homes are.
-    (path,) = locks_dir().glob(f"port-*-{task['address'].rpartition(':')[2]}.lock")
+    path = locks_dir() / f"port-{network_namespace()}-{task['address'].rpartition(':')[2]}.lock"
     with path.open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
