@@ -23,6 +23,7 @@ ROOT = Path(tfcluster.__file__).parent
 _BASE = {
     "control_characters",
     "errors",
+    "free_port",
     "input_file",
     "settings",
     "tf_install",
@@ -39,6 +40,7 @@ ALLOWED = {
     "__main__": {"cli"},
     "control_characters": set[str](),
     "errors": set[str](),
+    "free_port": set[str](),
     "settings": set[str](),
     "input_file": {"settings"},
     "tf_install": {"errors"},
@@ -209,6 +211,13 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
 def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
     found = [each for each in all_imports() if each.module.split(".")[0] == "matplotlib"]
     assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
+
+
+def test_core_only_decides() -> None:
+    """`core` is given what it decides about: it opens no socket or file, and starts no process or thread."""
+    outside = {"os", "random", "select", "signal", "socket", "subprocess", "tempfile", "threading"}
+    found = [each for each in all_imports() if each.part == "core" and each.module.split(".")[0] in outside]
+    assert [f"{each.at} imports {each.module}" for each in found if not each.typing] == []
 
 
 def test_the_rules_name_no_circle() -> None:

@@ -149,7 +149,7 @@ def test_a_host_whose_lease_expires_goes_down(hosts: Hosts, monkeypatch: pytest.
     folder = hosts.state_folder("b")
     # Not asked, which would be a contact.
     wait_for(lambda: not (folder / "journal.json").exists() and not (folder / "lock").exists(), 60)
-    assert (hosts.state_folder("a") / "journal.json").exists(), "somebody follows its events"
+    assert (hosts.state_folder("a") / "journal.json").exists(), "a client follows its events"
     a.close()
     wait_for(lambda: not hosts.sandbox.leftovers(), 60)
     events = [(each["event"], each["detail"]) for each in hosts.events("b")]

@@ -182,7 +182,7 @@ def test_foreign_lines_in_a_log_are_skipped(task: Task) -> None:
     task.print(lines(0, 1))
     task.writer.drain()
     with task.log.open("ab") as file:
-        file.write(b"somebody was here\n")
+        file.write(b"another program wrote this\n")
     task.restart_keeper()
     task.print(lines(2, 3))
     task.writer.drain()

@@ -265,7 +265,7 @@ def test_a_reserved_port_listens_temporarily(ports: PortAllocator, port: int) ->
             assert may_connect(port)
             with ports.listen_temporarily({port}):
                 assert may_connect(port)
-            assert may_connect(port), "somebody else is still at it"
+            assert may_connect(port), "another thread still uses it"
         assert not may_connect(port)
         assert not may_bind(port)
         with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:  # the task's own

@@ -45,7 +45,7 @@ def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeyp
     values.redact(TOPOLOGY)
     values.redact(TOPOLOGY)
     assert len(written) == 1
-    values.path.unlink()  # somebody has tidied up
+    values.path.unlink()  # a user has tidied up
     values.redact(TOPOLOGY)
     assert values.restore(values.redact(TOPOLOGY), values.path) == TOPOLOGY
     assert len(written) == 2

@@ -39,10 +39,10 @@ def test_every_task_has_a_port_of_its_own_and_every_host_ports_for_programs() ->
 
 def test_a_client_has_an_address_that_the_other_hosts_reach() -> None:
     chosen = with_unique_ports(replace(TOPOLOGY, tasks=(task_of("ps:0", "a"), task_of("worker:0", "b"))), None)
-    host, _, port = client_address(chosen, "b").partition(":")
-    assert host == "localhost"
-    assert int(port) in forwarders_of(chosen)["b"].ports
-    assert client_address(replace(chosen, network="closed"), "b").startswith("10.0.0.2:")
+    port = chosen.program_ports_on("b")[0]
+    assert client_address(chosen, "b", port) == f"localhost:{port}"
+    assert port in forwarders_of(chosen)["b"].ports
+    assert client_address(replace(chosen, network="closed"), "b", 40000) == "10.0.0.2:40000"
 
 
 def test_two_tasks_with_the_same_port_are_refused() -> None:

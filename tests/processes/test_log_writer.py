@@ -61,7 +61,7 @@ def test_lines_have_a_time_and_a_position(tmp_path: Path) -> None:
     assert end_of(tmp_path / "log") == log.recover() == 29
     line = parse(b"2026-11-21T12:00:00.250Z 12 \xff two")
     assert line == rotating_log.Line(NOON, 12, b"\xff two", 18)
-    assert parse(b"somebody's own words") is None
+    assert parse(b"a user's own words") is None
 
 
 def test_files_are_numbered_from_the_newest_and_none_is_too_long(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tfcluster.spec.schema import Job, Spec
 MANY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=30)
 LINE = re.compile(r"(c\.yaml|hosts|--cluster-spec):[1-9][0-9]*:[1-9][0-9]*: .+")
-JARGON = re.compile(r"pydantic|Input should|something else|function-")  # "something else": an error nobody worded
+JARGON = re.compile(r"pydantic|Input should|something else|function-")  # "something else": we have no words for it
 VALID = re.sub(r"^( *)#(?=\w+: )", r"\1", TEMPLATE, flags=re.MULTILINE)
 
 PIECES = [

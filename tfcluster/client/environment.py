@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import map_hosts, partition, warn
-from tfcluster.core.environment import client_variables, free_port, no_proxy_env
+from tfcluster.core.environment import client_variables, no_proxy_env
 from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.free_port import free_port
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, TopologyRequest

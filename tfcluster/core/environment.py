@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 
 from tfcluster.core.tf_config import make_client_config, make_tf_config
@@ -54,33 +51,17 @@ def client_variables(
     return {**_cluster_variables(topology, config), **_proxy_variables(topology, environment), **gpus, **own}
 
 
-def client_address(topology: ClusterTopology, host: str) -> str:
-    """Return a free `host:port` on a host at which the other hosts reach a client's own server.
+def client_address(topology: ClusterTopology, host: str, port: int) -> str:
+    """Return the `host:port` at which the other hosts reach a client's own server.
 
     Args:
         topology: The topology of the cluster.
-        host: The name of the host, on which this runs.
+        host: The name of the host on which the client runs.
+        port: The port of its server, one of the host's program ports if it has any.
     """
     address = next((each.address for each in topology.hosts if each.name == host), host)
-    ports = topology.program_ports_on(host)
-    # Forwarders connect these ports of localhost on all hosts.
-    return join_address("localhost" if ports else address, free_port(ports))
-
-
-def free_port(ports: Sequence[int] = ()) -> int:
-    """Return a port that is free on this host, for the server that a strategy starts in its chief.
-
-    Args:
-        ports: The ports to choose from, if possible; empty for any.
-    """
-    for choice in random.sample(ports, len(ports)):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("", choice))
-            return choice
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    # Forwarders connect the program ports of localhost on all hosts.
+    return join_address("localhost" if topology.program_ports_on(host) else address, port)
 
 
 def add_to(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:

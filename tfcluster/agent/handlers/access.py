@@ -10,6 +10,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.state.secret_store import missing_secrets
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.free_port import free_port
 from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
@@ -55,4 +56,5 @@ class AccessHandlers:
     def _client_variables(self) -> dict[str, str]:
         topology = self._context.supervisor.require_cluster()
         name = self._context.host
-        return client_variables(topology, name, client_address(topology, name), os.environ)
+        address = client_address(topology, name, free_port(topology.program_ports_on(name)))
+        return client_variables(topology, name, address, os.environ)

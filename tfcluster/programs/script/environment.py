@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tfcluster.core.environment import free_port
 from tfcluster.core.tf_config import make_client_config
+from tfcluster.free_port import free_port
 from tfcluster.programs.api import Context
 
 
