@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.client.runs.run_request import RunSubmission
+from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.connection import ClusterConnection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui import chart

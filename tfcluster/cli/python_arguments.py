@@ -12,7 +12,7 @@ from tfcluster.cli.run import SCRIPT, begins_script, command_of, make_request
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
-    from tfcluster.client.runs.run_request import RunSubmission
+    from tfcluster.client.runs.submission import RunSubmission
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import InstalledProgram
 

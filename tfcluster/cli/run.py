@@ -26,7 +26,7 @@ from tfcluster.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tfcluster.client.runs.run_request import RunSubmission
+    from tfcluster.client.runs.submission import RunSubmission
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import InstalledProgram
 
@@ -223,7 +223,7 @@ def _shared_params() -> list[click.Parameter]:
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunSubmission:
     """Return the request of a run."""
-    from tfcluster.client.runs.run_request import RunSubmission
+    from tfcluster.client.runs.submission import RunSubmission
     from tfcluster.core.runs import check_name
 
     if options.name is not None:

@@ -46,7 +46,7 @@ def replace_process(cluster: Cluster, place: Place | None, command: Sequence[str
 
 
 @dataclass(frozen=True)
-class HostOutput:
+class ExecLine:
     """A line that a command has printed on a host.
 
     Attributes:
@@ -82,7 +82,7 @@ class HostCommands:
 
         self.errors: dict[str, ClusterError] = {}
         self.is_interrupted = False
-        self._entries: queue.Queue[HostOutput | str] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
+        self._entries: queue.Queue[ExecLine | str] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._running = 0
         self._exit_code = 0
@@ -134,14 +134,14 @@ class HostCommands:
         finally:
             signal.signal(signal.SIGINT, previous)
 
-    def lines(self) -> Generator[HostOutput, None, None]:
+    def lines(self) -> Generator[ExecLine, None, None]:
         """Yield the lines that the commands print, until all have ended."""
         while self._running:
             try:
                 entry = self._entries.get(timeout=settings.SIGNAL_POLL_SECONDS)
             except queue.Empty:
                 continue  # a signal that came just before the wait, or to another thread, does not end it
-            if isinstance(entry, HostOutput):
+            if isinstance(entry, ExecLine):
                 yield entry
                 continue
             self._running -= 1
@@ -173,4 +173,4 @@ class HostCommands:
 
     def _read_stream(self, host: str, stream: IO[bytes], is_error: bool) -> None:
         while line := stream.readline(settings.RUN_OUTPUT_LINE_MAX_BYTES):
-            self._entries.put(HostOutput(host, line.decode(errors="replace").removesuffix("\n"), is_error))
+            self._entries.put(ExecLine(host, line.decode(errors="replace").removesuffix("\n"), is_error))

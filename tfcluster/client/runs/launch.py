@@ -16,8 +16,8 @@ from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
 from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
-from tfcluster.client.runs.run_request import RunSubmission
 from tfcluster.client.runs.runs import Event
+from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import plan_up
 from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
