@@ -71,7 +71,7 @@ def test_every_bundled_program_is_trapped(demo: Sandbox, program: str) -> None:
 @pytest.mark.slow
 def test_a_graph_is_trapped(sandbox: Sandbox) -> None:
     """A graph ends at once, so this one is made to wait where it would run."""
-    waiting = sandbox.with_fault("tfcluster.programs.graph", "run = lambda *_, **__: __import__('time').sleep(600)")
+    waiting = sandbox.with_fault("tfcluster.programs.graph.run", "run = lambda *_, **__: __import__('time').sleep(600)")
     sandbox("up", sandbox.spec("name: graph\njobs:\n  worker: {tasks: 1}\n"), env=waiting)
     run = sandbox("run", "graph", "x = 1", "--detach").stdout.strip()
     wait_for(lambda: program_is_trapped(sandbox, run))
