@@ -63,14 +63,12 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     # The count begins again, and a run that computed on it says why it failed.
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
     run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8")
-    wait_for(lambda: [run["state"] for run in sandbox.status()["runs"]] == ["running"])
+    (name,) = wait_for(lambda: [run["run"] for run in sandbox.status()["runs"] if run["state"] == "running"])
     # It asks before the run fails, as for variables.
-    (name,) = (run["run"] for run in sandbox.status()["runs"])
     assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
         f"error: cluster 'again' would lose run {name}: nothing was restarted",
         "hint: Add --yes to restart anyway.",
     ]
-    assert pids(sandbox)["worker:0"] == first["worker:0"]
     restart = sandbox("restart", "worker:1", "--yes")
     assert f"LOST: run {name}\n" in restart.stderr
     assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
