@@ -60,7 +60,7 @@ def test_logs_show_only_lines_that_a_pattern_matches(demo: Sandbox) -> None:
     for short in ("worker:0", "worker:1"):
         pid = demo.task(short)["pid"]
         assert printing(pid, 0, 3000).wait() == 0
-    wait_for(lambda: len(numbers_in(demo("logs", "worker").stdout.splitlines())) == 6000, interval=0.1)
+    wait_for(lambda: len(numbers_in(demo("logs", "worker").stdout.splitlines())) == 6000)
     assert numbers_in(demo("logs", "worker:0", "--grep", "line 0000(12|21)34", "-g", "2999").stdout.splitlines()) == [
         1234,
         2134,

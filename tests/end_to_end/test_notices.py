@@ -81,7 +81,7 @@ def fail(sandbox: Sandbox) -> None:
 
 def is_logged(sandbox: Sandbox, text: str) -> None:
     """Wait until the agent's log has a text."""
-    wait_for(lambda: text in sandbox("logs", "--agent", "-c", "told").stdout, interval=0.1)
+    wait_for(lambda: text in sandbox("logs", "--agent", "-c", "told").stdout)
 
 
 def test_a_webhook_that_fails_is_told_again_also_by_the_next_agent(sandbox: Sandbox) -> None:

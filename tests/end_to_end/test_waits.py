@@ -138,7 +138,7 @@ def failed(sandbox: Sandbox, task: str, state: str = "failed") -> Iterator[None]
             os.kill(found["pid"], signal.SIGKILL)
         return bool(found["state"] == state)
 
-    wait_for(ended, interval=0.1)
+    wait_for(ended)
     try:
         yield
     finally:
