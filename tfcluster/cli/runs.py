@@ -82,14 +82,22 @@ def show(
     if not output.json:
         if result["state"] == "succeeded" or script_exit_code(result) is None:
             view.finish(result)
-        elif "signal" in result["result"] or "\n" in result.get("error", {}).get("message", ""):
-            # Otherwise the script has said itself why it failed. The second line names the tasks that it has lost.
-            echo_error(ClusterError.from_json(result["error"]))
+        else:
+            _show_script_error(result)
     if output.placement_graph is not None:
         graph.write()
     if on_success is not None and result["state"] == "succeeded":
         on_success(result)
     return int(exit_code(result))
+
+
+def _show_script_error(result: dict[str, Any]) -> None:
+    """Show why a script failed if it cannot say so itself: a signal ended it, or it has lost tasks."""
+    from tfcluster.errors import ClusterError
+
+    # The second line of the message names the tasks that the script has lost.
+    if "signal" in result["result"] or "\n" in result.get("error", {}).get("message", ""):
+        echo_error(ClusterError.from_json(result["error"]))
 
 
 def _show_events(

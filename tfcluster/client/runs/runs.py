@@ -80,12 +80,7 @@ def follow(
         request = api.AttachRequest(run, events, output, cancel_on_disconnect)
         return client.stream(request, start=True, interrupt=interrupt)
 
-    host = client.transport.host
-    context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
-    if placements is not None:
-        from tfcluster.client.runs.placements import PlacementContext
-
-        context = PlacementContext(context, placements)
+    context = _stream_context(client.transport.host, interrupt, placements)
     # A run continues while its agent is dead or its host cannot be reached.
     policy = RetryPolicy(settings.STREAM_AGENTS)
     reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
@@ -101,6 +96,16 @@ def follow(
                 output += record["event"] == "output"
                 events += record["event"] != "output"
             yield record
+
+
+def _stream_context(host: str, interrupt: GracefulInterrupt | None, placements: Placements | None) -> StreamContext:
+    """Return what a stream of events from a host reacts to besides: signals, placements, or neither."""
+    context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
+    if placements is None:
+        return context
+    from tfcluster.client.runs.placements import PlacementContext
+
+    return PlacementContext(context, placements)
 
 
 def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event:
