@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import stacks
 from tfcluster.agent.runs.stacks import StackReader, find_processes
@@ -20,13 +23,14 @@ def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.M
     async def read_three() -> None:
         blocked = asyncio.Event()
 
-        async def write_stacks(pid: int, pidfd: int, path: Path) -> tuple[str, str]:
+        async def read_threads(pid: int, pidfd: int, path: Path, ids: Any, threads: Any, *, running: bool) -> str:
             asked.append(path.parent.name)
             if path.parent.name == "blocks":
                 await blocked.wait()
-            return "", ""
+            return ""
 
-        monkeypatch.setattr(stacks, "_write_stacks", write_stacks)
+        monkeypatch.setattr(stacks, "_signal_problem", lambda pid, path: "")
+        monkeypatch.setattr(stacks, "_read_threads", read_threads)
         reader = StackReader()
         waiting = [asyncio.ensure_future(reader.read(os.getpid(), tmp_path / "blocks")) for _ in range(2)]
         await asyncio.sleep(0)
@@ -51,3 +55,46 @@ def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.Monk
     driver: Any = type("Driver", (), {"pid": 1, "is_alive": lambda self: True})()
     assert find_processes(driver, tmp_path, forked=True) == [2]
     assert looked_at == list(range(1, settings.STACK_SEARCH_MAX + 1))
+
+
+#: A main thread that runs without a pause, and threads that wait.
+BUSY = """
+import sys, threading
+from pathlib import Path
+from tfcluster.processes.runs import stack_dump
+
+def wait():
+    threading.Event().wait()
+
+stack_dump.enable(Path(sys.argv[1]))
+for _ in range(2):
+    threading.Thread(target=wait, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.readline()
+print("on", flush=True)
+while True:
+    pass
+"""
+
+
+def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
+    """While it enters a function, its interpreter may crash at the signal."""
+    command = [sys.executable, "-c", BUSY, str(tmp_path)]
+    with running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        reader = StackReader()
+        assert process.stdout.readline() == "ready\n"
+        waiting = asyncio.run(reader.read(process.pid, tmp_path))
+        assert [[frame.function for frame in each.frames][-2:] for each in waiting.threads[1:]] == [
+            ["_bootstrap_inner", "_bootstrap"]
+        ] * 2
+        assert all("wait" in [frame.function for frame in each.frames] for each in waiting.threads[1:])
+        assert len(asyncio.run(reader.read(process.pid, tmp_path, main_only=True)).threads) == 1
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "on\n"
+        computing = wait_for(lambda: (found := asyncio.run(reader.read(process.pid, tmp_path))).problem and found)
+        assert (computing.threads, computing.problem) == ((), "its main thread computes")
+        shown = asyncio.run(reader.read(process.pid, tmp_path, running=True)).threads
+        assert [each.frames[0].function for each in shown] == ["<module>", "wait", "wait"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import WaitMonitor
 from tfcluster.core.groups import MemberObservation
@@ -98,3 +99,33 @@ def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.Mon
     monkeypatch.setattr(monitor, "_check_program", check_program)
     asyncio.run(check(monitor))
     assert read_observations(tmp_path) == {os.getpid(): MemberObservation(found)}
+
+
+def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits elsewhere before it is seen how often it has waited, and never again after that."""
+    counts = [7, 9, 9, 10]  # before and after the first read, in which it goes on, and the second one
+    monkeypatch.setattr(waits, "find_processes", lambda driver, folder, *, forked: [os.getpid()])
+    monkeypatch.setattr(waits, "count_switches", lambda pid: counts.pop(0) if counts else 10)
+    monkeypatch.setattr(waits, "find_wait", lambda threads: threads[0])
+    monkeypatch.setattr(waits, "write_observations", lambda folder, seen: None)
+    monkeypatch.setattr(settings, "WAIT_CPU_MAX_PERCENT", 1e6)
+    waiting = Wait("Session.run", True, "train.py", 12, "main")
+    reads = [None, waiting]
+
+    async def read(pid: int, folder: Path, *, main_only: bool = False) -> Any:
+        return SimpleNamespace(threads=[reads.pop(0) if main_only else None], problem="")
+
+    monitor = monitor_of_a_run(None)
+    monitor._stacks = SimpleNamespace(read=read)
+    (run,) = monitor._runs.runs.values()
+    run.record.is_part = True
+
+    async def check_often() -> list[Any]:
+        seen = []
+        for _ in range(5):
+            await check(monitor)
+            seen.append(monitor._programs[run.id][os.getpid()].wait)
+        return seen
+
+    assert asyncio.run(check_often()) == [None, None, waiting, waiting, waiting]
+    assert reads == [], "it is not asked any more"

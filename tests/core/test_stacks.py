@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import tempfile
-import threading
 
 import pytest
 
-from tfcluster.core.stacks import StackFrame, find_wait, parse_stacks
+from tfcluster.core.stacks import StackFrame, ThreadStack, find_wait, parse_stack
 
 TENSORFLOW = "/venv/lib/python3.11/site-packages/tensorflow/python"
 THREADING = '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
@@ -26,31 +25,29 @@ def calls(*lines: str) -> str:
     return "".join(f'  File "{TENSORFLOW}/{file}", line {line} in {name}\n' for file, line, name in parts)
 
 
-def dump(*threads: str) -> str:
-    heads = [f"Thread 0x00007f{number} (most recent call first):\n" for number in range(len(threads))]
-    return "\n".join(head + thread for head, thread in zip(heads, threads, strict=True))
+def parse(main: str, *others: str) -> list[ThreadStack]:
+    """Parse what the main thread, then the others, have written."""
+    texts = {"main": main, **{str(number): text for number, text in enumerate(others, 1)}}
+    stacks = (parse_stack(name, f"Stack (most recent call first):\n{text}") for name, text in texts.items())
+    return [stack for stack in stacks if stack is not None]
 
 
-def test_the_main_thread_comes_first_and_has_only_the_scripts_own_calls() -> None:
-    main, other = parse_stacks(dump(THREADING, SCRIPT))
-    assert (main.name, other.name) == ("main", "0x00007f0")
+def test_a_stack_has_only_the_scripts_own_calls() -> None:
+    main, other = parse(SCRIPT, THREADING)
+    assert (main.name, other.name) == ("main", "1")
     assert main.frames == (StackFrame("/home/me/train.py", 12, "main"), StackFrame("/home/me/train.py", 20, "<module>"))
     assert other.frames == (StackFrame("/usr/lib/python3.11/threading.py", 327, "wait"),)
+    assert parse_stack("7", "") is None
 
 
 def test_what_the_interpreter_writes_is_understood() -> None:
-    done = threading.Event()
-    waiter = threading.Thread(target=done.wait)
-    waiter.start()
     with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
+        faulthandler.dump_traceback(file, all_threads=False)
         file.seek(0)
-        main, *others = parse_stacks(file.read())
-    done.set()
-    waiter.join()
-    assert main.frames[0].function == "test_what_the_interpreter_writes_is_understood"
-    assert main.frames[0].file == __file__
-    assert "wait" in [thread.frames[0].function for thread in others]
+        stack = parse_stack("main", file.read())
+    assert stack is not None
+    assert stack.frames[0].function == "test_what_the_interpreter_writes_is_understood"
+    assert stack.frames[0].file == __file__
 
 
 @pytest.mark.parametrize(
@@ -92,7 +89,7 @@ def test_what_the_interpreter_writes_is_understood() -> None:
 def test_a_call_of_tensorflow_has_the_name_and_the_line_that_the_user_knows(
     stack: str, call: str, connects: bool
 ) -> None:
-    wait = find_wait(parse_stacks(dump(THREADING, stack + SCRIPT)))
+    wait = find_wait(parse(stack + SCRIPT, THREADING))
     assert wait is not None
     assert (wait.call, wait.connects) == (call, connects)
     assert (wait.file, wait.line, wait.function) == ("/home/me/train.py", 12, "main")
@@ -105,7 +102,7 @@ def test_what_tfcluster_puts_in_between_is_left_out() -> None:
         + '  File "/opt/tfcluster/programs/script/strategies.py", line 51 in initialize\n'
         + calls(f"{strategy}:187:__init__")
     )
-    wait = find_wait(parse_stacks(dump(stack + SCRIPT)))
+    wait = find_wait(parse(stack + SCRIPT))
     assert wait is not None
     assert (wait.call, wait.line, wait.connects) == ("MultiWorkerMirroredStrategy", 12, True)
 
@@ -113,13 +110,13 @@ def test_what_tfcluster_puts_in_between_is_left_out() -> None:
 def test_a_call_in_another_thread_of_the_program_counts_if_the_main_thread_is_in_none() -> None:
     other = calls("client/session.py:1430:_extend_graph", "client/session.py:977:run")
     other += '  File "/home/me/train.py", line 7 in feed\n' + THREADING
-    wait = find_wait(parse_stacks(dump(other, THREADING + SCRIPT)))
+    wait = find_wait(parse(THREADING + SCRIPT, other))
     assert wait is not None
     assert wait.line == 7
 
 
 def test_threads_of_tensorflow_itself_and_other_calls_do_not_count() -> None:
     own_thread = THREADING + calls("distribute/coordinator/cluster_coordinator.py:1177:_process_queue") + THREADING
-    assert find_wait(parse_stacks(dump(own_thread, SCRIPT))) is None
-    assert find_wait(parse_stacks(dump('  File "/home/me/model.py", line 3 in load\n' + SCRIPT))) is None
-    assert find_wait(parse_stacks("")) is None
+    assert find_wait(parse(SCRIPT, own_thread)) is None
+    assert find_wait(parse('  File "/home/me/model.py", line 3 in load\n' + SCRIPT)) is None
+    assert find_wait(()) is None

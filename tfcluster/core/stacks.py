@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
+_HEADING = "Stack (most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 # What has called the program's own code: the interpreter that executes `-c`, runpy, and tfcluster.
 _CALLERS = re.compile(r"<string>|<frozen runpy>|.*/runpy\.py|.*/tfcluster/(?:processes|programs)/.*")
@@ -53,7 +53,7 @@ class ThreadStack:
     """The stack of one thread.
 
     Attributes:
-        name: The name of the thread: `main`, one that the interpreter knows, or the number that Python has for it.
+        name: The name of the thread: `main`, or the number that the kernel has for it.
         frames: The calls, the most recent one first.
     """
 
@@ -110,27 +110,23 @@ def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str
     return f"{place} waits in {call}: {'; '.join(problems)}"
 
 
-def parse_stacks(text: str) -> tuple[ThreadStack, ...]:
-    """Parse what faulthandler has written about one process.
+def parse_stack(name: str, text: str) -> ThreadStack | None:
+    """Parse what faulthandler has written about one thread.
 
     Args:
+        name: The name of the thread.
         text: The text.
 
     Returns:
-        The threads, the main thread first. The calls by which tfcluster has started a script are left out.
+        The stack, without the calls by which tfcluster has started a script. None if there is none, as the thread has
+        never executed Python.
     """
-    threads: list[tuple[str, list[StackFrame]]] = []
-    for line in text.splitlines():
-        if match := _THREAD.match(line):
-            threads.append((match[2] or match[1], []))
-        elif (match := _FRAME.match(line)) and threads:
-            number = None if match[2] == "???" else int(match[2])
-            threads[-1][1].append(StackFrame(match[1], number, match[3]))
-    stacks = [ThreadStack(name, _own_frames(frames)) for name, frames in threads]
-    if not stacks:
-        return ()
-    *others, main = stacks  # the interpreter puts each new thread in front of the others
-    return (ThreadStack("main", main.frames), *others)
+    heading, *lines = text.splitlines() or [""]
+    if heading != _HEADING:
+        return None
+    matches = filter(None, map(_FRAME.match, lines))
+    frames = [StackFrame(each[1], None if each[2] == "???" else int(each[2]), each[3]) for each in matches]
+    return ThreadStack(name, _own_frames(frames))
 
 
 def _own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:

@@ -1,23 +1,28 @@
-"""Gets the Python stacks of a run's processes: each writes its own, at a signal, to a file in the run's folder."""
+"""Gets the Python stacks of a run's processes: at a signal, each thread writes its own to a file in the folder."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from tfcluster import settings
-from tfcluster.core.stacks import ProcessStacks, parse_stacks
+from tfcluster.core.stacks import ProcessStacks, ThreadStack, parse_stack
 from tfcluster.process_handle import ProcessHandle, is_frozen, send_signal
 from tfcluster.processes.runs.stack_dump import STACKS
 
+# The C library's tgkill(), or None before glibc 2.30: then only main threads are asked.
+_tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
+
 
 class StackReader:
-    """Has the processes of runs write their stacks, of each run one at a time, as they write to the same file."""
+    """Has the threads of runs write their stacks, of each run one at a time, as they write to the same file."""
 
     def __init__(self) -> None:
         # By the run's folder, while one of its processes is asked.
@@ -30,14 +35,17 @@ class StackReader:
             driver: The run's driver.
             folder: The run's folder.
         """
-        return [await self.read(pid, folder) for pid in find_processes(driver, folder, forked=True)]
+        return [await self.read(pid, folder, running=True) for pid in find_processes(driver, folder, forked=True)]
 
-    async def read(self, pid: int, folder: Path) -> ProcessStacks:
+    async def read(self, pid: int, folder: Path, *, main_only: bool = False, running: bool = False) -> ProcessStacks:
         """Return the stacks of one process, which goes on meanwhile.
 
         Args:
             pid: The pid, as `find_processes` returns it.
             folder: The run's folder.
+            main_only: Whether to ask the main thread alone.
+            running: Whether to ask threads that run without a pause as well. The interpreter of a thread that happens
+                to enter a function at that moment may crash, so ask them only for a user who wants to know.
         """
         path, command = folder / STACKS, read_command(pid)
         async with self._locks.setdefault(folder, asyncio.Lock()):
@@ -45,16 +53,18 @@ class StackReader:
                 pidfd = os.pidfd_open(pid)
             except OSError:
                 return ProcessStacks(pid, command, (), "it has exited")
+            threads: list[ThreadStack] = []
             try:
-                problem, text = await _write_stacks(pid, pidfd, path)
+                problem = _signal_problem(pid, path)
+                ids = [pid] if main_only else _thread_ids(pid)
+                problem = problem or await _read_threads(pid, pidfd, path, ids, threads, running=running)
             except OSError as error:
-                problem, text = f"its stacks cannot be read: {error.strerror}", ""
+                problem = f"its stacks cannot be read: {error.strerror}"
             finally:
                 os.close(pidfd)
-        threads = parse_stacks(text)
         if not threads and not problem:
             problem = "it has written no stacks; the disk may be full"
-        return ProcessStacks(pid, command, threads, "" if threads else problem)
+        return ProcessStacks(pid, command, tuple(threads), "" if threads else problem)
 
 
 def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list[int]:
@@ -126,38 +136,77 @@ def _signal_problem(pid: int, path: Path) -> str:
     return ""
 
 
-async def _write_stacks(pid: int, pidfd: int, path: Path) -> tuple[str, str]:
-    """Have a process write its stacks, and wait until it has.
+async def _read_threads(
+    pid: int, pidfd: int, path: Path, ids: Sequence[int], threads: list[ThreadStack], *, running: bool
+) -> str:
+    """Have threads of a process write their stacks, one after the other, and append these to `threads`.
 
     Returns:
-        Why it has not written them, and the text; one of the two is empty.
+        Why the main thread, or one after it, has not written its stack; empty if all have.
 
     Raises:
         OSError: The file cannot be read or emptied.
     """
-    blocking = _blocking_threads(pid)
-    if problem := _signal_problem(pid, path):
-        return problem, ""
-    os.truncate(path, 0)
-    send_signal(pidfd, settings.STACK_SIGNAL)
     deadline = time.monotonic() + settings.STACK_SECONDS
-    while time.monotonic() < deadline:
+    for thread in ids:
+        if not await _pauses(pid, thread, settings.STACK_PAUSE_SECONDS if running else 0.0) and not running:
+            if thread == pid:
+                return "its main thread computes"
+            continue
+        if _has_signal(_status(pid, thread).get("SigBlk", "0")):
+            continue  # the signal would wait for as long as the thread blocks it
+        os.truncate(path, 0)
+        if thread == pid:
+            send_signal(pidfd, settings.STACK_SIGNAL)
+        elif _tgkill is not None:
+            _tgkill(pid, thread, settings.STACK_SIGNAL)
+        if not await _answers(pid, thread, path, deadline):
+            return f"it has not answered within {settings.STACK_SECONDS:g} s"
+        name = "main" if thread == pid else str(thread)
+        if (stack := parse_stack(name, path.read_text(errors="replace"))) is not None:
+            threads.append(stack)
+    return ""
+
+
+async def _answers(pid: int, thread: int, path: Path, deadline: float) -> bool:
+    """Wait until a thread has handled the signal, or for a time; return whether it has.
+
+    A thread that has taken the signal blocks it only a moment later, so it counts as done when it has begun to write
+    and does not block it any more. One that has never executed Python writes nothing: a few looks are enough.
+    """
+    looks = settings.STACK_MAIN_LOOKS if thread == pid else settings.STACK_LOOKS
+    while looks and time.monotonic() < deadline:
+        has_begun = path.stat().st_size > 0
+        if not _handles_signal(pid, thread):
+            if has_begun:
+                return True
+            looks -= 1
         await asyncio.sleep(settings.STACK_POLL_SECONDS)
-        status = _status(pid, pid)
-        # The handler blocks the signal in the thread that executes it.
-        if not status or not (_has_signal(status["ShdPnd"]) or _blocking_threads(pid) - blocking):
-            return "", path.read_text(errors="replace")
-    return f"it has not answered within {settings.STACK_SECONDS:g} s", ""
+    return not looks
 
 
-def _blocking_threads(pid: int) -> set[int]:
-    """Return the threads of a process that block the signal."""
-    threads: set[int] = set()
-    with contextlib.suppress(OSError):
-        for thread in map(int, os.listdir(f"/proc/{pid}/task")):
-            if _has_signal(_status(pid, thread).get("SigBlk", "0")):
-                threads.add(thread)
-    return threads
+async def _pauses(pid: int, thread: int, seconds: float) -> bool:
+    """Return whether a thread waits, as every thread does that has not got the interpreter's lock, within a time."""
+    deadline = time.monotonic() + seconds
+    while _status(pid, thread).get("State", "").startswith("R"):
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(settings.STACK_POLL_SECONDS)
+    return True
+
+
+def _thread_ids(pid: int) -> list[int]:
+    """Return the threads of a process that can be asked, the main thread first."""
+    others: set[int] = set()
+    with contextlib.suppress(OSError):  # it has exited
+        others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - {pid}
+    return [pid, *sorted(others)] if _tgkill is not None else [pid]
+
+
+def _handles_signal(pid: int, thread: int) -> bool:
+    """Return whether a thread has still to handle the signal, or executes the handler, which blocks the signal."""
+    status = _status(pid, thread)
+    return any(_has_signal(status.get(name, "0")) for name in ("SigPnd", "ShdPnd", "SigBlk"))
 
 
 def _has_signal(mask: str) -> bool:

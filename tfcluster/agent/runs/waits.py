@@ -41,7 +41,7 @@ class _Program:
     Attributes:
         usage: The usage at the previous check; None before the first.
         read_at: When its stack was read last, in monotonic seconds.
-        switches: How often its main thread had waited by then; None if its stack has not been read.
+        switches: How often its main thread had waited by then; None if its stack has to be read once more.
         has_threads: Whether it had other Python threads then.
         wait: The call in which it waits; None if it does not.
         since: When it was first seen to wait in this call, in monotonic seconds.
@@ -201,10 +201,16 @@ class WaitMonitor:
 
     async def _read_wait(self, run: Run, pid: int, program: _Program, since: float) -> None:
         """Read in which call of TensorFlow a program waits, and say so when one that was shown is over."""
-        stacks = await self._stacks.read(pid, run.folder)
-        program.read_at, program.switches = time.monotonic(), count_switches(pid)
+        before = count_switches(pid)
+        stacks = await self._stacks.read(pid, run.folder, main_only=True)
+        after = count_switches(pid)
+        if (wait := find_wait(stacks.threads)) is None and stacks.threads:
+            stacks = await self._stacks.read(pid, run.folder)
+            wait = find_wait(stacks.threads)
+        # It has waited once more after writing its stack. With another time, it may have gone on and wait elsewhere.
+        program.switches = after if after - before <= 1 else None
+        program.read_at = time.monotonic()
         program.has_threads = len(stacks.threads) > 1
-        wait = find_wait(stacks.threads)
         if wait != program.wait and not stacks.problem:
             self._set_wait(run, program, wait, since)
 

@@ -1,7 +1,9 @@
 """Let a program's process write its Python stacks to a file when it gets a signal, without ending it.
 
 The handler is faulthandler's, in C: it also answers while C code holds the global interpreter lock, which a thread or a
-handler in Python could not. Processes that the program forks inherit it; one that executes another program does not.
+handler in Python could not. Without that lock, it must not read the stacks of other threads: of one that runs, it would
+follow a pointer to nowhere and end the process. So each thread gets a signal and writes its own. Processes that the
+program forks inherit the handler; one that executes another program does not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ STACKS = "stacks.txt"
 
 
 def enable(folder: Path) -> None:
-    """Have this process, and those that it forks, append the stacks of all Python threads to a file at a signal.
+    """Have each Python thread of this process, and of those that it forks, append its stack to a file at a signal.
 
     Without a descriptor or space on the disk, the process has no stacks to show, and runs all the same.
 
@@ -35,4 +37,4 @@ def enable(folder: Path) -> None:
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, limit - settings.STACK_FDS)
         finally:
             os.close(fd)
-        faulthandler.register(settings.STACK_SIGNAL, file=high)
+        faulthandler.register(settings.STACK_SIGNAL, file=high, all_threads=False)
