@@ -71,10 +71,8 @@ def long_functions_in(path: Path) -> Iterator[str]:
 
 
 def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the lines of a function from `def` on, without its docstring and its decorators."""
-    first = function.body[0]
-    docstring = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(function) is not None else 0
-    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+    """Return the lines of a function from `def` on, without its decorators."""
+    return (function.end_lineno or 0) - function.lineno + 1
 
 
 MODULES = modules_in(PACKAGE)

@@ -42,15 +42,12 @@ def show(
     output: RunOutput,
     on_success: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
-    """Show the events of a run as they arrive.
+    """Show the events of a run as they arrive, and return the exit code for its result.
 
     Args:
         events: The events.
         output: How to show them.
         on_success: Called with the result event of a run that succeeded, after it is shown.
-
-    Returns:
-        The exit code for the run's result.
 
     Raises:
         ClusterError: There is no result, and the run was not detached.
@@ -79,11 +76,10 @@ def show(
         if not output.json:
             echo(run)
         return int(ExitCode.DONE)
-    if not output.json:
-        if result["state"] == "succeeded" or script_exit_code(result) is None:
-            view.finish(result)
-        else:
-            _show_script_error(result)
+    if not output.json and (result["state"] == "succeeded" or script_exit_code(result) is None):
+        view.finish(result)
+    elif not output.json:
+        _show_script_error(result)
     if output.placement_graph is not None:
         graph.write()
     if on_success is not None and result["state"] == "succeeded":
