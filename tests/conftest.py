@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+#: A change to the product: no fork server is started before the first run. For most clusters of the tests, importing
+#: TensorFlow would take more processor time than all else.
+LAZY_FORK_SERVER = {"tfcluster.agent.runs.fork_server_client": "ForkServer.start = lambda server: None"}
 #: Environment variables for a command that draws with matplotlib.
 WITH_PLOTS = {"TEST_HIDDEN_MODULES": ""}
 
@@ -47,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # A shell without job control starts what stands before `&` with SIGINT ignored, which every command would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["TEST_CHANGES"] = json.dumps(LAZY_FORK_SERVER)
     if parallel.is_worker(config):
         parallel.enter_network_namespace()
     else:
@@ -286,16 +291,10 @@ def commands_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[Non
 
 
 @pytest.fixture(scope="module")
-def cold() -> Iterator[None]:
-    """Start no fork server before the first run: for modules that run few programs.
-
-    Importing TensorFlow takes more processor time than everything else that happens to such a cluster.
-    """
+def unchanged() -> Iterator[None]:
+    """The product as it is: a fork server is started when a cluster is ready."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "TEST_CHANGES",
-            json.dumps({"tfcluster.agent.runs.fork_server_client": "ForkServer.start = lambda server: None"}),
-        )
+        patch.delenv("TEST_CHANGES")
         yield
 
 
@@ -306,9 +305,21 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         yield sandbox
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox with the example cluster up, shared by the tests of a module, which leave it ready."""
+@pytest.fixture(scope="session")
+def demo_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox with the example cluster up, from the first test of a worker that needs it to its last test."""
     with make_sandbox(tmp_path_factory.mktemp("demo")) as sandbox:
-        sandbox("up", EXAMPLE)
+        sandbox("up", EXAMPLE, env={"TEST_CHANGES": "{}"})
         yield sandbox
+
+
+@pytest.fixture(scope="module")
+def demo(demo_cluster: Sandbox) -> Iterator[Sandbox]:
+    """A sandbox with the example cluster up, which tests leave ready; the next module finds no files of this one."""
+    yield demo_cluster
+    demo_cluster.end_commands()
+    for path in demo_cluster.folder.iterdir():
+        if path.name not in ("state", "run"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if any(task["restarts"] for task in demo_cluster.wait_until("running")["tasks"]):
+        demo_cluster("restart", "--yes")  # after too many in ten minutes, a task is not restarted any more

@@ -105,7 +105,6 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
     assert in_child(work) == "the private network of the cluster is gone"
 
 
-@pytest.mark.usefixtures("cold")
 def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
     script = 'for name in user net; do echo 0 > /proc/sys/user/max_${name}_namespaces; done; exec "$@"'
@@ -125,19 +124,25 @@ def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandb
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize(
     ("switch", "value", "refusal", "words"),
     [
         ("kernel.unprivileged_userns_clone", "0", "forbid_unshare", "sysctl -w kernel.unprivileged_userns_clone=1"),
-        (
+        pytest.param(
             "kernel.apparmor_restrict_unprivileged_userns",
             "1",
             "withhold_capabilities",
             "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+            marks=pytest.mark.slow,
         ),
         # Allowed by the switch: it is the filter that forbids it.
-        ("kernel.unprivileged_userns_clone", "1", "forbid_unshare", "a seccomp filter of this container"),
+        pytest.param(
+            "kernel.unprivileged_userns_clone",
+            "1",
+            "forbid_unshare",
+            "a seccomp filter of this container",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["Debian", "AppArmor", "seccomp"],
 )

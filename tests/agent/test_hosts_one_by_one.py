@@ -15,8 +15,6 @@ from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.api.cluster import DevicesRequest, Observation, ObserveRequest, ReachRequest, RestartRequest
 from tfcluster.protocol.api.logs import EventsRequest
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 
 def can_connect(port: int) -> bool:
     with socket.socket() as dialling:

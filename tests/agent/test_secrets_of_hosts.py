@@ -15,8 +15,6 @@ from tests.conftest import wait_for
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import RestartRequest, TopologyRequest
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SECRET = "hunter2-öß-9f3c7a"
 WITH_SECRET = tuple(
     replace(task, env={"TOKEN": SECRET, "PLAIN": "seen"}, secrets=("TOKEN",)) if task.job == "worker" else task
@@ -58,6 +56,7 @@ def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) ->
     assert holders(hosts.sandbox.folder) == []
 
 
+@pytest.mark.slow
 def test_the_next_agent_restores_the_secrets_with_another_socket(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts.up(topology_of(WITH_SECRET))
     hosts.kill_agent("a")

@@ -25,7 +25,7 @@ EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch"
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+def pair(tmp_path_factory: pytest.TempPathFactory, unchanged: None) -> Iterator[Hosts]:
     """A cluster on both hosts, shared by tests that leave it ready."""
     with make_sandbox(tmp_path_factory.mktemp("pair")) as sandbox, hosts_in(sandbox) as hosts:
         hosts.up(topology_of())

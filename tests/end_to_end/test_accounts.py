@@ -16,8 +16,6 @@ from tests.accounts import Account, account
 from tests.conftest import COMMAND, Sandbox, mostly_slow
 from tests.end_to_end.test_ssh import over
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _SPEC = "name: shared\nnetwork: {network}\njobs:\n  worker: {{tasks: 1}}\n"
 _US = "root:x:0:0:root:/root:/bin/sh\n"
 _OTHERS = "anna:x:1001:1001::/home/anna:/bin/sh\nben:x:1002:1002::/home/ben:/bin/sh\n"
@@ -94,6 +92,7 @@ def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, other: A
     assert again.stderr == "", "it was said when the servers were started"
 
 
+@pytest.mark.slow
 def test_an_account_that_is_made_is_seen(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
     # Only with this account, as other tests make some at the same time.
     passwd = sandbox.spec(_US, "passwd")
@@ -110,6 +109,7 @@ def test_an_account_that_is_made_is_seen(sandbox: Sandbox, request: pytest.Fixtu
     assert " note " in sandbox("doctor").stdout
 
 
+@pytest.mark.slow
 def test_the_accounts_are_named(sandbox: Sandbox) -> None:
     passwd = sandbox.spec(_US + _OTHERS, "passwd")
     sandbox.command = with_accounts(passwd, *COMMAND)

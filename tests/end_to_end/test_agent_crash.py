@@ -17,8 +17,6 @@ from tfcluster.agent.ports import PortAllocator
 from tfcluster.process_handle import network_namespace
 from tfcluster.runtime_dir import locks_dir
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: heir\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
@@ -135,6 +133,7 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_the_next_agent_keeps_other_clusters_from_the_ports_of_adopted_servers(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
     sandbox.kill_agent()

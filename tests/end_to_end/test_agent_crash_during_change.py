@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, mostly_slow, wait_for
-
-pytestmark = pytest.mark.usefixtures("cold")
+from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: cut\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, env: {TOKEN: {secret: hunter2}}}\n"
 CHANGED = SPEC.replace("tasks: 2, ", "tasks: 3, cpus: 2, ").replace("hunter2", "hunter3")
@@ -73,8 +71,9 @@ def ready(sandbox: Sandbox, tasks: int) -> Any:
     return status
 
 
-@pytest.mark.parametrize("policy", mostly_slow(["", NEVER], fast=[""]))
-@pytest.mark.parametrize("number", mostly_slow(range(3), fast=[1]))
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["", NEVER])
+@pytest.mark.parametrize("number", range(3))
 def test_killed_before_it_has_released_all_tasks(sandbox: Sandbox, number: int, policy: str) -> None:
     error = sandbox("up", sandbox.spec(SPEC + policy), env=at_release(number), code=1).stderr
     assert "`tfcluster status`" in error
@@ -94,6 +93,7 @@ def test_killed_before_the_first_journal(sandbox: Sandbox) -> None:
     assert {task["restarts"] for task in ready(sandbox, 3)["tasks"]} == {0}
 
 
+@pytest.mark.slow
 def test_one_write_starts_a_cluster(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC), env=at_writing(1, after=True), code=1)
     ready(sandbox, 3)
@@ -125,6 +125,7 @@ def change_with_agent_killed(sandbox: Sandbox, number: int, *, after: bool, poli
     return True
 
 
+@pytest.mark.slow
 def test_killed_at_one_write_of_a_change(sandbox: Sandbox) -> None:
     assert change_with_agent_killed(sandbox, 2, after=True)
 

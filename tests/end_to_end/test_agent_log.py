@@ -11,8 +11,6 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: logged\njobs:\n  worker: {tasks: 2}\n"
 
 
@@ -84,6 +82,5 @@ def test_it_is_rotated(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"), [(("beta",), "no host 'beta'"), (("--", "worker:0"), "leave out TASK")]
 )
-def test_what_it_cannot_show_is_an_error(sandbox: Sandbox, arguments: tuple[str, ...], message: str) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    assert message in sandbox("logs", "--agent", *arguments, code=2).stderr
+def test_what_it_cannot_show_is_an_error(demo: Sandbox, arguments: tuple[str, ...], message: str) -> None:
+    assert message in demo("logs", "--agent", *arguments, code=2).stderr

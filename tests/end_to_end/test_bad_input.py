@@ -9,8 +9,6 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 BAD = """\
 name: bad
 jobs:

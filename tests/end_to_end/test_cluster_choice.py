@@ -8,8 +8,6 @@ import pytest
 
 from tests.conftest import Sandbox
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _UNNAMED = "jobs:\n  worker: {tasks: 1}\n"
 
 

@@ -46,13 +46,14 @@ def completions(sandbox: Sandbox, line: str, env: Mapping[str, str] | None = Non
 
 
 @pytest.mark.slow
-def test_names_of_tasks_runs_and_clusters(demo: Sandbox) -> None:
+def test_names_of_tasks_runs_and_clusters(sandbox: Sandbox) -> None:
+    sandbox("up", EXAMPLE)
     for name in ("train.py", "other.py", "notes.txt", "my file.py"):
-        (demo.folder / name).write_text("")
+        (sandbox.folder / name).write_text("")
     for name in ("__init__.py", "__main__.py", "fit.py"):
-        (demo.folder / "pack").mkdir(exist_ok=True)
-        (demo.folder / "pack" / name).write_text("")
-    run = demo.json("run", "pi", "--samples", "1e4")["run"]
+        (sandbox.folder / "pack").mkdir(exist_ok=True)
+        (sandbox.folder / "pack" / name).write_text("")
+    run = sandbox.json("run", "pi", "--samples", "1e4")["run"]
     names = ["ps", "worker", "ps:0", "worker:0", "worker:1"]
     offers = {
         "tfcluster run ": ["graph", "pi", "mean", "linear", "expfit", "script", "other.py", "train.py"],
@@ -77,10 +78,9 @@ def test_names_of_tasks_runs_and_clusters(demo: Sandbox) -> None:
         "tfcluster tensorboard pi": [run],
         "tfcluster up ": ["(default)"],
     }
-    assert {line: completions(demo, line) for line in offers} == offers
+    assert {line: completions(sandbox, line) for line in offers} == offers
 
 
-@pytest.mark.usefixtures("cold")
 def test_what_cannot_be_known_is_left_out_without_an_error(sandbox: Sandbox) -> None:
     for line in ("tfcluster logs ", "tfcluster attach x", "tfcluster run none --x ", "tfcluster logs -c ../x '"):
         assert completions(sandbox, line) == []
@@ -126,15 +126,17 @@ def typed(demo: Sandbox) -> Sandbox:
 
 @pytest.mark.skipif(shutil.which("fish") is None and not os.environ.get("CI"), reason="fish is not installed")
 def test_what_fish_offers(typed: Sandbox) -> None:
-    offers = {}
-    for line in OFFERS:
-        script = f"source {ROOT / 'completions' / 'tfcluster.fish'}; complete -C {shlex.quote(line)}"
-        command = ["fish", "--no-config", "-c", script]
-        result = subprocess.run(
-            command, cwd=typed.folder, env=with_command(typed), capture_output=True, text=True, timeout=90, check=True
-        )
-        assert result.stderr == ""
-        offers[line] = [offer.partition("\t")[0] for offer in result.stdout.splitlines()]
+    # One fish completes one line after the other, and prints a line between them.
+    lines = [f"complete -C {shlex.quote(line)}; echo next" for line in OFFERS]
+    script = "; ".join([f"source {ROOT / 'completions' / 'tfcluster.fish'}", *lines])
+    command = ["fish", "--no-config", "-c", script]
+    result = subprocess.run(
+        command, cwd=typed.folder, env=with_command(typed), capture_output=True, text=True, timeout=90, check=True
+    )
+    assert result.stderr == ""
+    completed = [answer.split("\n") for answer in result.stdout.removesuffix("next\n").split("next\n")]
+    names = ([offer.partition("\t")[0] for offer in answer if offer] for answer in completed)
+    offers = dict(zip(OFFERS, names, strict=True))
     assert offers == OFFERS
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from tests.conftest import Sandbox, mostly_slow, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
@@ -38,6 +36,7 @@ def test_two_ups_at_once_make_one_cluster(sandbox: Sandbox) -> None:
     assert titles == ["tfcluster: meet ps:0", "tfcluster: meet worker:0", "tfcluster: meet worker:1"]
 
 
+@pytest.mark.slow
 def test_two_downs_at_once(sandbox: Sandbox) -> None:
     sandbox.spec(SPEC)
     sandbox("up")
@@ -90,7 +89,8 @@ def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, moment: str) -> None
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.parametrize("state", mostly_slow(["stopping", "stopped"], fast=["stopping"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["stopping", "stopped"])
 def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, state: str) -> None:
     sandbox.spec(SPEC)
     sandbox("up")

@@ -8,14 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, EXAMPLE, Sandbox, make_sandbox, wait_for
-
-pytestmark = pytest.mark.usefixtures("cold")
+from tests.conftest import COMMAND, Sandbox, mostly_slow, wait_for
 
 #: A title, a cleared screen, a clipboard that is written, a C1 sequence, DEL, and text from right to left.
 EVIL = "\x1b]0;title\x07\x1b[2J\x1b[H\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f\u202etxt"
@@ -70,15 +68,13 @@ def harmless(shown: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster in which a run has printed EVIL and failed with it, and a task has printed it."""
-    with make_sandbox(tmp_path_factory.mktemp("visited")) as sandbox:
-        sandbox("up", EXAMPLE)
-        have_printed(sandbox, "worker:0")
-        sandbox.spec(_PRINTS, "prints.py")
-        sandbox.spec(_FAILS, "fails.py")
-        into_a_pipe(sandbox, "run", "fails.py", code=1)
-        yield sandbox
+def visited(demo: Sandbox) -> Sandbox:
+    """The example cluster when a run has printed EVIL and failed with it, and a task has printed it."""
+    have_printed(demo, "worker:0")
+    demo.spec(_PRINTS, "prints.py")
+    demo.spec(_FAILS, "fails.py")
+    into_a_pipe(demo, "run", "fails.py", code=1)
+    return demo
 
 
 def have_printed(sandbox: Sandbox, task: str) -> None:
@@ -89,7 +85,8 @@ def have_printed(sandbox: Sandbox, task: str) -> None:
 
 
 def failed_run(sandbox: Sandbox) -> str:
-    return str(sandbox.json("runs")[0]["run"])
+    failed = (run for run in sandbox.json("runs") if str(run["parameters"].get("path")).endswith("fails.py"))
+    return str(next(failed)["run"])
 
 
 @pytest.mark.slow
@@ -130,7 +127,10 @@ def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox
     assert into_a_pipe(visited, "run", "prints.py") == f"{EVIL}\nwindows\r\n10%\r20%\n"
 
 
-@pytest.mark.parametrize("command", ["logs", "logs RUN", "runs", "attach RUN", "run fails.py"])
+@pytest.mark.parametrize(
+    "command",
+    mostly_slow(["logs", "logs RUN", "runs", "attach RUN", "run fails.py"], fast=["logs RUN", "run fails.py"]),
+)
 def test_json_has_no_control_character(visited: Sandbox, command: str) -> None:
     words = command.replace("RUN", failed_run(visited)).split()
     code = 1 if words[0] in ("attach", "run") else 0

@@ -25,6 +25,7 @@ def locks(sandbox: Sandbox) -> list[Path]:
     return [path] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_cycles_leave_nothing(sandbox: Sandbox) -> None:
     assert_cycles_leave_nothing(sandbox, 2)
 
@@ -50,7 +51,6 @@ def assert_cycles_leave_nothing(sandbox: Sandbox, cycles: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cold")
 def test_commands_that_need_no_agent_in_the_end_leave_none(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: cycle\njobs:\n  worker: {tasks: 1, gpus: 64}\n")
     for options in ([], ["--dry-run"]):

@@ -18,8 +18,6 @@ from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, make_sandbox, mostly_slow, running, wait_for
 from tfcluster.process_handle import ProcessHandle
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: hurt\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
@@ -52,7 +50,8 @@ def journal_of(sandbox: Sandbox) -> Path:
     return sandbox.folder / "state/tfcluster/hurt/localhost/journal.json"
 
 
-@pytest.mark.parametrize("damage", mostly_slow(DAMAGE, fast=["cut"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)

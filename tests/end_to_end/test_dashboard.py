@@ -174,9 +174,10 @@ def test_a_workers_death_and_an_agents_death(demo: Sandbox, served: Served, brow
     browser.open(served.at(""))
     wait_for(lambda: "ready" in browser.text("[data-task='worker:1']"))
     assert "token" not in browser.chrome.current_url, "it is not kept in the history"
-    os.kill(demo.task("worker:1")["pid"], signal.SIGKILL)
+    worker = demo.task("worker:1")
+    os.kill(worker["pid"], signal.SIGKILL)
+    wait_for(lambda: browser.text("[data-task='worker:1'] .restarts") == str(worker["restarts"] + 1))
     wait_for(lambda: "SIGKILL" in browser.text("[data-task='worker:1'] .exit"))
-    wait_for(lambda: browser.text("[data-task='worker:1'] .restarts") == "1")
     wait_for(lambda: browser.text("[data-task='worker:1'] .state") == "ready")
     killed = demo.kill_agent()
     wait_for(lambda: re.search(rf"agent (?!{killed}\b)\d+", browser.text("#hosts")))

@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from tests.conftest import Sandbox, wait_for
-
-pytestmark = pytest.mark.usefixtures("cold")
 
 SPEC = "name: dev\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1, cpus: 2}\nrestart: {policy: never}\n"
 

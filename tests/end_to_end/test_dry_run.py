@@ -16,8 +16,6 @@ from tests.conftest import Sandbox, mostly_slow, wait_for
 from tests.end_to_end.test_ssh import Over, over
 from tests.hosts import HERE
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 COMMANDS = (("up", "--dry-run"), ("doctor",))
 # Says how it was called, and with which of the spec's variables.
 _WRAPPER = """#!/bin/sh
@@ -120,7 +118,8 @@ def test_a_fresh_host_is_unchanged(fresh: Over, command: tuple[str, ...]) -> Non
     assert not fresh.network.processes()
 
 
-@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(
     fresh: Over, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -135,7 +134,8 @@ def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(
     assert not fresh.network.processes()
 
 
-@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_running_cluster_is_unchanged(fresh: Over, command: tuple[str, ...]) -> None:
     spec = fresh.spec(fresh.text(("alpha", "beta"), "jobs: {worker: {tasks: 3, hosts: [alpha, beta, localhost]}}"))
     fresh("up", spec)

@@ -16,8 +16,6 @@ import pytest
 from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_ssh import Over, over
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _JOBS = """jobs:
   ps: {tasks: 1, hosts: [alpha]}
   worker: {tasks: 2, hosts: [alpha, localhost], env: {GREETING: "it's $HOME", TOKEN: {secret: s3cret}}}
@@ -84,6 +82,7 @@ def test_a_place_that_does_not_exist_is_an_error(demo: Sandbox) -> None:
     demo("exec", code=2)
 
 
+@pytest.mark.slow
 def test_a_command_runs_as_a_task_on_another_host(pair: Over) -> None:
     shown = pair(
         "exec", "--on", "worker:0", "--", "sh", "-c", 'pwd; echo "$GREETING"; echo "$TF_CONFIG"; exit 9', code=9
@@ -102,6 +101,7 @@ def test_a_command_runs_as_a_task_on_another_host(pair: Over) -> None:
     assert config["cluster"]["chief"][0].startswith(f"{pair.network.address('alpha')}:")
 
 
+@pytest.mark.slow
 def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> None:
     arguments = ["-m", "tfcluster", "exec", "--on", "alpha", "--", "sh", "-c", 'tty; read -r line; echo "<$line>"']
     child = pexpect.spawn(

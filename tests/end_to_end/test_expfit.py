@@ -88,9 +88,9 @@ def test_layers_on_two_tasks(clusters: Sandbox) -> None:
     assert event["notes"] == ["model-parallel: there is only one task, so both layers are on it"]
 
 
-def test_training_reduces_the_loss_and_reports_it(clusters: Sandbox, tmp_path: Path) -> None:
+def test_training_reduces_the_loss_and_reports_it(demo: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "curve.png"
-    result = clusters("run", "expfit", "-c", "demo", "--seed", "1", "--plot", picture, env=WITH_PLOTS)
+    result = demo("run", "expfit", "--seed", "1", "--plot", picture, env=WITH_PLOTS)
     lines = result.stdout.splitlines()
     assert lines[0].startswith("loss 0.00174 after 1,000 steps (single), no further than 0.16 from e^x between")
     assert lines[1].endswith("s, seed 1")
@@ -100,9 +100,9 @@ def test_training_reduces_the_loss_and_reports_it(clusters: Sandbox, tmp_path: P
     assert picture.read_bytes().startswith(PNG)
 
 
-def test_without_unicode_the_chart_is_ascii(clusters: Sandbox) -> None:
+def test_without_unicode_the_chart_is_ascii(demo: Sandbox) -> None:
     environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
-    output = clusters("run", "expfit", "-c", "demo", *SHORT, "--compare", env=environment).stdout
+    output = demo("run", "expfit", *SHORT, "--compare", env=environment).stdout
     assert output.isascii()
     lines = output.splitlines()
     assert lines[0].split() == ["MODE", "LOSS", "MAX", "ERROR", "STEPS", "TIME", "STEPS/S"]
@@ -111,8 +111,8 @@ def test_without_unicode_the_chart_is_ascii(clusters: Sandbox) -> None:
     assert "* single   + data-parallel   o model-parallel" in output
 
 
-def test_a_rate_that_is_too_high_ends_the_run(clusters: Sandbox) -> None:
-    error = clusters("run", "expfit", "-c", "demo", "--lr", "3", "--seed", "1", code=1).stderr
+def test_a_rate_that_is_too_high_ends_the_run(demo: Sandbox) -> None:
+    error = demo("run", "expfit", "--lr", "3", "--seed", "1", code=1).stderr
     assert "the loss is not finite at step " in error
     assert "(single): the learning rate 3 is too high\nhint: Try --lr 0.05." in error
 

@@ -18,8 +18,6 @@ import pytest
 
 from tests.conftest import Sandbox, make_sandbox, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
 hosts:
@@ -86,6 +84,7 @@ def open_page(two: Sandbox) -> Iterator[Page]:
             process.terminate()
 
 
+@pytest.mark.slow
 def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> None:
     ready = {"": "running", "worker:0": "ready", "worker:1": "ready"}
     away = two.folder / "away" / "beta"

@@ -8,8 +8,6 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 # Two GPUs, and a file with what each process uses on each of them. Any open file counts as a device of the driver.
 NVML = """
 import ctypes, json
@@ -40,6 +38,7 @@ with subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL) as child:
 """
 
 
+@pytest.mark.slow
 def test_tasks_and_runs_have_the_gpu_memory_of_their_processes(sandbox: Sandbox) -> None:
     path = sandbox.folder / "processes.json"
     path.write_text("[]")

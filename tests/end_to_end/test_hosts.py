@@ -29,8 +29,6 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.serialization import decode
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _PLAYED = (sys.executable, "-m", "tests.played")
 _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 _SPEC = f"name: two\n{_HOSTS}jobs:\n  ps: {{tasks: 1, hosts: [alpha]}}\n  worker: {{tasks: 2, hosts: [alpha, beta]}}\n"
@@ -185,6 +183,7 @@ def test_devices_are_those_of_all_reachable_hosts(two: Sandbox) -> None:
     assert "beta" in result.stderr
 
 
+@pytest.mark.slow
 def test_logs_and_events_are_in_the_order_of_their_time(two: Sandbox) -> None:
     for command in ("logs", "events"):
         lines = lines_of(two(command, "-o", "json").stdout)
@@ -232,7 +231,12 @@ def test_a_run_continues_while_its_host_is_unreachable_and_is_followed_again(two
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], ids=lambda each: str(each)
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 143, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_cancels_a_run_on_another_host(two: Sandbox, tmp_path: Path, number: int, code: int) -> None:
     script = tmp_path / "wait.py"
@@ -247,6 +251,7 @@ def test_a_signal_cancels_a_run_on_another_host(two: Sandbox, tmp_path: Path, nu
     assert lines_of(output)[-1]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(two: Sandbox, tmp_path: Path) -> None:
     script, gate = tmp_path / "wait.py", tmp_path / "gate"
     script.write_text(_SCRIPT)
@@ -293,6 +298,7 @@ def words_of(task: str, output: str) -> list[str]:
     return [line.get("line") or line["event"] for line in lines_of(output) if line["task"] == task]
 
 
+@pytest.mark.slow
 def test_tasks_are_restarted_where_they_are(two: Sandbox) -> None:
     before = {short(task): task["pid"] for task in two.status()["tasks"]}
     assert "2 tasks restarted" in two("restart", "worker", "--rolling").stdout
@@ -335,6 +341,7 @@ def test_a_wrong_clock_is_reported(two: Sandbox) -> None:
     assert "its clock is 90 s behind this machine's" in shown
 
 
+@pytest.mark.slow
 def test_down_stops_what_it_can_and_the_next_one_does_the_rest(apart: Sandbox) -> None:
     apart("up", apart.spec(_SPEC))
     left = apart.task("worker:1")["pid"]
@@ -371,6 +378,7 @@ def test_up_with_an_unreachable_host_starts_nothing(apart: Sandbox) -> None:
     assert apart("status", code=3).stdout == ""
 
 
+@pytest.mark.slow
 def test_the_problems_of_all_hosts_are_reported_together(apart: Sandbox) -> None:
     with socket.socket() as first, socket.socket() as second:
         for taken in (first, second):

@@ -8,8 +8,6 @@ import pytest
 
 from tests.conftest import Sandbox, make_sandbox
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: small\njobs:\n  worker: {tasks: 1, max: 9}\n"
 # Sends a signal as a phase begins: in the function itself, or in a finalizer, whose exceptions Python drops.
 SIGNAL = """
@@ -42,9 +40,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         (PLAN, DROPPED, "SIGINT", 130),
         (APPLY, DROPPED, "SIGINT", 130),
         (WAIT, DROPPED, "SIGINT", 130),
-        (WAIT, DROPPED, "SIGTERM", 143),
-        (PLAN, RAISED, "SIGINT", 130),
-        (APPLY, RAISED, "SIGINT", 130),
+        pytest.param(WAIT, DROPPED, "SIGTERM", 143, marks=pytest.mark.slow),
+        pytest.param(PLAN, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
+        pytest.param(APPLY, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
         (WAIT, RAISED, "SIGINT", 130),
     ],
 )

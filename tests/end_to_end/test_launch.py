@@ -124,8 +124,8 @@ def test_output_is_marked_with_its_task(cluster: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("act", "code", "message"),
     [
-        ("raise", 1, "worker:1 on localhost failed: ValueError: no such data"),
-        ("7", 7, "worker:1 on localhost ended with exit code 7"),
+        pytest.param("raise", 1, "worker:1 on localhost failed: ValueError: no such data", marks=pytest.mark.slow),
+        pytest.param("7", 7, "worker:1 on localhost ended with exit code 7", marks=pytest.mark.slow),
         ("kill", 137, "worker:1 on localhost was ended by SIGKILL"),
     ],
 )
@@ -144,6 +144,7 @@ def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
     assert "worker:1 | ValueError: no such data" in result.stderr
 
 
+@pytest.mark.slow
 def test_workers_that_compute_go_on_when_the_chief_is_done_and_those_that_serve_are_ended(cluster: Sandbox) -> None:
     jobs = ["--each", "chief,worker,ps"]
     output = cluster("launch", "-o", "json", *jobs, "act.py", "chief:0=0", "worker:0=compute").stdout
@@ -170,13 +171,16 @@ def test_a_group_is_started_again_as_a_whole(cluster: Sandbox, code: str) -> Non
     assert sorted(started) == [("worker:0", 0), ("worker:0", 1), ("worker:1", 0), ("worker:1", 1)]
 
 
+@pytest.mark.slow
 def test_restarts_are_counted(cluster: Sandbox) -> None:
     result = cluster("launch", "--each", "worker", "--max-restarts", "1", "act.py", "all=9", code=9)
     assert "ended with exit code 9: starting all again (0 more left)" in result.stderr
     assert "error: worker:" in result.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) -> None:
     command = cluster.start("launch", "act.py")
     assert command.stdout is not None
@@ -210,6 +214,7 @@ def test_a_group_outlives_its_agent(cluster: Sandbox) -> None:
     cluster.wait_until("running")
 
 
+@pytest.mark.slow
 def test_members_end_with_their_coordinator(cluster: Sandbox) -> None:
     run = cluster("launch", "--detach", "act.py").stdout.strip()
     wait_for(
@@ -274,6 +279,7 @@ def test_launches_at_the_same_time_have_clusters_of_their_own(sandbox: Sandbox) 
     assert not sandbox.leftovers()
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None:
     (sandbox.folder / "act.py").write_text(ACT)
     command = sandbox.start("launch", "--workers", "1", "act.py", stderr=subprocess.STDOUT)

@@ -92,6 +92,7 @@ def test_a_collective_over_both_hosts(lab: Over) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
     path = "os.path.join(os.environ['TFCLUSTER_OUTPUT'], os.environ['TFCLUSTER_TASK'])"
     (lab.folder / "code" / "writes.py").write_text(f"import os\nopen({path}, 'w').write('x')\n")
@@ -119,6 +120,7 @@ def test_all_hosts_start_again(lab: Over) -> None:
     assert result["result"] == {"exit_code": 0, "restarts": 1, "metrics": metrics}
 
 
+@pytest.mark.slow
 def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     run = lab("launch", "--detach", "act.py", cwd=lab.folder / "code").stdout.strip()
     wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)

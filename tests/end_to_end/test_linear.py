@@ -102,6 +102,7 @@ def test_workers_in_step_are_deterministic_and_as_good_as_one(full: Sandbox) -> 
     assert shared["w"] != whole[0]["w"]
 
 
+@pytest.mark.slow
 def test_a_csv_file_of_the_users(full: Sandbox) -> None:
     x = np.linspace(-2, 3, 300)
     path = full.folder / "mine.csv"
@@ -137,11 +138,11 @@ def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path)
     log = tmp_path / "log"
     options = ("run", "linear", "--sync", "--batch", "10", "--seed", "5", "--logdir", str(log))
     without_seed = (*options[:-4], *options[-2:])  # it is that of the checkpoint
-    halves = [full.json(*words, "--steps", "60", "--checkpoint-every", "0.1") for words in (options, without_seed)]
-    assert [half["result"]["steps"] for half in halves] == [60, 120]
-    assert [half["result"]["resumed_from"] for half in halves] == [None, 60]
-    assert halves[1]["notes"] == [f"went on from the checkpoint of step 60 in {log}"]
-    whole = full.json(*options[:-2], "--steps", "120")["result"]
+    halves = [full.json(*words, "--steps", "20", "--checkpoint-every", "0.1") for words in (options, without_seed)]
+    assert [half["result"]["steps"] for half in halves] == [20, 40]
+    assert [half["result"]["resumed_from"] for half in halves] == [None, 20]
+    assert halves[1]["notes"] == [f"went on from the checkpoint of step 20 in {log}"]
+    whole = full.json(*options[:-2], "--steps", "40")["result"]
     assert (halves[1]["result"]["w"], halves[1]["result"]["b"]) == pytest.approx((whole["w"], whole["b"]), abs=1e-12)
     assert len(list(log.glob("events.out.tfevents.*"))) == 2
     error = full(*options, "--optimizer", "adam", code=2).stderr

@@ -16,8 +16,6 @@ from tests.other_host import OtherHost, another_host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.protocol.serialization import to_json
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 
 @pytest.fixture
 def other_host() -> Iterator[OtherHost]:
@@ -25,20 +23,24 @@ def other_host() -> Iterator[OtherHost]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("network", "from_there", "own_address"),
-    [("closed", "ConnectionRefusedError", False), pytest.param("open", "connected", True, marks=pytest.mark.slow)],
-)
-def test_who_can_connect(
-    sandbox: Sandbox, other_host: OtherHost, network: str, from_there: str, own_address: bool
-) -> None:
-    sandbox("up", sandbox.spec(f"name: net\nnetwork: {network}\njobs:\n  ps: {{tasks: 1}}\n  worker: {{tasks: 1}}\n"))
-    for task in sandbox.status()["tasks"]:
-        port = int(task["address"].rpartition(":")[2])
-        socket.create_connection(("127.0.0.1", port), 5).close()
-        assert other_host.dial(port) == from_there
-        assert connects(other_host.our_address, port) is own_address
+def test_only_this_machine_can_connect_to_a_cluster(demo: Sandbox, other_host: OtherHost) -> None:
+    assert answers(demo, other_host) == {(True, "ConnectionRefusedError", False)}
+    demo("run", "pi", "--samples", "1000")
+
+
+@pytest.mark.slow
+def test_every_machine_can_connect_to_an_open_cluster(sandbox: Sandbox, other_host: OtherHost) -> None:
+    sandbox("up", sandbox.spec("name: net\nnetwork: open\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"))
+    assert answers(sandbox, other_host) == {(True, "connected", True)}
     sandbox("run", "pi", "--samples", "1000")
+
+
+def answers(sandbox: Sandbox, other_host: OtherHost) -> set[tuple[bool, str, bool]]:
+    """How the tasks answer on loopback, to another host, and on the address that the other host knows."""
+    ports = [int(task["address"].rpartition(":")[2]) for task in sandbox.status()["tasks"]]
+    return {
+        (connects("127.0.0.1", port), other_host.dial(port), connects(other_host.our_address, port)) for port in ports
+    }
 
 
 def connects(host: str, port: int) -> bool:
@@ -54,11 +56,10 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_the_agent_listens_on_no_port(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: ports\njobs:\n  worker: {tasks: 1}\n"))
-    servers = {task["pid"] for task in sandbox.status()["tasks"]}
+def test_the_agent_listens_on_no_port(demo: Sandbox) -> None:
+    servers = {task["pid"] for task in demo.status()["tasks"]}
     assert servers
-    for pid in set(sandbox.processes()) - servers:
+    for pid in set(demo.processes()) - servers:
         assert not listening_ports(pid)
     assert all(len(listening_ports(pid)) == 1 for pid in servers)
 

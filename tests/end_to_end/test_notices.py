@@ -18,8 +18,6 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 TOKEN = "s3cr3t-t0k3n"
 
 
@@ -84,6 +82,7 @@ def is_logged(sandbox: Sandbox, text: str) -> None:
     wait_for(lambda: text in sandbox("logs", "--agent", "-c", "told").stdout)
 
 
+@pytest.mark.slow
 def test_a_webhook_that_fails_is_told_again_also_by_the_next_agent(sandbox: Sandbox) -> None:
     with webhook() as hook:
         hook.refusals = 2
@@ -179,6 +178,7 @@ def test_runs_that_end_are_told(sandbox: Sandbox) -> None:
         assert hook.get()[0]
 
 
+@pytest.mark.slow
 def test_launches_that_end_are_told(sandbox: Sandbox) -> None:
     folder = sandbox.folder
     script = sandbox.spec("import sys\nimport tfcluster\ntfcluster.metric('loss', 0.5, 1)\nsys.exit(3)\n", "ends.py")

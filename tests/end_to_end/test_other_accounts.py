@@ -19,8 +19,6 @@ import pytest
 from tests.conftest import Sandbox, wait_for
 from tfcluster.agent.ports import _lock_path
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: other\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 AsOther = Callable[[Callable[[], None]], None]

@@ -12,8 +12,6 @@ import pytest
 
 from tests.conftest import Sandbox, running, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "name: taken\njobs:\n  worker: {tasks: 2}\n"
 
 _LISTEN = """
@@ -49,6 +47,7 @@ def kill_all(sandbox: Sandbox) -> None:
     wait_for(lambda: not set(pids) & set(sandbox.processes()))
 
 
+@pytest.mark.slow
 def test_the_holder_is_named_and_the_task_is_started_when_the_port_is_free(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     port = port_of(sandbox, "worker:0")

@@ -145,6 +145,7 @@ def test_another_account_of_a_host_is_refused_everywhere(two: Sandbox) -> None:
         assert intrude(stranger, targets)["succeeded"] == []
 
 
+@pytest.mark.slow
 def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbox) -> None:
     before = forwarder(two, "beta")
     os.kill(state(two, "beta", "lock")["pid"], signal.SIGKILL)
@@ -156,6 +157,7 @@ def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbo
     wait_for(lambda: both(two))
 
 
+@pytest.mark.slow
 def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> None:
     script = two.folder / "code" / "member.py"
     script.parent.mkdir()
@@ -165,6 +167,7 @@ def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> N
     assert {"worker:0 | heard hello", "worker:1 | heard hello"} <= set(output.splitlines())
 
 
+@pytest.mark.slow
 def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None:
     two("restart", "worker:1")
     wait_for(lambda: both(two))
@@ -183,6 +186,7 @@ def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None
     assert state(two, "alpha", "forwarding.json")["forwarders"].keys() == {"alpha", "beta"}
 
 
+@pytest.mark.slow
 def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) -> None:
     before = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
     assert two("up").stdout.startswith("two is up already")
@@ -283,6 +287,7 @@ def test_a_link_that_is_lost_and_comes_back(tmp_path: Path) -> None:
         assert not sandbox.network.leftovers()
 
 
+@pytest.mark.slow
 def test_down_leaves_neither_keys_nor_forwarders(two: Sandbox) -> None:
     two("down")
     wait_for(lambda: not two.leftovers())

@@ -19,7 +19,7 @@ import pytest
 
 from tests import attack
 from tests.accounts import Account, account
-from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, wait_for
+from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, mostly_slow, wait_for
 from tfcluster.processes.netinfo import bind_free_port
 
 # Connects to every task, from wherever it is started.
@@ -174,7 +174,7 @@ def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account
     assert found["tried"] > 100
 
 
-@pytest.mark.parametrize("network", ["private", "open"])
+@pytest.mark.parametrize("network", mostly_slow(["private", "open"], fast=["private"]))
 def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_network_is_not_private(
     network: str, stranger: Account, tmp_path: Path
 ) -> None:
@@ -211,6 +211,7 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
 EMPTY: dict[str, list[Any]] = {"addresses": [], "ports": [], "pids": [], "sockets": [], "paths": []}
 
 
+@pytest.mark.slow
 def test_the_network_outlives_its_agent_and_its_holder(owned: Sandbox) -> None:
     before = owned.status()
     inside = namespace(holder(owned))
@@ -255,7 +256,7 @@ def test_a_program_and_a_script_run_inside(owned: Sandbox) -> None:
         assert ran.stdout == f"input of the command\nanswered in {inside}\n", ran.stderr
 
 
-@pytest.mark.usefixtures("cold")
+@pytest.mark.slow
 def test_without_its_network_no_task_is_started(sandbox: Sandbox) -> None:
     sandbox("up", spec(sandbox, "private", worker=1))
     before = sandbox.task("worker:0")

@@ -14,8 +14,6 @@ import pytest
 from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_ssh import over
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 
 def reboot(sandbox: Sandbox, runtime_folder: Path) -> None:
     """Kill every process of a sandbox, and remove what is in memory only."""

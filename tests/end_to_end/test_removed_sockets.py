@@ -16,8 +16,6 @@ import pytest
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, mostly_slow, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = """
 name: wiped
 jobs:
@@ -75,20 +73,18 @@ def replace_folders_by_file(path: Path) -> None:
     path.parent.parent.touch()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
-    mostly_slow(
-        [
-            remove,
-            remove_folder,
-            remove_folder_at_once,
-            replace_by_file,
-            replace_by_dead_socket,
-            replace_folder_by_file,
-            replace_folders_by_file,
-        ],
-        fast=[remove_folder],
-    ),
+    [
+        remove,
+        remove_folder,
+        remove_folder_at_once,
+        replace_by_file,
+        replace_by_dead_socket,
+        replace_folder_by_file,
+        replace_folders_by_file,
+    ],
 )
 def test_commands_work_after_the_socket_was_removed(
     sandbox: Sandbox, temporary: Path, damage: Callable[[Path], None]

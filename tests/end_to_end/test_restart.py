@@ -18,8 +18,6 @@ import pytest
 from tests.conftest import COMMAND, Sandbox, wait_for
 from tests.memory_group import memory_group
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 
 def pids(sandbox: Sandbox) -> dict[str, int]:
     """The pid of each task of a cluster that is ready, by short name."""
@@ -48,7 +46,10 @@ def restarted_by_itself(sandbox: Sandbox, short: str) -> Any:
 
 
 def test_restart_on_purpose(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
+    waiting = sandbox.with_fault(
+        "tfcluster.programs.expfit.run", "run = lambda *_, **__: __import__('time').sleep(600)"
+    )
+    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"), env=waiting)
     first = pids(sandbox)
 
     # There is no terminal to ask on, so the ps stays, and with it all that was named.
@@ -62,7 +63,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
 
     # The count begins again, and a run that computed on it says why it failed.
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
-    run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8")
+    run = sandbox.start("run", "expfit", "--mode", "data-parallel")
     (name,) = wait_for(lambda: [run["run"] for run in sandbox.status()["runs"] if run["state"] == "running"])
     # It asks before the run fails, as for variables.
     assert sandbox("restart", "worker", code=2).stderr.splitlines() == [

@@ -7,14 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, make_sandbox, mostly_slow
+from tests.conftest import COMMAND, Sandbox, mostly_slow
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,6 @@ CASES = {
 SLOW_CASES = ("a variable that the script sets", "variables that libraries read", "exit message", "a signal")
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("small")) as sandbox:
-        sandbox("up", sandbox.spec("name: small\njobs:\n  worker: {tasks: 1}\n"))
-        yield sandbox
-
-
 def folder_of(case: Case, path: Path) -> Path:
     """A folder with the script and what is beside it."""
     for name in ("more/deep", "six", "package/inner"):
@@ -179,10 +171,10 @@ def own_lines(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, fast=[name for name in CASES if name not in SLOW_CASES]))
-def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: str) -> None:
+def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: str) -> None:
     case = CASES[name]
     folder = folder_of(case, tmp_path)
-    inherited = {key: value for key, value in small.environment.items() if key != "PYTHONUNBUFFERED"}
+    inherited = {key: value for key, value in demo.environment.items() if key != "PYTHONUNBUFFERED"}
     environment = {**inherited, **{key: value.format(folder=folder) for key, value in case.env.items()}}
     if "PYTHONPATH" in case.env:
         environment["PYTHONPATH"] += f":{inherited['PYTHONPATH']}"
@@ -207,24 +199,24 @@ def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: s
 
 @pytest.mark.slow
 def test_a_module_is_shown_by_its_name_and_a_missing_one_by_where_it_was_searched(
-    small: Sandbox, tmp_path: Path
+    demo: Sandbox, tmp_path: Path
 ) -> None:
     (tmp_path / "part.py").write_text("print('on')")
-    result = small("run", "--timeout", "600", "-mpart", "--epochs", "3", cwd=tmp_path)
+    result = demo("run", "--timeout", "600", "-mpart", "--epochs", "3", cwd=tmp_path)
     assert result.stdout == "on\n"
-    assert "-m part --epochs 3" in small("runs", "-n", "1").stdout
-    missing = small("run", "script", "-m", "parts", cwd=tmp_path, code=1).stderr
+    assert "-m part --epochs 3" in demo("runs", "-n", "1").stdout
+    missing = demo("run", "script", "-m", "parts", cwd=tmp_path, code=1).stderr
     assert ": No module named parts\nhint: Modules are searched in " + str(tmp_path) in missing
-    assert small.json("runs")[-1]["error"]["message"] == "parts failed: No module named parts"
+    assert demo.json("runs")[-1]["error"]["message"] == "parts failed: No module named parts"
 
 
-def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(small: Sandbox, tmp_path: Path) -> None:
+def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(demo: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "reads.py").write_text("import os\nprint(os.read(0, 4))\n")
     (tmp_path / "numbers").write_bytes(b"0123456789")
     command = subprocess.run(
         ["sh", "-c", '{ "$@"; cat; } < numbers', "sh", *COMMAND, "run", "reads.py"],
         cwd=tmp_path,
-        env=small.environment,
+        env=demo.environment,
         capture_output=True,
         timeout=120,
         check=False,
@@ -246,16 +238,16 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("arguments", [(), ("0",), ("5",)])
-def test_ctrl_c_is_the_scripts(small: Sandbox, arguments: tuple[str, ...]) -> None:
-    script = small.spec(INTERRUPTIBLE, "interruptible.py")
-    command = small.start("run", script, *arguments)
+def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> None:
+    script = demo.spec(INTERRUPTIBLE, "interruptible.py")
+    command = demo.start("run", script, *arguments)
     assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
     assert out == "saved\n"
     assert command.returncode == int(arguments[0] if arguments else 130)
-    last = small.json("runs")[-1]
+    last = demo.json("runs")[-1]
     if arguments:
         assert err == ""
         assert last["state"] == ("succeeded" if arguments == ("0",) else "failed")
@@ -277,10 +269,10 @@ while True:
 
 @pytest.mark.parametrize(("seconds", "goes_on"), [(600.0, False), (0.0, True)], ids=["in a row", "now and then"])
 def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
-    small: Sandbox, seconds: float, goes_on: bool
+    demo: Sandbox, seconds: float, goes_on: bool
 ) -> None:
-    environment = small.with_settings({"INTERRUPTS_ROW_SECONDS": seconds})
-    command = small.start("run", small.spec(HANDLES, "handles.py"), env=environment)
+    environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": seconds})
+    command = demo.start("run", demo.spec(HANDLES, "handles.py"), env=environment)
     assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGINT):
@@ -291,12 +283,12 @@ def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
         assert command.stdout.readline() == "got SIGINT\n"
         command.terminate()
     assert command.wait(60) == (143 if goes_on else 130)
-    assert small.json("runs")[-1]["state"] == "cancelled"
+    assert demo.json("runs")[-1]["state"] == "cancelled"
 
 
-def test_secrets_of_the_environment_are_in_no_file(small: Sandbox) -> None:
-    script = small.spec("import os\nprint(len(os.environ['TOKEN']))\n", "shows.py")
-    assert small("run", script, env={"TOKEN": "s3cr3t-9f"}).stdout == "9\n"
-    found = [path for path in small.folder.rglob("*") if path.is_file() and b"s3cr3t-9f" in path.read_bytes()]
+def test_secrets_of_the_environment_are_in_no_file(demo: Sandbox) -> None:
+    script = demo.spec("import os\nprint(len(os.environ['TOKEN']))\n", "shows.py")
+    assert demo("run", script, env={"TOKEN": "s3cr3t-9f"}).stdout == "9\n"
+    found = [path for path in demo.folder.rglob("*") if path.is_file() and b"s3cr3t-9f" in path.read_bytes()]
     assert found == []
-    assert "s3cr3t" not in small("runs", "-o", "json").stdout
+    assert "s3cr3t" not in demo("runs", "-o", "json").stdout

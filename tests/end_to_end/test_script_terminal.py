@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox
+from tests.conftest import Sandbox
 
 SCRIPT = """
 import getpass, os, signal
@@ -28,21 +28,14 @@ input("interrupt me: ")
 """
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("small")) as sandbox:
-        sandbox("up", sandbox.spec("name: small\njobs:\n  worker: {tasks: 1}\n"))
-        yield sandbox
-
-
 @pytest.fixture
-def shell(small: Sandbox) -> Iterator[pexpect.spawn[str]]:
+def shell(demo: Sandbox) -> Iterator[pexpect.spawn[str]]:
     """A shell with job control at a terminal of 40 lines and 100 columns, whose prompt is `shell> `."""
     child = pexpect.spawn(
         "bash",
         ["--norc", "--noprofile", "-i"],
-        env={**small.environment, "TERM": "xterm", "PS1": "shell> ", "INPUTRC": "/dev/null"},
-        cwd=str(small.folder),
+        env={**demo.environment, "TERM": "xterm", "PS1": "shell> ", "INPUTRC": "/dev/null"},
+        cwd=str(demo.folder),
         dimensions=(40, 100),
         encoding="utf-8",
         timeout=120,
@@ -52,14 +45,14 @@ def shell(small: Sandbox) -> Iterator[pexpect.spawn[str]]:
     child.close(force=True)
 
 
-def run(shell: pexpect.spawn[str], small: Sandbox, text: str) -> None:
+def run(shell: pexpect.spawn[str], demo: Sandbox, text: str) -> None:
     """Start a script from the shell."""
-    script: Path = small.spec(text, "at_a_terminal.py")
-    shell.sendline(shlex.join([*small.command, "run", str(script)]))
+    script: Path = demo.spec(text, "at_a_terminal.py")
+    shell.sendline(shlex.join([*demo.command, "run", str(script)]))
 
 
-def test_a_script_has_the_commands_terminal(small: Sandbox, shell: pexpect.spawn[str]) -> None:
-    run(shell, small, SCRIPT)
+def test_a_script_has_the_commands_terminal(demo: Sandbox, shell: pexpect.spawn[str]) -> None:
+    run(shell, demo, SCRIPT)
     shell.expect_exact("size 100 40\r\n")
     shell.expect_exact("name? ")
     shell.sendline("Ada")
@@ -92,7 +85,7 @@ def test_a_script_has_the_commands_terminal(small: Sandbox, shell: pexpect.spawn
     shell.sendline("echo code $?")
     shell.expect_exact("code 130\r\n")
     # A shell ends a loop if the command has ended by SIGINT itself.
-    shell.sendline(f"for number in 1 2; do {shlex.join([*small.command, 'run', 'at_a_terminal.py'])}; done; echo over")
+    shell.sendline(f"for number in 1 2; do {shlex.join([*demo.command, 'run', 'at_a_terminal.py'])}; done; echo over")
     shell.expect_exact("name? ")
     shell.sendcontrol("c")
     shell.expect_exact("KeyboardInterrupt\r\n")
@@ -110,13 +103,13 @@ print("\\n\\tdone", "\\x1b[32mgreen\\x1b[0m", "é", end="")
 """
 
 
-def test_what_a_script_writes_to_a_terminal_is_what_python_writes(small: Sandbox) -> None:
-    script = small.spec(BAR, "bar.py")
-    environment = {name: value for name, value in small.environment.items() if name != "PYTHONUNBUFFERED"}
+def test_what_a_script_writes_to_a_terminal_is_what_python_writes(demo: Sandbox) -> None:
+    script = demo.spec(BAR, "bar.py")
+    environment = {name: value for name, value in demo.environment.items() if name != "PYTHONUNBUFFERED"}
     shown = []
-    for command in ([sys.executable], [*small.command, "run"]):
+    for command in ([sys.executable], [*demo.command, "run"]):
         arguments = [*command[1:], str(script)]
-        child = pexpect.spawn(command[0], arguments, env=environment, cwd=str(small.folder), timeout=120)
+        child = pexpect.spawn(command[0], arguments, env=environment, cwd=str(demo.folder), timeout=120)
         child.expect(pexpect.EOF)
         child.close()
         assert child.exitstatus == 0
@@ -124,11 +117,11 @@ def test_what_a_script_writes_to_a_terminal_is_what_python_writes(small: Sandbox
     assert shown[0] == shown[1]
 
 
-def test_a_script_that_is_stopped_is_cancelled_with_its_command(small: Sandbox, shell: pexpect.spawn[str]) -> None:
-    run(shell, small, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
+def test_a_script_that_is_stopped_is_cancelled_with_its_command(demo: Sandbox, shell: pexpect.spawn[str]) -> None:
+    run(shell, demo, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
     shell.expect_exact("on\r\n")
     shell.sendcontrol("z")
     shell.expect_exact("Stopped")
     shell.sendline("kill %1")
     shell.expect_exact(" was cancelled after ")
-    assert small.json("runs")[-1]["state"] == "cancelled"
+    assert demo.json("runs")[-1]["state"] == "cancelled"

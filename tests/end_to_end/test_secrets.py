@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.conftest import Sandbox
+import pytest
+
+from tests.conftest import Result, Sandbox
 
 SPEC = """
 name: quiet
@@ -12,6 +14,7 @@ jobs:
 """
 
 
+@pytest.mark.slow
 def test_no_command_shows_a_secret(sandbox: Sandbox) -> None:
     spec = sandbox.spec(SPEC)
     shown = [sandbox("validate", spec, "-o", "json"), sandbox("up", spec, "--dry-run", "-o", "json")]
@@ -22,9 +25,22 @@ def test_no_command_shows_a_secret(sandbox: Sandbox) -> None:
     shown += [sandbox("events"), sandbox("events", "-o", "json"), sandbox("logs"), sandbox("devices", "-o", "json")]
     shown += [sandbox("down"), sandbox("events")]
     assert any("env TOKEN changed" in each.stdout for each in shown)
+    assert_nothing_is_shown_or_kept(sandbox, shown)
+
+
+def test_neither_a_change_nor_a_status_shows_a_secret(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.spec(SPEC.replace("xyzzy-1", "xyzzy-2"))
+    shown = [sandbox("up", "--dry-run", "-o", "json"), sandbox("status", "-o", "json"), sandbox("down")]
+    assert "env TOKEN changed" in shown[0].stdout
+    assert_nothing_is_shown_or_kept(sandbox, shown)
+
+
+def assert_nothing_is_shown_or_kept(sandbox: Sandbox, shown: list[Result]) -> None:
+    """Check that the commands of a cluster that is down now, and its files, have no value of the variables."""
     for each in shown:
         assert "xyzzy" not in each.stdout + each.stderr, each.args
         assert "plugh" not in each.stdout + each.stderr, each.args
-    state = [path for path in sandbox.folder.rglob("*") if path.is_file() and path != spec]
+    state = [path for path in sandbox.folder.rglob("*") if path.is_file() and path.name != "cluster.yaml"]
     assert state
     assert not [path for path in state if b"xyzzy" in path.read_bytes()]

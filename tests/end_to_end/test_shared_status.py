@@ -6,11 +6,7 @@ import os
 import signal
 import time
 
-import pytest
-
 from tests.conftest import Sandbox, wait_for
-
-pytestmark = pytest.mark.usefixtures("cold")
 
 
 def test_a_status_is_shared_until_something_changes(sandbox: Sandbox) -> None:

@@ -196,6 +196,7 @@ def test_programs_give_the_same_answers_as_on_one_machine(
             assert values == pytest.approx({name: local[name] for name in names}, rel=1e-6), line
 
 
+@pytest.mark.slow
 def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
     devices = ("--device", "y1=/job:worker/task:1", "--device", "y2=/job:worker/task:2")
     events = lines_of(wide("run", "graph", *devices, "--log-placement", "-o", "json").stdout)
@@ -308,6 +309,7 @@ def test_a_lost_link_is_noticed_without_a_timeout(wide: Over) -> None:
     assert wide.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:
     def of_beta(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [event for event in events if event["host"] == "beta"]
@@ -386,7 +388,11 @@ def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
         assert versions[1] == "2.9.9" != versions[0]
 
 
-def test_the_problems_of_all_hosts_are_reported_before_anything_starts(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_problems_of_all_hosts_are_reported_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEST_CHANGES")  # which a Python outside of tfcluster's environment does not find
     names = ("alpha", "beta", "gamma", "delta")
     with over(tmp_path, *names) as sandbox:
         sandbox.network.know("alpha", "gamma", "delta")

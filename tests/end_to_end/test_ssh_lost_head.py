@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end.test_ssh import over
 
-pytestmark = [pytest.mark.usefixtures("cold"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 HOSTS = ("alpha", "beta", "gamma")
 JOBS = (

@@ -6,11 +6,14 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.test_ssh import over
 
 JOBS = "jobs:\n  worker: {tasks: 1}\n"
 
 
+@pytest.mark.slow
 def test_one_session_prepares_a_host_and_later_commands_start_none(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:
         hosts = sandbox.network

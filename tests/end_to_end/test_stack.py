@@ -11,8 +11,6 @@ import pytest
 
 from tests.conftest import Sandbox, mostly_slow, wait_for
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 #: Prints `ready`, ends at the end of its input, and prints `end` if nothing has disturbed it.
 SCRIPT = """
 import multiprocessing, os, re, signal, sys, threading
@@ -101,7 +99,7 @@ def test_of_a_task_its_state_its_threads_and_its_last_lines_are_shown(demo: Sand
     assert (task["task"], task["state"], task["problem"]) == ("/job:worker/task:1", "ready", "")
     assert len(task["threads"]) > 1
     assert all(thread["state"] in "RSD" for thread in task["threads"])
-    assert any("Started server" in line for line in task["log"])
+    assert task["log"] == demo("logs", "worker:1", "--no-prefix", "-n", str(len(task["log"]))).stdout.splitlines()
     os.kill(task["pid"], signal.SIGSTOP)
     try:
         shown = demo("stack", "worker:1").stdout

@@ -9,8 +9,6 @@ import pytest
 
 from tests.conftest import Sandbox, mostly_slow
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 SPEC = "jobs: {worker: {tasks: 1}}\n"
 
 
@@ -38,10 +36,8 @@ def test_closed_streams_are_no_error(sandbox: Sandbox, closed: str) -> None:
     assert (sandbox.folder / "cluster.yaml").read_text() == SPEC
 
 
-def test_a_result_that_a_stream_cannot_encode_is_escaped(sandbox: Sandbox) -> None:
-    (sandbox.folder / "cluster.yaml").write_text(SPEC)
-    sandbox("up")
-    result = sandbox("run", "pi", "--samples", "1e4", "--seed", "1", env={"PYTHONIOENCODING": "ascii"})
+def test_a_result_that_a_stream_cannot_encode_is_escaped(demo: Sandbox) -> None:
+    result = demo("run", "pi", "--samples", "1e4", "--seed", "1", env={"PYTHONIOENCODING": "ascii"})
     assert result.stdout.startswith("pi = 3.121 \\xb1 0.017 (standard error)")
 
 

@@ -61,7 +61,7 @@ def everything(sandbox: Sandbox) -> list[str]:
 def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_path: Path) -> None:
     (demo.folder / "writes.py").write_text(_WRITES)
     demo("run", "writes.py", "--log_dir", "summaries")
-    (run,) = demo.json("runs")
+    (run,) = demo.json("runs", "-n", "1")
     # Without TensorFlow, TensorBoard starts in a fraction of the time.
     (tmp_path / "tensorflow.py").write_text("raise ImportError")
     without = demo.with_fault("tfcluster.transport.remote.tensorboard", f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
@@ -114,6 +114,7 @@ def test_what_is_missing_on_another_host_is_said(away: Over) -> None:
     assert "there is no folder /nothing on host 'alpha'" in away("tensorboard", "/nothing", code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_no_host_is_told_that_the_ports_are_closed_to_it(away: Over) -> None:
     shown = away("exec", "--", "sh", "-c", 'echo "$TFCLUSTER_MASTER"')
     assert shown.stdout == f"grpc://{away.task('worker:0')['address']}\n"

@@ -17,8 +17,6 @@ from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.screens import ENTER, ESCAPE, TAB, Terminal
 from tfcluster.process_handle import ProcessHandle
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
 hosts:

@@ -15,8 +15,6 @@ import pytest
 from tests.conftest import Result
 from tests.end_to_end.test_ssh import Over, over
 
-pytestmark = pytest.mark.usefixtures("cold")
-
 _JOBS = "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n"
 # Prints where it is and what is there, and changes what it got.
 _SCRIPT = r"""
@@ -149,6 +147,7 @@ def test_git_and_tfclusterignore_say_what_is_code_and_the_script_starts_in_the_m
     assert (module["file"], module["argv"][1:], module["path"]) == ("train.py", ["7"], ".")
 
 
+@pytest.mark.slow
 def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over, project: Path) -> None:
     home = wide.network.home("here")
     script = home / "alone.py"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.mean import run as mean
@@ -22,6 +23,8 @@ from tfcluster.programs.mean.window_sums import sums_of, uniform
 from tfcluster.programs.threefry import threefry_2x32
 
 WINDOW = 1 << 13
+#: NumPy's names of the types of numbers.
+KINDS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i8"]
 
 LocalRun = Callable[[int], Context]
 
@@ -49,7 +52,7 @@ def refused(context: Context, path: Path, **parameters: Any) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("kind", ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i8"])
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, fast=["?", "u1", "i8", "f4", ">f4"]))
 def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) -> None:
     values = np.random.default_rng(3).normal(50, 30, 2 * WINDOW + 101).clip(0, 100).astype(kind)
     result = run(local_run(1), save(tmp_path, values))
@@ -58,7 +61,7 @@ def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) ->
     assert result["count"] == len(values)
 
 
-@pytest.mark.parametrize("count", [1, 2, 1009, 5 * WINDOW + 7])
+@pytest.mark.parametrize("count", mostly_slow([1, 2, 1009, 5 * WINDOW + 7], fast=[1, 5 * WINDOW + 7]))
 def test_the_bits_depend_on_the_numbers_alone(local_run: LocalRun, tmp_path: Path, count: int) -> None:
     values = np.random.default_rng(4).normal(1e6, 1, count)
     path = save(tmp_path, values)

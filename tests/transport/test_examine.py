@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import mostly_slow
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
@@ -110,6 +111,7 @@ def test_the_code_is_sent_once(hosts: SshHosts, make_transport: TransportFactory
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_several_first_sessions_at_once(hosts: SshHosts, make_transport: TransportFactory) -> None:
     shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
     with ThreadPoolExecutor(4) as threads:
@@ -148,7 +150,9 @@ def link(code: Path, text: str) -> None:
     code.symlink_to(aside)
 
 
-@pytest.mark.parametrize("tamper", [append, shadow, shadow_by_link, lose, share, link])
+@pytest.mark.parametrize(
+    "tamper", mostly_slow([append, shadow, shadow_by_link, lose, share, link], fast=[append, shadow_by_link])
+)
 def test_code_that_was_tampered_with_is_not_run(
     hosts: SshHosts, make_transport: TransportFactory, tamper: Callable[[Path, str], None], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import mostly_slow, wait_for
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
@@ -138,7 +138,9 @@ def restart_sshd(transport: SshTransport, hosts: SshHosts) -> None:
     hosts.start("h0")
 
 
-@pytest.mark.parametrize("damage", [remove_socket, end_master, kill_master, restart_sshd])
+@pytest.mark.parametrize(
+    "damage", mostly_slow([remove_socket, end_master, kill_master, restart_sshd], fast=[kill_master])
+)
 def test_a_stale_socket_is_forwarded_again_without_a_session(
     hosts: SshHosts, make_transport: TransportFactory, damage: Callable[[SshTransport, SshHosts], None]
 ) -> None:
@@ -250,6 +252,7 @@ def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transp
     assert hosts.sessions() == sessions
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_read_is_ignored(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
     transport.examine()
