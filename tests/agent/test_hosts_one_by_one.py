@@ -21,6 +21,7 @@ def can_connect(port: int) -> bool:
         return dialling.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
     ports = {host: sorted(replies["allocation"]["ports"].values()) for host, replies in prepared.items()}

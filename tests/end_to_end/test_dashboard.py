@@ -219,6 +219,7 @@ def test_a_cancel_is_asked_for_again(demo: Sandbox, served: Served, browser: Bro
     assert demo.json("runs", training)["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_restart_says_what_is_lost(demo: Sandbox, served: Served, browser: Browser) -> None:
     pid = demo.task("ps:0")["pid"]
     browser.open(served.at(""))
@@ -234,6 +235,7 @@ def test_a_restart_says_what_is_lost(demo: Sandbox, served: Served, browser: Bro
     demo.wait_until("running")
 
 
+@pytest.mark.slow
 def test_logs_by_task_and_text(demo: Sandbox, served: Served, browser: Browser, training: str) -> None:
     browser.open(served.at(""))
     wait_for(lambda: is_live(browser))

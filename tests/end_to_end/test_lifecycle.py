@@ -129,6 +129,7 @@ def test_up_of_another_spec_with_the_same_name_is_refused_and_loses_nothing_with
     assert [task["pid"] for task in demo.status()["tasks"]] == [task["pid"] for task in before]
 
 
+@pytest.mark.slow
 def test_dry_run_prints_the_plan_and_leaves_nothing(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: dry\njobs:\n  ps: ['localhost:21987']\n  worker: {tasks: 1}\n")
     plan = sandbox("up", "--dry-run").stdout.splitlines()
@@ -232,6 +233,7 @@ def restarted(status: Any) -> Any:
     return next((task for task in status["tasks"] if task["restarts"]), None)
 
 
+@pytest.mark.slow
 def test_a_killed_server_comes_back(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(ONE_WORKER))
     before = sandbox.task("worker:0")

@@ -61,6 +61,7 @@ def test_a_run_does_without_a_task_that_it_does_not_need(partial: Sandbox) -> No
     partial("run", "expfit", "--mode", "data-parallel", "--steps", "5")
 
 
+@pytest.mark.slow
 def test_a_run_that_needs_a_task_which_is_down_names_it(partial: Sandbox) -> None:
     device = "/job:worker/task:1"
     for words in (("pi", "--devices", device), ("pi", "--strict"), ("graph", "x = 1", "--device", f"x={device}")):

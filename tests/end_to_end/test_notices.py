@@ -120,6 +120,7 @@ def test_a_webhook_that_fails_is_told_again_also_by_the_next_agent(sandbox: Sand
     assert not any(TOKEN in text for text in [*shown, *journals])
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_holds_up_nothing(sandbox: Sandbox) -> None:
     out = sandbox.folder / "told"
     command = f"echo begins >> {out}; cat >> {out}; echo $TFCLUSTER_NOTICE_TASK >> {out}; sleep 1000"

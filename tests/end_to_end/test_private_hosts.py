@@ -28,6 +28,9 @@ from tests.end_to_end.test_ssh import Over, dial, over
 from tfcluster.client.preflight.certificates import Authority
 from tfcluster.process_handle import ProcessHandle
 
+#: tests/processes/test_forwarder.py and test_private_network.py are faster.
+pytestmark = pytest.mark.slow
+
 _SPEC = """name: two
 network: private
 hosts: {alpha: {address: 127.0.0.2}, beta: {address: 127.0.0.3}}
@@ -145,7 +148,6 @@ def test_another_account_of_a_host_is_refused_everywhere(two: Sandbox) -> None:
         assert intrude(stranger, targets)["succeeded"] == []
 
 
-@pytest.mark.slow
 def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbox) -> None:
     before = forwarder(two, "beta")
     os.kill(state(two, "beta", "lock")["pid"], signal.SIGKILL)
@@ -157,7 +159,6 @@ def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbo
     wait_for(lambda: both(two))
 
 
-@pytest.mark.slow
 def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> None:
     script = two.folder / "code" / "member.py"
     script.parent.mkdir()
@@ -167,7 +168,6 @@ def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> N
     assert {"worker:0 | heard hello", "worker:1 | heard hello"} <= set(output.splitlines())
 
 
-@pytest.mark.slow
 def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None:
     two("restart", "worker:1")
     wait_for(lambda: both(two))
@@ -186,7 +186,6 @@ def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None
     assert state(two, "alpha", "forwarding.json")["forwarders"].keys() == {"alpha", "beta"}
 
 
-@pytest.mark.slow
 def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) -> None:
     before = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
     assert two("up").stdout.startswith("two is up already")
@@ -216,7 +215,6 @@ print("answered", answer)
 """
 
 
-@pytest.mark.slow
 def test_a_stranger_on_the_network_is_refused_by_each_host_and_named(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
         spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
@@ -268,7 +266,6 @@ def forwarding_of(sandbox: Over, host: str) -> Any:
     return json.loads(next(sandbox.network.home(host).rglob("forwarding.json")).read_text())
 
 
-@pytest.mark.slow
 def test_a_link_that_is_lost_and_comes_back(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
         spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
@@ -287,7 +284,6 @@ def test_a_link_that_is_lost_and_comes_back(tmp_path: Path) -> None:
         assert not sandbox.network.leftovers()
 
 
-@pytest.mark.slow
 def test_down_leaves_neither_keys_nor_forwarders(two: Sandbox) -> None:
     two("down")
     wait_for(lambda: not two.leftovers())

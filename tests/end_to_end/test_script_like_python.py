@@ -141,8 +141,11 @@ CASES = {
     ),
 }
 
-# They import TensorFlow in a fresh interpreter, as do cases that are not slow.
-SLOW_CASES = ("a variable that the script sets", "variables that libraries read", "exit message", "a signal")
+# One of each kind, and none that imports TensorFlow in a fresh interpreter.
+FAST_CASES = [
+    *("place", "environment", "streams", "standard input", "exit code", "an exception", "a partial line", "SIGTERM"),
+    *("processes", "a module", "a package", "a folder without __init__.py", "an unknown module"),
+]
 
 
 def folder_of(case: Case, path: Path) -> Path:
@@ -170,7 +173,7 @@ def own_lines(text: bytes) -> bytes:
     return b"".join(line for line in lines if not line.startswith(foreign) and not _OLD_LOG_LINE.search(line))
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, fast=[name for name in CASES if name not in SLOW_CASES]))
+@pytest.mark.parametrize("name", mostly_slow(CASES, fast=FAST_CASES))
 def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: str) -> None:
     case = CASES[name]
     folder = folder_of(case, tmp_path)

@@ -41,6 +41,7 @@ def open_top(two: Sandbox) -> Terminal:
     return Terminal([*two.command, "top"], two.environment, two.folder)
 
 
+@pytest.mark.slow
 def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
     with open_top(two) as top:
         top.wait_for("^ two  running  3 of 3 tasks ready on 2 hosts", r"^worker:1 +beta +ready", _READY)
@@ -77,6 +78,7 @@ def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
         assert top.wait_for_end() == 0
 
 
+@pytest.mark.slow
 def test_a_host_goes_away_and_comes_back(two: Sandbox) -> None:
     away = two.folder / "away" / "beta"
     away.parent.mkdir(exist_ok=True)
@@ -101,6 +103,7 @@ def test_a_host_goes_away_and_comes_back(two: Sandbox) -> None:
         assert top.wait_for_end() == 0
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox) -> None:
     with open_top(two) as top:
         top.wait_for(r"^worker:1 +beta +ready", _READY)

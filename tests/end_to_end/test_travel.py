@@ -198,6 +198,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: Over, project: Path) -> None:
     (project / "writes.py").write_text(_WRITES)
     run(wide, project, "writes.py", code=3)

@@ -220,6 +220,7 @@ def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
     assert f"has not started within 4 s: {problem}\nhint: {hint}\n" in error
 
 
+@pytest.mark.slow
 def test_a_proxy_that_the_script_sets(hangs: Sandbox) -> None:
     if version("tensorflow").startswith("2.14."):  # its gRPC connects in spite of it
         hangs("run", "script", write(hangs, PROXY))
@@ -229,6 +230,7 @@ def test_a_proxy_that_the_script_sets(hangs: Sandbox) -> None:
     assert "no_grpc_proxy=localhost" in error["hint"]
 
 
+@pytest.mark.slow
 def test_a_chief_that_the_script_should_be_itself(hangs: Sandbox) -> None:
     waiting, error = wait_and_end(hangs, CONNECT)
     assert "what is missing is the chief of TF_CONFIG, which is the script itself" in waiting["message"]

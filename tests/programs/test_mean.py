@@ -192,7 +192,7 @@ def test_random_numbers_at_positions_beyond_32_bits(local_run: LocalRun) -> None
         assert squares == pytest.approx(((values - pilot) ** 2).sum(), rel=1e-12)
 
 
-@pytest.mark.parametrize("is_mapped", [True, False])
+@pytest.mark.parametrize("is_mapped", mostly_slow([True, False], fast=[True]))
 @pytest.mark.parametrize(("kind", "count"), [("u1", 2**32 + 5), ("f8", 2**31 + 2**20 + 5)])
 def test_file_positions_beyond_31_and_32_bits(
     local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool, kind: str, count: int

@@ -199,6 +199,7 @@ def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transpor
     assert received == [b"hello", b""]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
