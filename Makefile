@@ -29,7 +29,7 @@ demo: .venv/installed
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not integration and not slow"
 
-# Every capability once; at most eight minutes on two cores.
+# Every capability once; meant to take at most eight minutes on two cores.
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) -m "not slow"
 

@@ -98,3 +98,25 @@ def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
         assert (computing.threads, computing.problem) == ((), "its main thread computes")
         shown = asyncio.run(reader.read(process.pid, tmp_path, running=True)).threads
         assert [each.frames[0].function for each in shown] == ["<module>", "wait", "wait"]
+
+
+#: A program whose main thread blocks the signal.
+DEAF = """
+import signal, sys
+from pathlib import Path
+from tfcluster.processes.runs import stack_dump
+
+stack_dump.enable(Path(sys.argv[1]))
+signal.pthread_sigmask(signal.SIG_BLOCK, [int(sys.argv[2])])
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DEAF, str(tmp_path), str(settings.STACK_SIGNAL)]
+    with running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
+        assert (found.threads, found.problem) == ((), "its main thread blocks signal 49")

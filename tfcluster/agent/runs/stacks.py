@@ -147,14 +147,16 @@ async def _read_threads(
     Raises:
         OSError: The file cannot be read or emptied.
     """
-    deadline = time.monotonic() + settings.STACK_SECONDS
+    began = time.monotonic()
+    deadline = began + settings.STACK_SECONDS
     for thread in ids:
-        if not await _pauses(pid, thread, settings.STACK_PAUSE_SECONDS if running else 0.0) and not running:
+        # One wait for all threads: those of TensorFlow that compute are many, and harmless, as they execute no Python.
+        pauses = await _pauses(pid, thread, began + (settings.STACK_PAUSE_SECONDS if running else 0.0))
+        blocks = _has_signal(_status(pid, thread).get("SigBlk", "0"))  # the signal would wait for as long as it does
+        if blocks or not (pauses or running):
             if thread == pid:
-                return "its main thread computes"
+                return f"its main thread {f'blocks signal {settings.STACK_SIGNAL}' if blocks else 'computes'}"
             continue
-        if _has_signal(_status(pid, thread).get("SigBlk", "0")):
-            continue  # the signal would wait for as long as the thread blocks it
         os.truncate(path, 0)
         if thread == pid:
             send_signal(pidfd, settings.STACK_SIGNAL)
@@ -185,9 +187,8 @@ async def _answers(pid: int, thread: int, path: Path, deadline: float) -> bool:
     return not looks
 
 
-async def _pauses(pid: int, thread: int, seconds: float) -> bool:
-    """Return whether a thread waits, as every thread does that has not got the interpreter's lock, within a time."""
-    deadline = time.monotonic() + seconds
+async def _pauses(pid: int, thread: int, deadline: float) -> bool:
+    """Return whether a thread waits, as every thread does that has not got the interpreter's lock, by a deadline."""
     while _status(pid, thread).get("State", "").startswith("R"):
         if time.monotonic() >= deadline:
             return False
