@@ -185,7 +185,7 @@ class SshHosts:
             for pid in self.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        assert not left
+        assert not left, left
 
 
 def _quoted(text: str) -> str:

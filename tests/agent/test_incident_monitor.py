@@ -78,6 +78,33 @@ def test_a_host_is_unreachable_when_none_of_its_tasks_answers_or_refuses(
     asyncio.run(play())
 
 
+def test_a_check_whose_probes_are_done_writes_nothing_after_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+    answered = asyncio.Event()
+
+    async def play() -> None:
+        watch = Watch(tmp_path / "notices", "alpha")
+        probe = watch.probe
+
+        async def slow(address: str, timeout: float) -> ProbeResult:
+            await answered.wait()
+            return await probe(address, timeout)
+
+        watch.probe = slow  # type: ignore[method-assign]
+        checking = asyncio.ensure_future(watch.check(d=SILENT))
+        await asyncio.sleep(0)
+        answered.set()
+        await asyncio.sleep(0)  # the probes go on, and the check has not gone on yet
+        watch.watch.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await checking
+        assert not (tmp_path / "notices").exists()
+
+    asyncio.run(play())
+
+
 def test_the_first_reachable_host_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
 

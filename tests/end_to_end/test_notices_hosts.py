@@ -37,13 +37,20 @@ def notices(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def agent_log(sandbox: Over, host: str) -> str:
-    return "".join(path.read_text() for path in sandbox.network.home(host).rglob("agent.log"))
+def says(sandbox: Over, host: str, text: str) -> int:
+    """Return how often the log of a host's agent has a text."""
+    return sum(path.read_text().count(text) for path in sandbox.network.home(host).rglob("agent.log"))
+
+
+def reported(sandbox: Over, host: str) -> list[str]:
+    """Return what the agent of a host has told and takes for true still."""
+    [path] = sandbox.network.folder.glob(f"{host}/state/tfcluster/*/*/notices.json")
+    return list(json.loads(path.read_text())["reported"])
 
 
 @pytest.mark.slow
 def test_a_host_that_goes_away_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = {"HOST_AWAY_SECONDS": 8.0, "NOTICE_SECONDS": 2.0, "NOTICE_BACKOFF_SECONDS": [600.0]}
+    changed = {"HOST_AWAY_SECONDS": 8.0, "NOTICE_SECONDS": 10.0, "NOTICE_BACKOFF_SECONDS": [600.0]}
     monkeypatch.setenv("TEST_SETTINGS", json.dumps(changed))
     with over(tmp_path, *_NAMES) as sandbox:
         address, received = sandbox.network.address(HERE), tmp_path / "received"
@@ -61,17 +68,19 @@ def test_a_host_that_goes_away_is_told_once(tmp_path: Path, monkeypatch: pytest.
                 wait_for(lambda: notices(received) and notices(told["alpha"]))
                 # From where beta is, all others are away.
                 wait_for(lambda: {each["host"] for each in notices(told["beta"])} == {"alpha", "gamma"})
-                wait_for(lambda: agent_log(sandbox, "beta").count("could not notify the webhook") == 2)
-            wait_for(lambda: agent_log(sandbox, "beta").count("a notice to the webhook is withdrawn") == 2)
+                wait_for(lambda: says(sandbox, "beta", "could not notify the webhook") == 2)
+            wait_for(lambda: says(sandbox, "beta", "a notice to the webhook is withdrawn") == 2)
             sandbox.wait_until("running")
             for path in (received, told["alpha"]):
                 [notice] = notices(path)
                 assert (notice["event"], notice["host"]) == ("host-away", "beta")
                 assert notice["text"] == "wide: host beta has not answered for 8 s"
             assert not told["gamma"].exists()
-            # It is told again when it goes away again.
+            # It is told again when it goes away again, once alpha has seen that it was back.
+            wait_for(lambda: reported(sandbox, "alpha") == [])
             with sandbox.without("link", "beta"):
                 wait_for(lambda: len(notices(received)) == 2)
+                wait_for(lambda: says(sandbox, "beta", "could not notify the webhook") == 4)
             assert len({each["id"] for each in notices(received)}) == 2
             wait_for(lambda: sandbox("status", code=None).returncode == 0)
             sandbox("down")

@@ -382,7 +382,7 @@ def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta") as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n", {"beta": other}))
         assert "2.9.9 on beta" in sandbox("up", spec, code=1).stderr
-        assert not sandbox.network.leftovers()
+        wait_for(lambda: not sandbox.network.leftovers())
         sandbox("up", spec, "--allow-version-mismatch")
         versions = [host["tensorflow"] for host in sandbox.status()["hosts"]]
         assert versions[1] == "2.9.9" != versions[0]

@@ -127,6 +127,7 @@ class Agent:
     def stop(self) -> None:
         """Release all resources of the agent; the tasks' log files and the runs' directories stay."""
         context, unreadable = self._context, self.dispatcher.unreadable
+        context.incidents.stop()
         context.prober.stop()
         context.runs.stop()
         context.ports.release_except(())

@@ -69,6 +69,11 @@ class IncidentMonitor:
         elif self._checking is None or self._checking.done():
             self._checking = asyncio.ensure_future(self._check(topology))
 
+    def stop(self) -> None:
+        """Cancel a check in progress, which would write the file of notices again after the agent has removed it."""
+        if self._checking is not None:
+            self._checking.cancel()
+
     async def _check(self, topology: ClusterTopology) -> None:
         others = [host.name for host in topology.hosts if host.name != self._supervisor.host and topology.on(host.name)]
         answers = await asyncio.gather(*(self._is_reachable(topology.on(host)) for host in others))
