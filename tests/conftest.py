@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +213,19 @@ class Sandbox:
     def leftovers(self) -> list[str]:
         """Return everything that a cluster must not leave behind: processes, sockets, files except logs and runs."""
         allowed = {"logs", "runs"}
-        files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in allowed]
-        files += [*self.folder.glob("run/tfcluster/*"), *self.folder.glob("state/tfcluster/*/hosts.json")]
+        files = [path for path in files_of(self.folder, "state/tfcluster/*/*/*") if path.name not in allowed]
+        files += files_of(self.folder, "run/tfcluster/*") + files_of(self.folder, "state/tfcluster/*/hosts.json")
         return [*map(str, self.processes().items()), *map(str, files)]
 
 
 def mostly_slow(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
     """Return values for `pytest.mark.parametrize`, with the marker `slow` on all except the fast ones."""
     return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def files_of(folder: Path, pattern: str) -> list[Path]:
+    """Return the files in a folder that match a pattern; `Path.glob` fails if a folder is removed meanwhile."""
+    return [folder / found for found in glob(pattern, root_dir=folder)]
 
 
 def marked_processes(mark: str) -> dict[int, str]:

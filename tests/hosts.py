@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import marked_processes, wait_for
+from tests.conftest import files_of, marked_processes, wait_for
 from tests.namespaces import Network, network
 from tfcluster.core.hosts import Host
 
@@ -169,8 +169,8 @@ class SshHosts:
     def leftovers(self) -> list[str]:
         """Everything that may not be left on any host when no cluster is up: processes, sockets, state."""
         kept = {"logs", "runs"}
-        files = [path for path in self.folder.glob("*/state/tfcluster/*/*/*") if path.name not in kept]
-        files += list(self.folder.glob("*/run/tfcluster/*"))
+        files = [path for path in files_of(self.folder, "*/state/tfcluster/*/*/*") if path.name not in kept]
+        files += files_of(self.folder, "*/run/tfcluster/*")
         return [*map(str, self.processes().items()), *map(str, files)]
 
     def tear_down(self) -> None:

@@ -105,6 +105,7 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
     assert in_child(work) == "the private network of the cluster is gone"
 
 
+@pytest.mark.slow
 def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
     script = 'for name in user net; do echo 0 > /proc/sys/user/max_${name}_namespaces; done; exec "$@"'

@@ -137,6 +137,7 @@ def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_a_host_whose_lease_expires_goes_down(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     checks_often = hosts.sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.2})
     monkeypatch.setenv("TEST_SETTINGS", checks_often["TEST_SETTINGS"])

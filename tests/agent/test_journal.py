@@ -343,6 +343,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from places(inner, (*place, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.data(), JSON_VALUES)
 def test_a_journal_with_any_other_value_in_it_is_read_or_refused(data: st.DataObject, other: Any) -> None:

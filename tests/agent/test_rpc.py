@@ -79,6 +79,7 @@ def own_connections(hosts: Hosts) -> list[str]:
     return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
 
 
+@pytest.mark.slow
 def test_a_disconnect_cancels_all_requests_of_the_connection(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
     script = tmp_path / "wait.py"
     script.write_text(WAIT)

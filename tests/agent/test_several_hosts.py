@@ -52,6 +52,7 @@ def test_only_the_head_tasks_host_runs_a_fork_server(pair: Hosts) -> None:
     assert not list(pair.state_folder("b").glob("logs/fork-server.log"))
 
 
+@pytest.mark.slow
 def test_a_run_computes_on_the_tasks_of_both_hosts(pair: Hosts) -> None:
     result = pair.result(pair.run("pi", PI))
     assert result["state"] == "succeeded", result
@@ -169,6 +170,7 @@ def test_an_incomplete_upload_ends_a_run_that_is_not_cancelled_on_disconnect(pai
     assert list(again)[-1].record["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_an_agent_that_died_is_followed_by_one_that_has_its_own_tasks(pair: Hosts) -> None:
     before = {host: pair.status(host) for host in "ab"}
     pair.kill_agent("b")

@@ -85,7 +85,8 @@ def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
         assert process.stdout is not None
         reader = StackReader()
         assert process.stdout.readline() == "ready\n"
-        waiting = asyncio.run(reader.read(process.pid, tmp_path))
+        # A thread that has just begun runs for a moment.
+        waiting = wait_for(lambda: len((read := asyncio.run(reader.read(process.pid, tmp_path))).threads) == 3 and read)
         assert [[frame.function for frame in each.frames][-2:] for each in waiting.threads[1:]] == [
             ["_bootstrap_inner", "_bootstrap"]
         ] * 2

@@ -80,7 +80,11 @@ def test_it_is_rotated(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(("beta",), "no host 'beta'"), (("--", "worker:0"), "leave out TASK")]
+    ("arguments", "message"),
+    [
+        pytest.param(("beta",), "no host 'beta'", marks=pytest.mark.slow),
+        (("--", "worker:0"), "leave out TASK"),
+    ],
 )
 def test_what_it_cannot_show_is_an_error(demo: Sandbox, arguments: tuple[str, ...], message: str) -> None:
     assert message in demo("logs", "--agent", *arguments, code=2).stderr

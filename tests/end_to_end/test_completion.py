@@ -81,6 +81,7 @@ def test_names_of_tasks_runs_and_clusters(sandbox: Sandbox) -> None:
     assert {line: completions(sandbox, line) for line in offers} == offers
 
 
+@pytest.mark.slow
 def test_what_cannot_be_known_is_left_out_without_an_error(sandbox: Sandbox) -> None:
     for line in ("tfcluster logs ", "tfcluster attach x", "tfcluster run none --x ", "tfcluster logs -c ../x '"):
         assert completions(sandbox, line) == []
@@ -124,6 +125,7 @@ def typed(demo: Sandbox) -> Sandbox:
     return demo
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None and not os.environ.get("CI"), reason="fish is not installed")
 def test_what_fish_offers(typed: Sandbox) -> None:
     # One fish completes one line after the other, and prints a line between them.

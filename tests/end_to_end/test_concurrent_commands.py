@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -77,7 +77,8 @@ MOMENTS: dict[str, Callable[[Sandbox], Any]] = {
 }
 
 
-@pytest.mark.parametrize("moment", mostly_slow(MOMENTS, fast=["a journal"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, moment: str) -> None:
     sandbox.spec(SPEC)
     up = sandbox.start("up")
@@ -126,6 +127,7 @@ def test_a_run_that_meets_down(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_down_while_a_run_goes_on(sandbox: Sandbox) -> None:
     sandbox.spec(SPEC)
     sandbox("up")

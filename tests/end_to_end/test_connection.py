@@ -106,6 +106,7 @@ def test_a_script_finds_the_cluster_that_it_runs_on(demo: Sandbox) -> None:
     assert demo("run", "asks.py").stdout == "2\n"
 
 
+@pytest.mark.slow
 def test_runs_work_in_a_thread(demo: Sandbox) -> None:
     program = """
 import tfcluster

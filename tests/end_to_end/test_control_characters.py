@@ -149,6 +149,7 @@ def _strings(value: object) -> str:
     return "".join(map(_strings, value)) if isinstance(value, list) else str(value)
 
 
+@pytest.mark.slow
 def test_control_characters_in_the_output_of_ssh_are_escaped(sandbox: Sandbox) -> None:
     ssh = sandbox.spec(f"#!{sys.executable}\nimport sys\nsys.stderr.write({EVIL!r} + '\\r\\n')\nsys.exit(255)\n", "ssh")
     ssh.chmod(0o755)

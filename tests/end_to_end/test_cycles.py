@@ -63,6 +63,7 @@ def test_commands_that_need_no_agent_in_the_end_leave_none(sandbox: Sandbox) -> 
     assert unnamed == [], "an agent that came second has ended"
 
 
+@pytest.mark.slow
 def test_down_returns_when_the_agent_has_ended_however_long_that_takes(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     following = sandbox.start("events", "-f")

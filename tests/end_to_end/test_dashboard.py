@@ -170,6 +170,7 @@ def test_a_page_without_the_token_says_what_it_needs(served: Served, browser: Br
     assert browser.text("#tasks") == ""
 
 
+@pytest.mark.slow
 def test_a_workers_death_and_an_agents_death(demo: Sandbox, served: Served, browser: Browser) -> None:
     browser.open(served.at(""))
     wait_for(lambda: "ready" in browser.text("[data-task='worker:1']"))
@@ -205,6 +206,7 @@ def test_the_curve_and_the_log_of_a_training(served: Served, browser: Browser, t
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_cancel_is_asked_for_again(demo: Sandbox, served: Served, browser: Browser, training: str) -> None:
     browser.open(served.at(""))
     cancel = f"[data-run='{training}'] .cancel"
@@ -327,6 +329,7 @@ def test_the_placed_graph_of_a_run(demo: Sandbox, served: Served, browser: Brows
     assert len(set(colors)) == len(lanes) > 1
 
 
+@pytest.mark.slow
 def test_a_report_of_a_run_that_has_not_ended(demo: Sandbox, training: str) -> None:
     result = demo("dashboard", training, "--report", "out.html", code=2)
     assert f"{training} has not ended" in result.stderr

@@ -133,6 +133,7 @@ def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.
     wait_for(lambda: not [line for line in pair.network.processes().values() if "sleep 987" in line])
 
 
+@pytest.mark.slow
 def test_a_host_that_is_away_is_named(pair: Over) -> None:
     with pair.without("sshd", "alpha"):
         assert "host 'alpha' cannot be reached" in pair("exec", "--on", "alpha", "--", "true", code=5).stderr

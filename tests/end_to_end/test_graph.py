@@ -28,6 +28,7 @@ def test_the_default_is_split_over_the_workers(demo: Sandbox) -> None:
     assert result["notes"] == []
 
 
+@pytest.mark.slow
 def test_an_expression_of_ones_own_with_another_x(demo: Sandbox) -> None:
     source = "x = 5; (x - 8) * (x + 1)"
     assert demo.json("run", "graph", source)["result"]["value"] == -18

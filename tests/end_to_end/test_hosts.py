@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.core.test_metrics import samples_of, value_of
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
@@ -135,6 +135,7 @@ def test_an_unreachable_host_is_reported_and_the_others_are_shown(two: Sandbox) 
     assert two.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_all_hosts_that_can_be_reached(two: Sandbox) -> None:
     samples = samples_of(two("metrics").stdout)
     for task, host in _TASKS.items():
@@ -195,6 +196,7 @@ def test_logs_and_events_are_in_the_order_of_their_time(two: Sandbox) -> None:
     assert [event for event in lines_of(two("events", "-o", "json").stdout) if event in last] == last
 
 
+@pytest.mark.slow
 def test_the_log_of_a_task_is_asked_of_its_host_alone(two: Sandbox) -> None:
     with away(two, "beta"):
         assert {line["task"] for line in lines_of(two("logs", "ps", "worker:0", "-o", "json").stdout)} == {
@@ -216,6 +218,7 @@ def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None
     assert any(event["event"] == "placement" for event in placed[:-1])
 
 
+@pytest.mark.slow
 def test_a_run_continues_while_its_host_is_unreachable_and_is_followed_again(two: Sandbox, tmp_path: Path) -> None:
     script, gate = tmp_path / "wait.py", tmp_path / "gate"
     script.write_text(_SCRIPT)
@@ -269,7 +272,8 @@ def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(two: Sandbox, tm
     assert lines_of(two("attach", name, "-o", "json", code=None).stdout)[-1]["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("command", mostly_slow(["logs", "events"], fast=["events"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["logs", "events"])
 def test_following_loses_and_repeats_nothing_when_a_host_was_unreachable(two: Sandbox, command: str) -> None:
     before = len(lines_of(two(command, "-o", "json").stdout))
     follower = two.start(command, "-f", "-o", "json")
@@ -488,6 +492,7 @@ def test_a_host_that_the_spec_no_longer_has_is_released(two: Sandbox) -> None:
     assert {short(task): task["host"] for task in two.status()["tasks"]} == _TASKS
 
 
+@pytest.mark.slow
 def test_the_page_shows_a_host_that_goes_away_and_comes_back(two: Sandbox) -> None:
     process = two.start("dashboard", "--no-browser", "-o", "json")
     assert process.stdout is not None

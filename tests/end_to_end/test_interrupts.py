@@ -38,8 +38,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     ("phase", "sender", "signal", "code"),
     [
         (PLAN, DROPPED, "SIGINT", 130),
-        (APPLY, DROPPED, "SIGINT", 130),
-        (WAIT, DROPPED, "SIGINT", 130),
+        pytest.param(APPLY, DROPPED, "SIGINT", 130, marks=pytest.mark.slow),
+        pytest.param(WAIT, DROPPED, "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param(WAIT, DROPPED, "SIGTERM", 143, marks=pytest.mark.slow),
         pytest.param(PLAN, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param(APPLY, RAISED, "SIGINT", 130, marks=pytest.mark.slow),

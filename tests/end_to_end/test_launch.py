@@ -89,6 +89,7 @@ def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
     assert servers.isdisjoint(addresses)
 
 
+@pytest.mark.slow
 def test_an_evaluator_is_not_part_of_the_cluster_that_it_evaluates(cluster: Sandbox) -> None:
     seen = members(cluster, "--each", "worker,evaluator", "look.py")
     evaluator = seen["evaluator:0"]["config"]
@@ -97,6 +98,7 @@ def test_an_evaluator_is_not_part_of_the_cluster_that_it_evaluates(cluster: Sand
     assert seen["worker:0"]["config"]["cluster"] == evaluator["cluster"]
 
 
+@pytest.mark.slow
 def test_placeholders_in_arguments(cluster: Sandbox) -> None:
     arguments = ["--at={job}:{index}", "{rank}/{world_size}", "{address}", "{worker_hosts}", "{ps_hosts}", '{"a": {b}}']
     seen = members(cluster, "--each", "worker", "look.py", *arguments)
@@ -156,6 +158,7 @@ def test_workers_that_compute_go_on_when_the_chief_is_done_and_those_that_serve_
     assert events[-1]["result"] == {"exit_code": 0, "restarts": 0}
 
 
+@pytest.mark.slow
 def test_parameter_servers_are_ended_when_the_others_are_done(cluster: Sandbox) -> None:
     arguments = ("--each", "ps,worker", "act.py", "worker:0=0", "worker:1=0")
     assert result_of(cluster, *arguments, code=0)["state"] == "succeeded"
@@ -203,6 +206,7 @@ def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
     assert record["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_group_outlives_its_agent(cluster: Sandbox) -> None:
     command = cluster.start("launch", "act.py", "chief:0=wait")
     assert command.stdout is not None
@@ -291,6 +295,7 @@ def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None
     assert not sandbox.leftovers()
 
 
+@pytest.mark.slow
 def test_the_ports_of_members_are_closed_to_other_machines(cluster: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "listen.py"
     script.write_text(

@@ -85,6 +85,7 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
     wait_for(lambda: not programs(lab))
 
 
+@pytest.mark.slow
 def test_a_collective_over_both_hosts(lab: Over) -> None:
     result = lab("launch", "reduce.py", cwd=lab.folder / "code")
     assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [
@@ -105,6 +106,7 @@ def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
     assert (again["program"], again["state"]) == ("script", "succeeded")
 
 
+@pytest.mark.slow
 def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
     result = launch(lab, "act.py", "worker:1=5", code=5)[-1]
     assert result["result"].pop("metrics")["worker:1"] == {"rank": 1}
@@ -183,6 +185,7 @@ def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     assert not [line for line in lab.network.processes().values() if "brief" in line]
 
 
+@pytest.mark.slow
 def test_an_interrupt_reaches_all_hosts(lab: Over) -> None:
     command = lab.start("launch", lab.folder / "code" / "act.py")
     wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)

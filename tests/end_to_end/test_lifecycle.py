@@ -153,6 +153,7 @@ def test_up_without_a_spec_points_to_init(sandbox: Sandbox) -> None:
     assert sandbox("down").returncode == 0
 
 
+@pytest.mark.slow
 def test_cluster_spec_notation_in_place_of_a_file(sandbox: Sandbox) -> None:
     sandbox("up", "--cluster-spec", "master|localhost:21980,worker|localhost:21981;localhost:21982")
     assert [task["address"] for task in sandbox.status()["tasks"]] == [

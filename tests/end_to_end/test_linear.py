@@ -134,6 +134,7 @@ def test_impossible_requests_are_reported(full: Sandbox, options: tuple[str, ...
     assert words in full("run", "linear", *options, code=code).stderr
 
 
+@pytest.mark.slow
 def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path) -> None:
     log = tmp_path / "log"
     options = ("run", "linear", "--sync", "--batch", "10", "--seed", "5", "--logdir", str(log))
@@ -149,6 +150,7 @@ def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path)
     assert "is a checkpoint with another optimizer" in error
 
 
+@pytest.mark.slow
 def test_the_result_for_people(full: Sandbox) -> None:
     options = ("--seed", "4", "--steps", "200", "--devices", "/job:worker/task:1")
     lines = full("run", "linear", *options).stdout.splitlines()

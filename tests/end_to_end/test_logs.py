@@ -48,6 +48,7 @@ def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> N
     assert "'yesterday' is not a time (10m, " in demo("logs", "--since", "yesterday", code=2).stderr
 
 
+@pytest.mark.slow
 def test_logs_of_tasks_that_a_pattern_with_wildcards_names(demo: Sandbox) -> None:
     def tasks_of(*names: str) -> set[str]:
         return {line.partition(" ")[0] for line in demo("logs", *names).stdout.splitlines()}
@@ -80,6 +81,7 @@ def test_logs_show_only_lines_that_a_pattern_matches(demo: Sandbox) -> None:
     assert error.splitlines()[1].startswith("hint: ")
 
 
+@pytest.mark.slow
 def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
     lines = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
     middle = lines[len(lines) // 2]["time"]
@@ -94,6 +96,7 @@ def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
     assert "leave out --until" in demo("events", "-f", "--until", "1h", code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_search_that_never_ends_holds_up_nothing_and_ends_with_its_command(demo: Sandbox) -> None:
     def searching() -> list[int]:
         return [pid for pid, title in demo.processes().items() if title.endswith("log search")]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, mostly_slow
+from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox
 
 EIGHT = """
 name: eight
@@ -144,7 +144,8 @@ def assert_a_kill_costs_no_bit(sandbox: Sandbox, whole: Any, bits: tuple[str, ..
     assert result["notes"] == ["worker:1 was lost; what it had under way was done again"]
 
 
-@pytest.mark.parametrize("program", mostly_slow(LONG, fast=["mean"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("program", LONG)
 def test_a_task_that_is_killed_in_mid_run_costs_no_bit(demo: Sandbox, program: str) -> None:
     whole = demo.json("run", *LONG[program])
     assert_a_kill_costs_no_bit(demo, whole, BITS[program], *LONG[program])

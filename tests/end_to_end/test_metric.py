@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from tests.conftest import Sandbox, wait_for
 from tfcluster import settings
 
@@ -61,6 +63,7 @@ def test_a_script_that_fails_has_its_latest_metrics_in_its_result(demo: Sandbox)
     assert result["result"]["metrics"]["loss"] in KEPT
 
 
+@pytest.mark.slow
 def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(demo: Sandbox) -> None:
     demo.spec(ENDS, "ends.py")
     command = demo.start("run", "ends.py", "wait")
@@ -90,6 +93,7 @@ def test_the_processes_of_a_launch_report_metrics_by_task(demo: Sandbox) -> None
     assert "metrics    worker:0: loss=0.5; worker:1: loss=0.5" in demo("runs", result["run"]).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_launch_that_fails_or_is_cancelled_has_its_latest_metrics(demo: Sandbox) -> None:
     demo.spec(ENDS, "ends.py")
     result = json.loads(demo("launch", "-o", "json", "ends.py", "3", code=3).stdout.splitlines()[-1])["result"]

@@ -75,6 +75,7 @@ def test_a_script_runs_and_is_told_which_task_is_down(partial: Sandbox) -> None:
     assert f"note: {DEAD}: running without it" in result.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_names_the_task_that_it_lost(partial: Sandbox, tmp_path: Path) -> None:
     partial("up", partial.spec(SPEC))  # starts worker:1 again
     path = tmp_path / "user.py"

@@ -98,6 +98,7 @@ os.execv(sys.executable, [sys.executable, "-m", "tfcluster", *sys.argv[1:]])
 """
 
 
+@pytest.mark.slow
 def test_where_ports_cannot_be_closed_nothing_is_started(sandbox: Sandbox) -> None:
     jobs = "jobs:\n  worker: {tasks: 1}\n"
     closed, opened = (

@@ -93,6 +93,7 @@ def test_the_placements_of_a_scripts_sessions_are_reported(demo: Sandbox) -> Non
     assert any("bear no mark" in note for note in json.loads(output.splitlines()[-1])["notes"])
 
 
+@pytest.mark.slow
 def test_the_logs_show_the_placement_of_all_runs(demo: Sandbox) -> None:
     runs = [demo.json(*_GRAPH, "--log-placement")["run"] for _ in range(2)]
     output = demo("logs", "--placement", "-o", "json").stdout

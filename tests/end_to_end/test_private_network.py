@@ -19,7 +19,7 @@ import pytest
 
 from tests import attack
 from tests.accounts import Account, account
-from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, wait_for
 from tfcluster.processes.netinfo import bind_free_port
 
 # Connects to every task, from wherever it is started.
@@ -174,7 +174,8 @@ def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account
     assert found["tried"] > 100
 
 
-@pytest.mark.parametrize("network", mostly_slow(["private", "open"], fast=["private"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["private", "open"])
 def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_network_is_not_private(
     network: str, stranger: Account, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import Sandbox, wait_for
 
 SPEC = """
 name: wiped
@@ -129,8 +129,9 @@ LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("alive", mostly_slow([True, False], fast=[True]), ids=["agent", "no agent"])
-@pytest.mark.parametrize("damage", mostly_slow(LOCK_DAMAGE, fast=["pipe"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
+@pytest.mark.parametrize("damage", LOCK_DAMAGE)
 def test_commands_work_with_a_damaged_lock_file(sandbox: Sandbox, damage: str, alive: bool) -> None:
     sandbox("up", sandbox.spec(SPEC))
     socket = socket_of(sandbox)

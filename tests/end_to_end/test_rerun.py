@@ -97,6 +97,7 @@ def test_a_program_is_run_again_with_the_same_seed_and_a_file_but_not_with_a_pip
     assert f"{name} read a pipe or its standard input, which is gone" in demo("rerun", name, code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_name_is_as_good_as_an_id_while_it_is_unique(demo: Sandbox) -> None:
     words = ("run", "graph", "1", "--name", "try")
     (name,) = [demo.json(*words)["run"]]

@@ -81,11 +81,15 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     assert (worker["restarts"], worker["last_exit"]["reason"]) == (0, "SIGTERM")
     assert worker["last_exit"]["detail"] == "`tfcluster restart` ended it"
 
-    # One after another, the ps first, each when the one before is ready.
-    told = len(events(sandbox))
+
+@pytest.mark.slow
+def test_a_rolling_restart(sandbox: Sandbox) -> None:
+    """One after another, the ps first, each when the one before is ready."""
+    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
+    before, told = pids(sandbox), len(events(sandbox))
     status = sandbox.json("restart", "--rolling", "--yes")
     assert status["state"] == "running"
-    assert not set(pids(sandbox).values()) & set(second.values())
+    assert not set(pids(sandbox).values()) & set(before.values())
     steps = [
         (task, word)
         for task, word, detail in events(sandbox)[told:]
@@ -94,7 +98,10 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     assert steps == [(task, word) for task in ("ps:0", "worker:0", "worker:1") for word in ("stopping", "ready")]
     assert "pi = 3.1" in sandbox("run", "pi", "--samples", "1e6").stdout
 
-    # At a terminal one is asked.
+
+@pytest.mark.slow
+def test_at_a_terminal_a_restart_asks(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
     before = pids(sandbox)
     for answer, code in (("n", 1), ("y", 0)):
         terminal = pexpect.spawn(
@@ -175,6 +182,7 @@ def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox)
     assert after["last_exit"]["detail"] == "it did not answer, so its agent ended it"
 
 
+@pytest.mark.slow
 def test_an_out_of_memory_kill_is_reported(sandbox: Sandbox) -> None:
     with memory_group() as group:
         up = subprocess.run(

@@ -49,6 +49,7 @@ def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandb
     assert sandbox.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = sandbox.agent()
@@ -179,6 +180,7 @@ def test_too_few_file_descriptors_are_reported_and_down_cleans_up(sandbox: Sandb
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_too_few_file_descriptors_for_the_ports_are_reported(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\n")
     up = subprocess.run(
@@ -232,6 +234,7 @@ def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
     assert task["job"] in ("worker", "trainer")
 
 
+@pytest.mark.slow
 def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     followers = [sandbox.start("logs", "-f"), sandbox.start("events", "-f")]

@@ -61,6 +61,7 @@ def test_runs_of_other_sizes_before_do_not_disturb(demo: Sandbox) -> None:
         assert abs(result["pi"] - 3.14159265) < 5 * result["stderr"], samples
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_count(demo: Sandbox) -> None:
     counts = {demo.json("run", "pi", "--samples", "1e6", "--seed", seed)["result"]["inside"] for seed in "123"}
     assert len(counts) == 3

@@ -75,6 +75,7 @@ def test_a_scripts_traceback_is_shown_once(demo: Sandbox) -> None:
     assert lines[-1] == "ValueError: no data"
 
 
+@pytest.mark.slow
 def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
     script = "import hashlib\nprint(hashlib.sha256(open(__file__, 'rb').read()).hexdigest())\n" + "# x\n" * (5 << 20)
     result = subprocess.run(

@@ -130,6 +130,7 @@ def test_what_a_script_leaves_is_what_python_leaves(demo: Sandbox, tmp_path: Pat
         assert last["error"]["message"] == f"script.py {how}"
 
 
+@pytest.mark.slow
 def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CHECKPOINT)
@@ -193,6 +194,7 @@ def test_a_run_whose_driver_was_stopped_by_a_signal_is_cancelled_with_all_that_i
     wait_for(lambda: not process.is_alive())
 
 
+@pytest.mark.slow
 def test_a_very_long_exception_message_is_truncated(demo: Sandbox, tmp_path: Path) -> None:
     demo.spec("file = open('left.txt', 'w')\nfile.write('x')\nraise ValueError('x' * 20_000_000)\n", "long.py")
     script, output = demo.folder / "long.py", tmp_path / "output"
@@ -269,6 +271,7 @@ def test_two_runs_draw_nothing_alike(demo: Sandbox) -> None:
     assert [name for name in first if first[name] == second[name]] == []
 
 
+@pytest.mark.slow
 def test_a_seed_sets_the_generators_of_python_numpy_and_tensorflow(demo: Sandbox) -> None:
     demo.spec(DRAWN, "drawn.py")
     first, second, other = (drawn(demo, "script", "--seed", seed, "drawn.py") for seed in ("5", "5", "6"))

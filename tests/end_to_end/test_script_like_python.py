@@ -240,7 +240,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("arguments", [(), ("0",), ("5",)])
+@pytest.mark.parametrize("arguments", mostly_slow([(), ("0",), ("5",)], fast=[()]))
 def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> None:
     script = demo.spec(INTERRUPTIBLE, "interruptible.py")
     command = demo.start("run", script, *arguments)
@@ -270,7 +270,10 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("seconds", "goes_on"), [(600.0, False), (0.0, True)], ids=["in a row", "now and then"])
+@pytest.mark.parametrize(
+    ("seconds", "goes_on"),
+    [pytest.param(600.0, False, id="in a row"), pytest.param(0.0, True, id="now and then", marks=pytest.mark.slow)],
+)
 def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
     demo: Sandbox, seconds: float, goes_on: bool
 ) -> None:

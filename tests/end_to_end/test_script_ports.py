@@ -106,6 +106,7 @@ while not os.path.exists("go"):
 """
 
 
+@pytest.mark.slow
 def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: Sandbox) -> None:
     """Where Yama restricts ptrace, only an ancestor can duplicate a socket: the orphan of a script needs one."""
     demo.spec(_DAEMON, "daemon.py")
@@ -142,6 +143,7 @@ def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
     assert demo.json("runs")[-1]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_takes_its_program_along(demo: Sandbox) -> None:
     """Else a port could be waited for, or opened, with no one to restrict it."""
     demo.spec("import time\nprint('on', flush=True)\ntime.sleep(600)\n", "sleeps.py")

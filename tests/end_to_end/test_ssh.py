@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests import listening
-from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import Machine
 
@@ -249,7 +249,8 @@ for number in itertools.count():
 """
 
 
-@pytest.mark.parametrize("part", mostly_slow(["sshd", "link"], fast=["sshd"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["sshd", "link"])
 def test_a_run_and_its_lines_outlive_the_loss_of_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
     script, end = tmp_path / "counts.py", tmp_path / "end"
     script.write_text(_COUNTS)

@@ -81,6 +81,7 @@ def test_a_script_goes_on_while_all_threads_of_its_processes_are_shown(demo: San
     assert f"{run} has ended" in error
 
 
+@pytest.mark.slow
 def test_code_that_holds_pythons_lock_is_shown_too(demo: Sandbox) -> None:
     command, run = start(demo, "hold")
     wait_for(lambda: "hold_the_lock" in functions(demo.json("stack", run)["processes"][0])[0])

@@ -113,5 +113,6 @@ def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool, s
     assert starts_with_a_file_written(machines, "closed", several, tmp_path, starts, 0.1) == 0
 
 
+@pytest.mark.slow
 def test_the_attack_is_real(machines: Network, tmp_path: Path) -> None:
     assert starts_with_a_file_written(machines, "open", True, tmp_path, 3, 30.0) == 3

@@ -39,6 +39,7 @@ def test_states_are_coloured_unless_that_is_refused(demo: Sandbox) -> None:
     assert f"{_GREEN}ready" in demo("status", env={"FORCE_COLOR": "1"}).stdout
 
 
+@pytest.mark.slow
 def test_what_a_search_of_logs_has_found_is_highlighted(demo: Sandbox) -> None:
     line = "Q1 losses: lo\x1b[2Jss \u202eloss\r loss\r"
     with open(f"/proc/{demo.task('ps:0')['pid']}/fd/2", "ab") as log:
@@ -55,6 +56,7 @@ def test_what_a_search_of_logs_has_found_is_highlighted(demo: Sandbox) -> None:
         assert "loss" in shown
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_rate_and_remaining_time(demo: Sandbox) -> None:
     shown = at_a_terminal(demo, "run pi --samples 1e9")
     assert _CURSOR_UP_OR_HIDE.search(shown)

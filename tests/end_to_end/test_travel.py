@@ -113,6 +113,7 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
     assert json.loads(run(wide, project, "train.py").stdout)["files"]["'train.py'"], "a cache may be deleted"
 
 
+@pytest.mark.slow
 def test_git_and_tfclusterignore_say_what_is_code_and_the_script_starts_in_the_matching_folder(
     wide: Over, project: Path
 ) -> None:

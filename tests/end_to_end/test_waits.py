@@ -166,6 +166,7 @@ def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
     assert error["hint"] == hint
 
 
+@pytest.mark.slow
 def test_a_task_that_has_failed(hangs: Sandbox) -> None:
     with failed(hangs, "ps:0"):
         waiting, error = wait_and_end(hangs, STRATEGY)
@@ -181,6 +182,7 @@ def test_a_task_that_backs_off(hangs: Sandbox) -> None:
     assert error["hint"] == "It is started again by itself; `tfcluster logs spare:0` shows why it ended."
 
 
+@pytest.mark.slow
 def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
     command = hangs.start("run", write(hangs, IN_THE_MIDDLE), stdin=-1)
     assert command.stdin is not None
@@ -201,6 +203,7 @@ def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
     assert command.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
     """The script has the addresses of before, and so have the servers."""
     text = SESSION.replace(BEGIN, f"{BEGIN}print('ready', flush=True)\nsys.stdin.readline()\n")
@@ -279,6 +282,7 @@ def test_a_strategy_without_other_workers_is_made(hangs: Sandbox) -> None:
     assert hangs("run", script).stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_of_a_script_that_computes_nothing_is_said(hangs: Sandbox) -> None:
     output = hangs("run", "script", "-o", "json", write(hangs, HEALTHY)).stdout
     kinds = {json.loads(line)["event"] for line in output.splitlines()}

@@ -92,6 +92,7 @@ def tensorflow() -> Any:
     return json.loads(answer.stdout)
 
 
+@pytest.mark.slow
 def test_a_server_def_is_tensorflows(tensorflow: Any) -> None:
     assert tensorflow["differences"] == []
 

@@ -52,7 +52,7 @@ def refused(context: Context, path: Path, **parameters: Any) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("kind", mostly_slow(KINDS, fast=["?", "u1", "i8", "f4", ">f4"]))
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, fast=["?", "i8", ">f4"]))
 def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) -> None:
     values = np.random.default_rng(3).normal(50, 30, 2 * WINDOW + 101).clip(0, 100).astype(kind)
     result = run(local_run(1), save(tmp_path, values))
@@ -114,6 +114,7 @@ def test_slices_have_the_means_of_their_numbers(local_run: LocalRun, tmp_path: P
     ]
 
 
+@pytest.mark.slow
 def test_arrays_of_any_shape(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.random.default_rng(6).normal(size=(101, 211))
     for array in (values, np.asfortranarray(values), values[:, :1], values[0, 0]):
@@ -130,11 +131,13 @@ def test_an_outlier_as_first_number_loses_no_precision(local_run: LocalRun, tmp_
     assert result["variance"] == pytest.approx(math.fsum((values - centre) ** 2) / WINDOW, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_constant_numbers_have_no_variance(local_run: LocalRun, tmp_path: Path) -> None:
     result = run(local_run(2), save(tmp_path, np.full(3 * WINDOW + 1, 0.1)))
     assert (result["mean"], result["variance"]) == (0.1, pytest.approx(0.0, abs=1e-30))
 
 
+@pytest.mark.slow
 def test_non_finite_numbers_are_noted(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.ones(2 * WINDOW + 5)
     values[[WINDOW + 3, 2 * WINDOW + 1]] = np.nan
@@ -218,6 +221,7 @@ def test_file_positions_beyond_31_and_32_bits(
             assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(values))
 
 
+@pytest.mark.slow
 def test_pieces_of_a_window() -> None:
     values = np.random.default_rng(8).normal(size=WINDOW)
     for low, high in ((0, 1), (0, WINDOW), (WINDOW - 1, WINDOW), (5, 6), (17, 4099)):

@@ -178,7 +178,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
     return context, pi.run(context, samples=samples, seed=seed)
 
 
-@pytest.mark.parametrize(("samples", "seed"), [(2 * SHARD + 12_345, 2**40 + 7), (5, 3)])
+@pytest.mark.parametrize(
+    ("samples", "seed"), [pytest.param(2 * SHARD + 12_345, 2**40 + 7, marks=pytest.mark.slow), (5, 3)]
+)
 def test_the_result_equals_that_of_numpy_for_any_number_of_devices(
     monkeypatch: pytest.MonkeyPatch, samples: int, seed: int
 ) -> None:

@@ -150,9 +150,7 @@ def link(code: Path, text: str) -> None:
     code.symlink_to(aside)
 
 
-@pytest.mark.parametrize(
-    "tamper", mostly_slow([append, shadow, shadow_by_link, lose, share, link], fast=[append, shadow_by_link])
-)
+@pytest.mark.parametrize("tamper", mostly_slow([append, shadow, shadow_by_link, lose, share, link], fast=[append]))
 def test_code_that_was_tampered_with_is_not_run(
     hosts: SshHosts, make_transport: TransportFactory, tamper: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -268,6 +266,7 @@ def test_a_noisy_login_shell(hosts: SshHosts, make_transport: TransportFactory) 
     assert report.python == sys.executable
 
 
+@pytest.mark.slow
 def test_setup_runs_once_and_may_make_the_python(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
 ) -> None:

@@ -273,5 +273,6 @@ def test_without_a_private_folder_nothing_is_forwarded(
         make_transport().open(start=True)
 
 
+@pytest.mark.slow
 def test_the_record_is_what_was_written(hosts: SshHosts, make_transport: TransportFactory) -> None:
     assert SshMaster(make_transport().cluster, hosts.host("h0")).read_agent() is None

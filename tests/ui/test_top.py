@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, mostly_slow, wait_for
 from tests.screens import DOWN, END, ENTER, ESCAPE, SUSPEND, TAB, Terminal
 
 # Two hosts and 60 tasks; the arguments change what is there.
@@ -122,6 +122,7 @@ def test_80_columns_show_everything_that_matters(tmp_path: Path) -> None:
         assert top.raw.rindex(_CURSOR_SHOWN) > top.raw.index(_LEFT) - 100
 
 
+@pytest.mark.slow
 def test_sixty_tasks_are_reached_sorted_and_filtered(tmp_path: Path) -> None:
     with open_top(tmp_path) as top:
         top.wait_for(r"^worker:0 ", "q Quit")
@@ -247,7 +248,7 @@ def test_the_end_restores_the_modes_of_the_terminal(tmp_path: Path) -> None:
         assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
 
 
-@pytest.mark.parametrize("words", ["", "sh -c"])
+@pytest.mark.parametrize("words", mostly_slow(["", "sh -c"], fast=[""]))
 def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path, words: str) -> None:
     """Alone, and as a part of a script, which is stopped with it. The prompt clears what the emulator has kept."""
     program = tmp_path / "program.py"
@@ -281,6 +282,7 @@ def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path, wo
         assert (tmp_path / "ended").exists() == bool(words)
 
 
+@pytest.mark.slow
 def test_without_a_shell_ctrl_z_does_nothing_and_who_is_continued_draws_again(tmp_path: Path) -> None:
     with open_top(tmp_path) as top:
         top.wait_for(r"^worker:0 ", "q Quit")
