@@ -14,6 +14,9 @@ import pytest
 from tests.conftest import EXAMPLE, Sandbox, make_sandbox, wait_for
 from tests.stories import ROOT, Function, follow, function_of, name_of, read_stories, read_trace
 
+#: tests/test_architecture.py, which is faster, checks that the functions exist.
+pytestmark = pytest.mark.slow
+
 #: Part of the stories that begin with a command.
 REQUEST = "A request and its reply"
 START = "An agent starts"
@@ -69,25 +72,21 @@ def check(titles: list[str], file: Path, start: int, end: int | None = None) -> 
     assert len(modules) <= story.max_modules, length
 
 
-@pytest.mark.slow
 def test_up(traced: Traced) -> None:
     check([REQUEST, START, UP], traced.file, 0, traced.up)
 
 
-@pytest.mark.slow
 def test_a_task_becomes_ready(traced: Traced) -> None:
     trace = read_trace(traced.file, 0, traced.up)
     assert follow(read_stories()[READY].steps, trace)[1] is None
 
 
-@pytest.mark.slow
 def test_run_pi(traced: Traced) -> None:
     start = traced.file.stat().st_size
     traced.sandbox("run", "pi", "--samples", "1e5")
     check([REQUEST, PI], traced.file, start)
 
 
-@pytest.mark.slow
 def test_a_server_is_killed(traced: Traced) -> None:
     worker = traced.sandbox.task("worker:0")
     start = traced.file.stat().st_size

@@ -97,6 +97,7 @@ def test_a_server_def_is_tensorflows(tensorflow: Any) -> None:
     assert tensorflow["differences"] == []
 
 
+@pytest.mark.slow
 def test_the_devices_of_a_servers_own_answer_are_those_that_tensorflow_finds(tensorflow: Any) -> None:
     devices = tensorflow["devices"]
     assert [device["name"] for device in devices if device["type"] == "CPU"] == [
@@ -106,6 +107,7 @@ def test_the_devices_of_a_servers_own_answer_are_those_that_tensorflow_finds(ten
     assert devices_of(bytes.fromhex(tensorflow["status"])) == devices
 
 
+@pytest.mark.slow
 def test_unused_fields_of_a_device_are_skipped(tensorflow: Any) -> None:
     gpu = bytes.fromhex(tensorflow["gpu"])
     assert len(gpu) < 128  # its length is one byte
@@ -135,6 +137,7 @@ def test_a_request_to_clear_a_container_is_its_name_in_the_first_field() -> None
     assert cleanup_request("pi-1") == b"\x0a\x04pi-1"
 
 
+@pytest.mark.slow
 def test_a_request_for_a_trace_has_tensorflows_options(tensorflow: Any) -> None:
     # The service itself has no Python class. What servers make of it is tested in end_to_end/test_profile.py.
     options = bytes.fromhex(tensorflow["options"])
