@@ -1,11 +1,21 @@
-"""A process that has few descriptors left."""
+"""The descriptors of processes: what they hold, and a process that has few left."""
 
 from __future__ import annotations
 
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def held_by(pid: int) -> list[str]:
+    """Return what the descriptors of a process are open for, as /proc/PID/fd shows it: paths, `socket:[INODE]`."""
+    held = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            held.append(os.readlink(descriptor))
+    return held
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, running
+from tests.descriptors import held_by
 from tests.other_host import OtherHost, another_host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.protocol.serialization import to_json
@@ -66,14 +66,7 @@ def test_the_agent_listens_on_no_port(demo: Sandbox) -> None:
 
 def listening_ports(pid: int) -> set[int]:
     """The TCP ports that a process listens on."""
-    inodes = set()
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = os.readlink(fd)
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+    inodes = {held[8:-1] for held in held_by(pid) if held.startswith("socket:[")}
     ports = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

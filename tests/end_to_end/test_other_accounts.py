@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, wait_for
+from tests.descriptors import held_by
 from tfcluster.agent.ports import _lock_path
 
 SPEC = "name: other\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -90,7 +91,7 @@ def test_no_name_is_in_sight_of_other_accounts(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     lines = [line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()]
     abstract = {f"socket:[{line[6]}]": line[7] for line in lines if line[-1].startswith("@")}
-    held = {os.readlink(link) for pid in sandbox.processes() for link in Path(f"/proc/{pid}/fd").iterdir()}
+    held = {held for pid in sandbox.processes() for held in held_by(pid)}
     assert [name for number, name in abstract.items() if number in held] == []
     ports = {int(task["address"].rpartition(":")[2]) for task in sandbox.status()["tasks"]}
     for port in ports:

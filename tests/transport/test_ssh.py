@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_for
+from tests.descriptors import held_by
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
@@ -126,10 +127,9 @@ def test_an_agent_is_started_on_the_host_and_answers(hosts: SshHosts, make_trans
 def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport(env={"WORD": "of the host"})
     channel = transport.open(start=True)
-    process = Path(f"/proc/{agent_pid(transport, hosts)}")
-    held = [os.readlink(fd) for fd in (process / "fd").iterdir()]
-    assert any(path.startswith(f"{hosts.home('h0')}/cache/tfcluster/code/") for path in held)
-    assert b"\0WORD=of the host\0" in (process / "environ").read_bytes()
+    pid = agent_pid(transport, hosts)
+    assert any(path.startswith(f"{hosts.home('h0')}/cache/tfcluster/code/") for path in held_by(pid))
+    assert b"\0WORD=of the host\0" in Path(f"/proc/{pid}/environ").read_bytes()
     assert "of the host" not in str(hosts.processes())  # other users see command lines
     channel.close()
     assert channel.wait_for_end(30)
