@@ -214,7 +214,7 @@ def test_a_cancel_is_asked_for_again(demo: Sandbox, served: Served, browser: Bro
     wait_for(lambda: f"tfcluster cancel {training} -c demo" in browser.text("dialog"))
     browser.click("dialog button:not(.danger)")
     wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
-    assert demo.json("runs", training)["state"] == "running"
+    wait_for(lambda: demo.json("runs", training)["state"] == "running")  # it was queued, or runs on
     browser.click(cancel)
     browser.click("#confirm")
     wait_for(lambda: "cancelled" in browser.text(f"[data-run='{training}'] .state"))
