@@ -25,7 +25,7 @@ demo: .venv/installed
 	$(BIN)/tfcluster run pi --samples 1e7 --gpus 4 && $(BIN)/tfcluster status; \
 	code=$$?; $(BIN)/tfcluster down && exit $$code
 
-# About a minute: what to run before every commit.
+# A minute or one and a half: what to run before every commit.
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not integration and not slow"
 
