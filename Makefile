@@ -33,7 +33,7 @@ check: lint
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) -m "not slow"
 
-# Faults at random, faults at every step, many repetitions, many hosts.
+# Faults at random, faults at every step, many repetitions, many hosts, and variants of what `make test` covers.
 test-slow: .venv/installed
 	$(PYTEST) $(PARALLEL) -m slow
 

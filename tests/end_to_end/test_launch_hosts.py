@@ -13,9 +13,6 @@ import pytest
 from tests.conftest import wait_for
 from tests.end_to_end.test_ssh import Over, dial, over
 
-#: test_launch.py, on one host, is faster.
-pytestmark = pytest.mark.slow
-
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 3, hosts: [alpha, beta]}\n"
 ACT = """
@@ -88,6 +85,7 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
     wait_for(lambda: not programs(lab))
 
 
+@pytest.mark.slow
 def test_a_collective_over_both_hosts(lab: Over) -> None:
     result = lab("launch", "reduce.py", cwd=lab.folder / "code")
     assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [
@@ -95,6 +93,7 @@ def test_a_collective_over_both_hosts(lab: Over) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
     path = "os.path.join(os.environ['TFCLUSTER_OUTPUT'], os.environ['TFCLUSTER_TASK'])"
     (lab.folder / "code" / "writes.py").write_text(f"import os\nopen({path}, 'w').write('x')\n")
@@ -107,6 +106,7 @@ def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
     assert (again["program"], again["state"]) == ("script", "succeeded")
 
 
+@pytest.mark.slow
 def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
     result = launch(lab, "act.py", "worker:1=5", code=5)[-1]
     assert result["result"].pop("metrics")["worker:1"] == {"rank": 1}
@@ -115,12 +115,14 @@ def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
     wait_for(lambda: not programs(lab))
 
 
+@pytest.mark.slow
 def test_all_hosts_start_again(lab: Over) -> None:
     result = launch(lab, "--max-restarts", "1", "act.py", "worker:1=kill", "first=0", code=0)[-1]
     metrics = {f"worker:{rank}": {"rank": rank} for rank in range(3)}
     assert result["result"] == {"exit_code": 0, "restarts": 1, "metrics": metrics}
 
 
+@pytest.mark.slow
 def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     run = lab("launch", "--detach", "act.py", cwd=lab.folder / "code").stdout.strip()
     wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
@@ -157,11 +159,13 @@ def lose_a_host(lab: Over, cluster: str) -> None:
     wait_for(lambda: not programs(lab))
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
     lose_a_host(lab, "wide")
     lab.wait_until("running")
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: shut\nnetwork: private")
     lab("up", lab.spec(text, "shut.yaml"))
@@ -171,6 +175,7 @@ def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) 
         lab("down", "-c", "shut")
 
 
+@pytest.mark.slow
 def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: brief")
     spec = lab.spec(text, "brief.yaml")
@@ -180,6 +185,7 @@ def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     assert not [line for line in lab.network.processes().values() if "brief" in line]
 
 
+@pytest.mark.slow
 def test_an_interrupt_reaches_all_hosts(lab: Over) -> None:
     command = lab.start("launch", lab.folder / "code" / "act.py")
     wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)

@@ -43,7 +43,7 @@ def says(sandbox: Over, host: str, text: str) -> int:
 
 
 def reported(sandbox: Over, host: str) -> list[str]:
-    """Return what the agent of a host has told and takes for true still."""
+    """Return what the agent of a host has reported and not discarded since."""
     [path] = sandbox.network.folder.glob(f"{host}/state/tfcluster/*/*/notices.json")
     return list(json.loads(path.read_text())["reported"])
 
