@@ -1,4 +1,4 @@
-"""Every module is used, has short functions, and imports in no circle; test_layers.py has the rules between packages."""
+"""Every module is used, has short functions, and is in no circle of imports; test_layers.py has the rules."""
 
 from __future__ import annotations
 
