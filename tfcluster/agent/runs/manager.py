@@ -120,6 +120,12 @@ class RunManager:
             run.exit_cause = "its agent died before the driver had started"
             self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
 
+    def view(self) -> None:
+        """Show the active runs of another agent as their records describe them."""
+        for record in self.store.read_all():
+            if record.state in ACTIVE_RUN_STATES:
+                self.runs[record.run] = Run.adopt(record, self.store.folder(record.run))
+
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""
         if run_id in self.runs:
