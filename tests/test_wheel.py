@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox, make_sandbox
+from tests.screens import Terminal
 from tfcluster.version import __version__
 
 COMPLETIONS = {
@@ -135,6 +136,15 @@ def test_the_same_wheel_can_be_built_from_the_source(release: Path, wheel: Path,
         assert {each.filename: each.CRC for each in first.filelist} == {
             each.filename: each.CRC for each in second.filelist
         }
+
+
+def test_top_starts_without_extras(installed: Sandbox) -> None:
+    installed("up", installed.spec("name: small\njobs: {worker: {tasks: 1}}\n", "small.yaml"))
+    with Terminal([*installed.command, "top", "-c", "small"], installed.environment, installed.folder) as top:
+        top.wait_for("^ small  running  1 of 1 task ready", "q Quit")
+        top.send("q")
+        assert top.wait_for_end() == 0
+    installed("down", "-c", "small")
 
 
 @pytest.mark.slow
