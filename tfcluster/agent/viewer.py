@@ -25,7 +25,7 @@ from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
 from tfcluster.protocol.api.outputs import OutputsRequest, ReadOutputsRequest
 from tfcluster.protocol.api.runs import RunsRequest
 from tfcluster.protocol.codec import OWN_GREETING
-from tfcluster.runtime_dir import agent_socket, secrets_path
+from tfcluster.runtime_dir import agent_pid, agent_socket, secrets_path
 
 # The requests that the files of a cluster answer.
 _ANSWERED = (
@@ -49,6 +49,7 @@ async def view(cluster: str, host: str, state_dir: StateDir, release: str, repor
     """
     set_process_title(f"tfcluster: {cluster} viewer on {host}")
     context = AgentContext(cluster, host, state_dir, secrets_path(agent_socket(cluster, host)))
+    context.pid = agent_pid(cluster, host) or context.pid
     if (record := state_dir.journal.read(host)) is not None:
         context.supervisor.view(record)
         context.runs.view()
