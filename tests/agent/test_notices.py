@@ -57,12 +57,16 @@ def test_only_kinds_that_the_spec_names_are_queued_and_the_command_of_a_run(tmp_
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"queue": [{}], "reported": []}', b"[]", b'{"queue": 3, "reported": []}']
+    "content",
+    [b"", b"{", b'{"queue": [{}], "reported": []}', b"[]", b'{"queue": 3, "reported": []}', b'{"format": 99}'],
 )
-def test_a_damaged_queue_is_empty(tmp_path: Path, content: bytes) -> None:
+def test_a_queue_that_cannot_be_read_is_empty_and_kept(tmp_path: Path, content: bytes) -> None:
     async def load() -> None:
         (tmp_path / "queue").write_bytes(content)
-        assert queued(notifier(tmp_path / "queue", "true")) == []
+        notices = notifier(tmp_path / "queue", "true")
+        assert queued(notices) == []
+        notices.add(NOTICES[0])
+        assert (tmp_path / "queue.unreadable").read_bytes() == content
 
     asyncio.run(load())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.agent.test_journal import damage_by_pipe
+from tests.agent.test_journal import damage_by_pipe, make_newer
 from tfcluster import settings
 from tfcluster.agent.runs.cleanup import remove_old_runs
 from tfcluster.agent.runs.store import RunRecord, RunStore
@@ -51,13 +51,15 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "pi-0000"}', '{"stopping": 5}'])
-def test_an_invalid_record_is_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_record_is_seen_as_unreadable(tmp_path: Path, text: str) -> None:
     records = RunStore(tmp_path)
     records.make_folder("pi-0000")
     assert records.read("pi-0000") is None
     (tmp_path / "pi-0000" / "record.json").write_text(text)
-    assert records.read("pi-0000") is None
-    assert records.read_all() == []
+    (record,) = records.read_all()
+    assert (record.run, record.state) == ("pi-0000", RunState.UNREADABLE)
+    assert record.error is not None
+    assert f"{tmp_path}/pi-0000/record.json: damaged" in record.error["message"]
 
 
 def write_deep(path: Path) -> None:
@@ -92,7 +94,34 @@ def test_a_damaged_record_does_not_hide_the_others(tmp_path: Path, damage: Calla
     other = replace(RECORD, run="pi-0002")
     keep(records, RECORD, other)
     damage(tmp_path / "pi-0000" / "record.json")
-    assert records.read_all() == [other]
+    damaged, readable = sorted(records.read_all(), key=lambda record: record.run)
+    assert (damaged.run, damaged.state, readable) == ("pi-0000", RunState.UNREADABLE, other)
+
+
+@pytest.mark.parametrize("spoil", [write_deep, damage_by_pipe, make_newer])
+def test_a_record_that_cannot_be_read_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(settings, "RUNS_KEPT", 1)
+    records = RunStore(tmp_path)
+    for number in range(4):
+        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED))
+        os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
+    spoil(tmp_path / "pi-0" / "record.json")
+    os.utime(tmp_path / "pi-0" / "record.json", (0, 0))
+    records.remove_old([])
+    records.remove_old([])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pi-0", "pi-3"]
+
+
+def test_a_record_of_a_newer_version_says_so(tmp_path: Path) -> None:
+    records = RunStore(tmp_path)
+    keep(records, RECORD)
+    make_newer(tmp_path / "pi-0000" / "record.json")
+    record = records.read("pi-0000")
+    assert record is not None
+    assert record.error is not None
+    assert "written by tfcluster 9.9.9, which is newer" in record.error["message"]
 
 
 def test_a_folder_is_not_reused(tmp_path: Path) -> None:

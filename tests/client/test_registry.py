@@ -72,6 +72,17 @@ def test_a_damaged_entry_is_an_error_with_its_path(text: str) -> None:
     assert str(cluster_registry_path("far")) in caught.value.message
 
 
+@pytest.mark.parametrize("text", ["{", '{"format": 99, "tfcluster": "9.9.9"}'])
+def test_an_entry_that_cannot_be_read_is_neither_replaced_nor_removed(text: str) -> None:
+    cluster_registry_path("far").parent.mkdir(parents=True)
+    cluster_registry_path("far").write_text(text)
+    for cluster in (Cluster("far", (ALPHA,), "alpha"), Cluster("far"), None):
+        with pytest.raises(ClusterError) as caught:
+            unregister("far") if cluster is None else register(cluster)
+        assert ("written by tfcluster 9.9.9, which is newer" in caught.value.message) == ("format" in text)
+        assert cluster_registry_path("far").read_text() == text
+
+
 def test_the_spec_that_a_cluster_was_started_from_is_recorded_until_it_is_removed() -> None:
     assert recorded_spec("near") is None
     record_spec("near", "/a/cluster.yaml")

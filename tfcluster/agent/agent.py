@@ -140,11 +140,11 @@ class Agent:
         context.prober.stop()
         context.runs.stop()
         context.ports.release_except(())
-        context.forwarder.stop()
         context.network.leave()
         if unreadable is not None and not unreadable.is_down:
-            context.state_dir.unlock()  # the journal may record processes: it stays for `tfcluster down`
+            context.state_dir.unlock()  # the journal may record processes: it and all files next to it stay
             return
+        context.forwarder.stop()
         context.log_collector.stop()
         with contextlib.suppress(OSError):  # without the cluster the file has no use
             context.secrets.delete()

@@ -28,8 +28,9 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.daemonize import detach, outlive_parent
-from tfcluster.processes.forwarder.forwarder import forward, loaded_path
-from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.processes.forwarder.forwarder import FORMAT, forward, loaded_path
+from tfcluster.protocol.serialization import to_json
+from tfcluster.protocol.stored import from_stored, to_stored
 from tfcluster.runtime_dir import certificate_path
 
 _logger = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class ForwarderSupervisor:
     def adopt(self) -> None:
         """Adopt the forwarder of an earlier agent; start another one if it has died."""
         try:
-            config = decode(Forwarding, json.loads(self._folder.forwarding.read_bytes()))
+            config = from_stored(Forwarding, json.loads(self._folder.forwarding.read_bytes()), FORMAT)
             certificate = Certificate.from_pem(config.certificate.read_text(), config.until)
         except (OSError, ValueError):  # there is no forwarder; or the machine was started again, without secrets
             return
@@ -173,7 +174,7 @@ class ForwarderSupervisor:
         with contextlib.suppress(OSError):  # no descriptor is left
             self.ports.lock(config.own.port)
         with contextlib.suppress(OSError, ValueError):
-            self._process = decode(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()))
+            self._process = from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()), FORMAT)
             self._pidfd = subprocesses.watch_exit(self._process, lambda status: self._on_exit())
         if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
             with contextlib.suppress(OSError):  # the periodic check tries again
@@ -212,6 +213,7 @@ class ForwarderSupervisor:
     def _write_files(self, config: Forwarding, certificate: Certificate) -> None:
         for path, text in (
             (config.certificate, certificate.to_pem()),
+            # Without its format, which is 1: a forwarder of tfcluster 0.1.0 that still runs accepts no other fields.
             (self._folder.forwarding, json.dumps(to_json(config))),
         ):
             self._write(path, text)
@@ -254,7 +256,7 @@ class ForwarderSupervisor:
             return
         self._child, self._process, self._pidfd = child, child.process, child.pidfd
         try:
-            self._write(self._folder.forwarder_process, json.dumps(to_json(child.process)))
+            self._write(self._folder.forwarder_process, json.dumps(to_stored(child.process, FORMAT)))
         except OSError as error:
             _logger.warning("%s: the forwarder cannot be recorded: %s", error.filename, error.strerror)
             child.kill()

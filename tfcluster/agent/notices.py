@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
@@ -23,8 +23,12 @@ from tfcluster.core.notices import Notice
 from tfcluster.core.topology import ClusterTopology, Notify
 from tfcluster.processes.notice_sender import post, run_command
 from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.stored import check_format, to_stored
 
 _logger = logging.getLogger(__name__)
+# The format of the queue, see `protocol.stored`.
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,19 @@ class Notifier:
 
     def load(self) -> None:
         """Take over the queue of an earlier agent."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        try:
             state = json.loads(self._path.read_bytes())
-            queue = [_Delivery(**each) for each in state["queue"] if {"id", "text"} <= each["notice"].keys()]
-            self._state = _State(queue, set(state["reported"]))
+            check_format(state, _FORMAT)
+            queue = decode(list[_Delivery], state["queue"], lenient=True)
+            reported = set(decode(list[str], state["reported"]))
+            self._state = _State([each for each in queue if {"id", "text"} <= each.notice.keys()], reported)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            aside = self._path.with_suffix(".unreadable")
+            _logger.error("%s: notices that cannot be read are kept in %s: %s", self._path, aside.name, error)
+            with contextlib.suppress(OSError):
+                self._files.replace(self._path, aside)
 
     def add(self, notice: Notice, *, command: str | None = None) -> None:
         """Queue a notice for the targets of the spec, if they want notices of its kind, and for a command.
@@ -218,7 +231,7 @@ class Notifier:
     def _save(self) -> None:
         """Write the file; without it, notices are delivered as long as this agent lives."""
         self._changed.set()
-        state = {"queue": [asdict(each) for each in self._state.queue], "reported": sorted(self._state.reported)}
+        state = to_stored(self._state, _FORMAT)
         new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(OSError):
             self._files.write(new, json.dumps(state).encode(), durable=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize
@@ -133,7 +134,12 @@ class UnreadableCluster:
         """Stop every process that has the cluster's mark, and remove the journal.
 
         This continues if the command that requested it dies. The reply has a warning.
+
+        Raises:
+            JournalError: A newer version of tfcluster has written the journal.
         """
+        if isinstance(self._problem, JournalError) and self._problem.is_newer:
+            raise self._problem
         if self._stopping is None:
             self._context.is_killing_unrecorded = True  # also if the command disconnects
             self._stopping = asyncio.ensure_future(self._stop(request.grace))

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,10 @@ from tfcluster.transport.local import LocalTransport
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host
     from tfcluster.core.topology import ClusterTopology
+
+
+# The format of the registry's entries, see `protocol.stored`.
+_FORMAT = 1
 
 
 class Cluster:
@@ -115,15 +118,17 @@ def read_registry(name: str) -> Cluster | None:
     path = cluster_registry_path(name)
     if not path.exists():
         return None
-    from tfcluster.core.hosts import Host
-    from tfcluster.protocol.serialization import decode
+    from tfcluster.core.hosts import RegistryEntry
+    from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, from_stored
 
     try:
-        entry = json.loads(path.read_text())
-        return Cluster(name, decode(tuple[Host, ...], entry["hosts"]), entry["head"])
+        entry = from_stored(RegistryEntry, json.loads(path.read_text()), _FORMAT)
+        return Cluster(name, entry.hosts, entry.head)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except NewerFormatError as error:
+        raise ClusterError(f"{path} was {error}", hint=NEWER_HINT) from error
+    except (OSError, ValueError, RecursionError) as error:
         raise ClusterError(
             f"{path}: cannot read the hosts of cluster {name!r}: {error}",
             hint="If you have its spec, remove the file: `up` and `down` in the folder of the spec write it again.",
@@ -149,13 +154,19 @@ def register(cluster: Cluster) -> None:
     The entry is readable by this user only: it contains the environment variables of the agents, which may be private.
 
     Raises:
-        ClusterError: The entry cannot be written; without it no later command would find the cluster.
+        ClusterError: The entry cannot be written; without it no later command would find the cluster. Or there is one
+            that cannot be read, and must not be lost.
     """
+    read_registry(cluster.name)
+    path = cluster_registry_path(cluster.name)
     if cluster.is_local:
-        _remove(cluster_registry_path(cluster.name))
+        _remove(path)
         return
-    entry = {"head": cluster.head, "hosts": [asdict(host) for host in cluster.hosts.values()]}
-    _write(cluster_registry_path(cluster.name), json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
+    from tfcluster.core.hosts import RegistryEntry
+    from tfcluster.protocol.stored import to_stored
+
+    entry = to_stored(RegistryEntry(cluster.head, tuple(cluster.hosts.values())), _FORMAT)
+    _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 
 
 def record_spec(cluster: str, source: str) -> None:
@@ -181,7 +192,12 @@ def recorded_spec(cluster: str) -> str | None:
 
 
 def unregister(name: str) -> None:
-    """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine."""
+    """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine.
+
+    Raises:
+        ClusterError: Its entry cannot be read, and must not be lost.
+    """
+    read_registry(name)
     _remove(cluster_registry_path(name))
     _remove(spec_record_path(name))
     _remove(authority_path(name))

@@ -62,6 +62,14 @@ THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)
 
 
 @dataclass(frozen=True)
+class RegistryEntry:
+    """The registry's entry of a cluster; see `client.cluster`."""
+
+    head: str  # the host of the head task
+    hosts: tuple[Host, ...]
+
+
+@dataclass(frozen=True)
 class OtherAccounts:
     """The login accounts of a host other than the one of the cluster; they can connect to ports on its loopback device.
 

@@ -33,6 +33,7 @@ class RunState(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    UNREADABLE = "unreadable"  # its record is damaged, or a newer version of tfcluster has written it
 
 
 #: States of a run that has not finished.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -82,11 +82,11 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.init)
 
 
-def decode(kind: type[T], value: Any, place: str = "") -> T:
+def decode(kind: type[T], value: Any, place: str = "", *, lenient: bool = False) -> T:
     """Decode a JSON value, as `json.loads` returned it, into a value of a type.
 
-    Every field of a dataclass must be present, including fields that have a default value, and unknown fields are
-    errors, because the same code has written the data.
+    On the wire every field of a dataclass must be present, including fields that have a default value, and unknown
+    fields are errors, because both sides speak the same version of the protocol.
 
     Args:
         kind: A dataclass, ClusterError, an Enum, Path, str, int, float, bool, or None; a union of such types,
@@ -94,11 +94,13 @@ def decode(kind: type[T], value: Any, place: str = "") -> T:
             accepts every value unchanged.
         value: The JSON value.
         place: The path of the value, for error messages.
+        lenient: Give missing fields their default values, and ignore unknown ones, at every level: another version of
+            tfcluster may have written the data; see `protocol.stored`.
 
     Raises:
         DecodeError: The value does not match the type.
     """
-    decoded: T = _decoder(cast(Any, kind))(value, place)
+    decoded: T = _decoder(cast(Any, kind), lenient)(value, place)
     return decoded
 
 
@@ -106,7 +108,7 @@ _Decoder = Callable[[Any, str], Any]
 
 
 @cache
-def _decoder(kind: Any) -> _Decoder:
+def _decoder(kind: Any, lenient: bool) -> _Decoder:
     if kind in _PLAIN:
         return _plain(kind)
     if kind in (None, NoneType):
@@ -115,17 +117,17 @@ def _decoder(kind: Any) -> _Decoder:
         return lambda value, place: value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return _union(tuple(map(_decoder, arguments)))
+        return _union(tuple(_decoder(each, lenient) for each in arguments))
     if origin is list:
-        return _list(_decoder(arguments[0]), list)
+        return _list(_decoder(arguments[0], lenient), list)
     if origin is Collection or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
-        return _list(_decoder(arguments[0]), tuple)
+        return _list(_decoder(arguments[0], lenient), tuple)
     if origin is tuple:
-        return _tuple(tuple(map(_decoder, arguments)))
+        return _tuple(tuple(_decoder(each, lenient) for each in arguments))
     if origin in (dict, Mapping) and arguments[0] is str:
-        return _dict(_decoder(arguments[1]))
+        return _dict(_decoder(arguments[1], lenient))
     if is_dataclass(kind):
-        return _dataclass(kind)
+        return _dataclass(kind, lenient)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
     if kind is Path:
@@ -238,18 +240,21 @@ def _error(value: Any, place: str) -> ClusterError:
         raise _mismatch(_inside(place, "exit_code"), "an exit code", error.exit_code) from None
 
 
-def _dataclass(kind: Any) -> _Decoder:
+def _dataclass(kind: Any, lenient: bool) -> _Decoder:
     hints = get_type_hints(kind)
-    members = {each.name: _decoder(hints[each.name]) for each in fields(kind) if each.init}
+    members = {each.name: _decoder(hints[each.name], lenient) for each in fields(kind) if each.init}
+    optional = {each.name for each in fields(kind) if not (each.default is each.default_factory is MISSING)}
+    required = members.keys() - optional if lenient else members.keys()
 
     def decode_dataclass(value: Any, place: str) -> Any:
         if not isinstance(value, dict):
             raise _mismatch(place, "an object", value)
-        for name in members.keys() - value.keys():
+        for name in required - value.keys():
             raise DecodeError(_inside(place, name), "missing")
-        for name in value.keys() - members.keys():
+        for name in value.keys() - members.keys() if not lenient else ():
             raise DecodeError(_inside(place, name), f"unknown; expected {', '.join(members)}")
-        return kind(**{name: member(value[name], _inside(place, name)) for name, member in members.items()})
+        present = {name: member for name, member in members.items() if name in value}
+        return kind(**{name: member(value[name], _inside(place, name)) for name, member in present.items()})
 
     return decode_dataclass
 

@@ -22,6 +22,7 @@ _STYLES = {
     "problem": "red",
     "note": "yellow",
     "failed": "bold red",
+    "unreadable": "red",
     "stopped": "dim",
     "cancelled": "dim",
     "start": "green",

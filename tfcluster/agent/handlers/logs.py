@@ -31,6 +31,7 @@ from tfcluster.protocol.api.logs import (
     LogPositions,
     LogsRequest,
 )
+from tfcluster.protocol.serialization import decode
 
 Streams = dict[str, LogReader]
 E = TypeVar("E")
@@ -256,4 +257,4 @@ def _log_event(task: str, line: Line) -> LogEvent:
 
 
 def _event_event(log: str, line: Line) -> EventEvent:
-    return EventEvent(log, line.next_offset, ClusterEvent(**json.loads(line.text)))
+    return EventEvent(log, line.next_offset, decode(ClusterEvent, json.loads(line.text), lenient=True))

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,12 @@ from tfcluster.core.runs import RunOrigin, check_name, find_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.run_spec import FILES, RunSpec
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.codec import VERSION
+from tfcluster.protocol.stored import NewerFormatError, from_stored, to_stored
 
 _FILE = "record.json"
+# The format of the records, see `protocol.stored`: 2 has the version of the protocol.
+_FORMAT = 2
 
 _logger = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class RunRecord:
         origin: What the run was started from; None if that is not known.
         start_timeout: Seconds after which the run is stopped if its script waits for its tasks; None for no limit.
         notify: The command that is run when the run has ended; None for none.
+        protocol: The version of the protocol of the agent that submitted the run; 0 for that of tfcluster 0.1.0.
     """
 
     run: str
@@ -75,6 +79,7 @@ class RunRecord:
     origin: RunOrigin | None = None
     start_timeout: float | None = None
     notify: str | None = None
+    protocol: int = 0
 
     @classmethod
     def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
@@ -101,7 +106,15 @@ class RunRecord:
             origin=spec.origin,
             start_timeout=spec.start_timeout,
             notify=spec.notify,
+            protocol=VERSION,
         )
+
+    @classmethod
+    def unreadable(cls, run: str, started: float, problem: str) -> RunRecord:
+        """Return what stands for a record that cannot be read, so that users see it; it is never written."""
+        error = ClusterError(problem).to_json()
+        parts: tuple[list[str], list[str]] = ([], [])
+        return cls(run, "", ProgramTraits(), {}, *parts, started, None, True, RunState.UNREADABLE, error=error)
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of the record that `runs` shows."""
@@ -172,7 +185,7 @@ class RunStore:
         """
         path = self.folder(record.run) / _FILE
         temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(record)))
+        temporary.write_text(json.dumps(to_stored(record, _FORMAT)))
         os.replace(temporary, path)
 
     def try_write(self, record: RunRecord) -> None:
@@ -184,12 +197,18 @@ class RunStore:
             _logger.error("%s: cannot write the run's record: %s", folder, error.strerror)
 
     def read(self, run: str) -> RunRecord | None:
-        """Return the record of a run, or None if it is missing or cannot be parsed."""
+        """Return the record of a run, `RunRecord.unreadable` if it cannot be read, or None if there is none."""
+        path = self.folder(run) / _FILE
         try:
-            record = decode(RunRecord, json.loads(read_file(self.folder(run) / _FILE, settings.STATE_FILE_MAX_BYTES)))
-            return record if record.run == run else None
-        except (OSError, ValueError, RecursionError):
+            record = from_stored(RunRecord, json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES)), _FORMAT)
+            problem = "" if record.run == run else f"the record of {record.run}"
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except NewerFormatError as error:
+            problem = str(error)
+        except (OSError, ValueError, RecursionError) as error:
+            problem = f"damaged: {error}"
+        return RunRecord.unreadable(run, self._age(run), f"{path}: {problem}") if problem else record
 
     def read_all(self) -> list[RunRecord]:
         """Return the records of all runs, sorted by the time of submission."""
@@ -224,7 +243,7 @@ class RunStore:
         ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in active}
         for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:
             record = self.read(name)
-            if record is None or record.state not in ACTIVE_RUN_STATES:
+            if record is None or record.state not in {*ACTIVE_RUN_STATES, RunState.UNREADABLE}:
                 shutil.rmtree(self.folder(name), ignore_errors=True)
 
     def _names(self) -> list[str]:

@@ -13,21 +13,29 @@ from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_fi
 from tfcluster.agent.state.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
+from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError
 
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 class JournalError(ClusterError):
-    """The journal is damaged.
+    """The journal cannot be read.
 
     Args:
         path: The journal.
         cause: The error that was raised while the journal was read.
+
+    Attributes:
+        is_newer: Whether a newer version of tfcluster has written the journal; otherwise it is damaged.
     """
 
     def __init__(self, path: Path, cause: BaseException) -> None:
+        self.is_newer = isinstance(cause, NewerFormatError)
         self.cause = _describe_error(cause)
+        if self.is_newer:
+            super().__init__(f"{path} was {self.cause}", hint=NEWER_HINT)
+            return
         super().__init__(
             f"{path} is damaged: {self.cause}",
             hint="`tfcluster down` stops all processes of the cluster and removes the file; then `tfcluster up` starts "
@@ -167,7 +175,8 @@ class Journal:
             The record; None if the file does not exist.
 
         Raises:
-            JournalError: Both the file and the copy are damaged. They are left unchanged.
+            JournalError: Both the file and the copy are damaged, or a newer version of tfcluster has written one of
+                them. They are left unchanged.
         """
         copy = None
         with suppress(OSError, ValueError):
@@ -180,10 +189,13 @@ class Journal:
         except FileNotFoundError:
             return None  # ignore the copy: `remove` removes the file last when a cluster goes down
         except _UNREADABLE as error:
-            with suppress(*_UNREADABLE):
-                if copy is not None:
+            cause: BaseException = error
+            if copy is not None and not isinstance(error, NewerFormatError):  # then the copy can be an older one
+                try:
                     return parse(copy, host)
-            raise JournalError(self.path, error) from error
+                except _UNREADABLE as other:
+                    cause = other if isinstance(other, NewerFormatError) else error
+            raise JournalError(self.path, cause) from cause
 
     def remove(self) -> None:
         """Remove the journal after the cluster has gone down.

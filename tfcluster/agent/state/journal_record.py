@@ -17,7 +17,10 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.stored import from_stored, to_stored
 
+# The format of the journal, see `protocol.stored`: 2 has the version of the protocol.
+_FORMAT = 2
 # Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
 _MAX_PID = 2**22
 _MAX_TICKS = 2**63 - 1
@@ -66,6 +69,7 @@ class Record:
         secrets: The file that holds the secret values.
         next: The topology that replaces this one as soon as the tasks that it removes or changes have stopped.
         network: The private network of the processes; None if they are in the machine's.
+        protocol: The version of the protocol of the agent that wrote the record; 0 for that of tfcluster 0.1.0.
     """
 
     topology: ClusterTopology
@@ -73,22 +77,7 @@ class Record:
     secrets: Path
     next: ClusterTopology | None = None
     network: PrivateNetwork | None = None
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """The first line of the file; see Record for the other fields.
-
-    Attributes:
-        boot: The boot id of the machine when the snapshot was written.
-    """
-
-    boot: str
-    topology: ClusterTopology
-    tasks: dict[str, TaskRecord]
-    secrets: Path
-    next: ClusterTopology | None
-    network: PrivateNetwork | None = None
+    protocol: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,8 +103,7 @@ def encode_snapshot(record: Record) -> bytes:
     Args:
         record: The content of the journal.
     """
-    snapshot = _Snapshot(boot_id(), record.topology, record.tasks, record.secrets, record.next, record.network)
-    return _line({**asdict(snapshot), "secrets": str(record.secrets)})
+    return _line({**to_stored(record, _FORMAT), "boot": boot_id()})
 
 
 def encode_changes(tasks: Mapping[str, TaskRecord]) -> bytes:
@@ -138,24 +126,25 @@ def parse(data: bytes, host: str | None) -> Record:
         The record.
 
     Raises:
+        NewerFormatError: A newer version of tfcluster has written it.
         ValueError: The content is not a valid record.
         RecursionError: Lists or objects are nested too deeply.
     """
     first, _, rest = data.partition(b"\n")
-    snapshot = decode(_Snapshot, json.loads(first))
-    tasks = {**snapshot.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
-    _check(snapshot.topology, tasks, snapshot.secrets, host)
-    network = snapshot.network
-    if network is not None and not _is_possible(network.holder):
+    document = json.loads(first)
+    record = from_stored(Record, document, _FORMAT)
+    tasks = {**record.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
+    _check(record.topology, tasks, record.secrets, host)
+    if record.network is not None and not _is_possible(record.network.holder):
         raise ValueError("network.holder: there can be no such process")
-    if snapshot.boot != boot_id():
+    if decode(str, document.get("boot"), "boot") != boot_id():
         tasks = {name: _after_boot(task) for name, task in tasks.items()}
-    return Record(snapshot.topology, tasks, snapshot.secrets, snapshot.next, network)
+    return replace(record, tasks=tasks)
 
 
 def _changed_tasks(lines: Iterable[bytes]) -> Iterator[tuple[str, TaskRecord]]:
     for number, line in enumerate(lines, 2):
-        change = decode(_Change, json.loads(line), f"line {number}")
+        change = decode(_Change, json.loads(line), f"line {number}", lenient=True)
         yield change.task, change.record
 
 

@@ -26,6 +26,7 @@ from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.servers.c_api import TensorFlow
+from tfcluster.protocol.codec import VERSION
 
 
 class Supervisor:
@@ -263,7 +264,8 @@ class Supervisor:
             # Write the secret values first: without them the next agent could not start the tasks.
             topology = self._secrets.redact(self.topology, self.next)
             following = without_values(self.next) if self.next else None
-            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, self._network.private))
+            private = self._network.private
+            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, VERSION))
         except OSError as error:
             raise journal_error(self._folder.journal.path, error) from error
         self._network.keep()

@@ -32,7 +32,10 @@ from tfcluster.processes.forwarder.admission import Admissions, accept, make_con
 from tfcluster.processes.forwarder.pump import pump, reset
 from tfcluster.processes.forwarder.refusal_log import ForwarderLog, explain
 from tfcluster.processes.netinfo import bind_all_addresses, detect_loss
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.stored import from_stored
+
+#: The format of the forwarder's files, see `protocol.stored`.
+FORMAT = 1
 
 
 class _Listeners:
@@ -117,7 +120,7 @@ class TlsForwarder:
             ValueError: A file is damaged.
         """
         data = self._config.read_bytes()
-        forwarding = decode(Forwarding, json.loads(data))
+        forwarding = from_stored(Forwarding, json.loads(data), FORMAT)
         self._server = make_context(forwarding.certificate, is_server=True)
         self._client = make_context(forwarding.certificate, is_server=False)
         self._forwarding = forwarding

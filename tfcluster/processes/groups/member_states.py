@@ -110,6 +110,6 @@ def _write(path: Path, values: Mapping[str, object]) -> None:
 
 def _read(path: Path, kind: type[_Value]) -> dict[str, _Value]:
     try:
-        return {name: decode(kind, value) for name, value in json.loads(path.read_text()).items()}
+        return {name: decode(kind, value, lenient=True) for name, value in json.loads(path.read_text()).items()}
     except (OSError, ValueError, DecodeError):  # it is not there yet
         return {}

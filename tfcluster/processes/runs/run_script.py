@@ -46,7 +46,7 @@ def resume(spec_fd: int, link_fd: int) -> NoReturn:
         SystemExit: Always; see `main`.
     """
     with open(spec_fd, "rb") as file:
-        spec = decode(RunSpec, json.loads(file.read()))
+        spec = decode(RunSpec, json.loads(file.read()), lenient=True)  # an upgrade may have replaced the code since
     os.set_inheritable(link_fd, False)
     daemonize.set_process_title(title_of(spec))
     handle_signals()
