@@ -26,7 +26,7 @@ from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.protocol.codec import VERSION
+from tfcluster.version import PROTOCOL
 
 
 class Supervisor:
@@ -265,7 +265,7 @@ class Supervisor:
             topology = self._secrets.redact(self.topology, self.next)
             following = without_values(self.next) if self.next else None
             private = self._network.private
-            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, VERSION))
+            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, PROTOCOL))
         except OSError as error:
             raise journal_error(self._folder.journal.path, error) from error
         self._network.keep()
