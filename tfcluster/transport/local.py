@@ -119,6 +119,13 @@ class LocalTransport:
 
     def open(self, *, start: bool, upgrade: bool = False) -> LocalAgentConnection:
         """See `HostTransport.open`."""
+        agent = self.find(start=start, upgrade=upgrade)
+        if agent.is_viewer:
+            agent.send(encode_greeting())
+        return agent
+
+    def find(self, *, start: bool, upgrade: bool) -> LocalAgentConnection:
+        """Do the same as `open`, but leave a viewer to be greeted: it answers one command only."""
         began = next_start = time.monotonic()
         while True:
             agent = connect(self.cluster, self.host)
@@ -166,7 +173,6 @@ class LocalTransport:
         viewer.pid, viewer.is_viewer = process.pid, True
         viewer.send(_configuration(self.cluster, self.host, viewed=str(greeting)))
         _wait_until_ready(process)
-        viewer.send(encode_greeting())
         self.notes.append(
             f"warning: the agent of {self.cluster!r} is tfcluster {greeting}, older than this command, "
             f"{OWN_GREETING}: this is what its files record; `tfcluster up` with the spec upgrades it"

@@ -122,9 +122,9 @@ class SshTransport:
             raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
         channel = SshChannel(session.connection, self.host, agent.pid, self._master, session)
         channel.is_viewer = is_viewer
-        if not is_viewer:  # which the session has greeted
+        channel.send(encode_greeting())
+        if not is_viewer:
             self._master.write_agent(replace(agent, is_forwardable=False))
-            channel.send(encode_greeting())
         return channel
 
     def is_up(self) -> bool:

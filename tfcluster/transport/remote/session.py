@@ -101,7 +101,7 @@ class _Server:
         self.proxied: LocalAgentConnection | None = None
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
-        self._agent = self._transport.open(start=start, upgrade=upgrade)
+        self._agent = self._transport.find(start=start, upgrade=upgrade)
         path = agent_socket(self._transport.cluster, self._transport.host)
         return {
             **{"socket": str(path), "pid": self._agent.pid},
