@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -258,15 +256,6 @@ def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
         )
 
 
-def check_grpc(candidate: Candidate) -> Iterator[ClusterError]:
-    """Yield an error if gRPC, which the health checks use, is not installed."""
-    if find_spec("grpc") is None:
-        yield ClusterError(
-            f"gRPC is not installed for {sys.executable}, and the health checks of the servers need it",
-            hint=f"Type `{sys.executable} -m pip install grpcio`.",
-        )
-
-
 def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
     """Check that this host can restrict the servers' ports, or make a private network, if the spec asks for it.
 
@@ -291,6 +280,5 @@ HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
     "addresses": check_addresses,  # needs every address of the host's tasks to be one of its own
     "gpus": check_gpus,  # needs as many GPUs as the tasks request
     "disk": check_disk,  # needs room for the journal and the logs
-    "grpc": check_grpc,  # needs grpcio for the health checks
     "isolation": check_port_isolation,  # needs a kernel that can do what `network:` says
 }
