@@ -10,7 +10,7 @@ PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-slow test-all lint bench soak completions docs picture clean
+.PHONY: demo check test test-slow test-all lint bench soak wheel completions docs picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -55,6 +55,11 @@ bench: .venv/installed
 soak: FAULTS = 300
 soak: .venv/installed
 	$(BIN)/python benchmarks/soak.py $(FAULTS)
+
+# What a release consists of: the wheel, and the source that it is built from.
+DIST = dist
+wheel: .venv/installed
+	$(BIN)/python -m hatchling build --directory $(DIST)
 
 completions: .venv/installed
 	$(BIN)/tfcluster completion bash > completions/tfcluster.bash

@@ -32,9 +32,9 @@ class Played(SshTransport):
         self._here = LocalTransport(cluster, host.name)
         self._folder = Path(os.environ["TEST_HOSTS"])
 
-    def open(self, *, start: bool) -> PlayedChannel:
+    def open(self, *, start: bool, upgrade: bool = False) -> PlayedChannel:
         self.meet()
-        return PlayedChannel(self, self._here.open(start=start))
+        return PlayedChannel(self, self._here.open(start=start, upgrade=upgrade))
 
     def is_up(self) -> bool:
         self.meet()

@@ -213,6 +213,19 @@ def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
     assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
 
 
+def test_what_an_agent_starts_is_told_its_folders() -> None:
+    """The environment of such a process may name other folders than the agent uses."""
+    names = {
+        alias.name
+        for path in FILES
+        if part_of_file(path.relative_to(ROOT)) in ("processes", "programs")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module in ("tfcluster.paths", "tfcluster.runtime_dir")
+        for alias in node.names
+    }
+    assert names <= {"LOCAL_HOST", "PACKAGE_ROOT"}
+
+
 def test_core_only_decides() -> None:
     """`core` is given what it decides about: it opens no socket or file, and starts no process or thread."""
     outside = {"os", "random", "select", "signal", "socket", "subprocess", "tempfile", "threading"}

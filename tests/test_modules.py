@@ -1,4 +1,4 @@
-"""Every module is used, has short functions, and is in no circle of imports; test_layers.py holds which package imports which."""
+"""Every module is used, has short functions, and is in no circle of imports; test_layers.py has the rules."""
 
 from __future__ import annotations
 

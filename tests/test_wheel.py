@@ -1,17 +1,23 @@
-"""The wheel has all that the package needs, and the command and the page work from it."""
+"""A release: `make wheel` builds it, and what is installed from the wheel has all that it needs."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.conftest import ROOT
+from tests.conftest import EXAMPLE, ROOT, Sandbox, make_sandbox
+from tests.screens import Terminal
 from tfcluster.version import __version__
 
 COMPLETIONS = {
@@ -48,11 +54,51 @@ def python(*arguments: str | Path, cwd: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    python("-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=ROOT)
-    [path] = folder.iterdir()
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the wheel and the source of a release."""
+    folder = tmp_path_factory.mktemp("release")
+    # The packages are those of this Python, wherever it is.
+    make = ["make", "--assume-old=.venv/installed", "wheel", f"BIN={Path(sys.executable).parent}", f"DIST={folder}"]
+    subprocess.run(make, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(release: Path) -> Path:
+    [path] = release.glob("*.whl")
     return path
+
+
+def required(lines: Iterable[str], extras: Collection[str] = ("",)) -> Iterator[Distribution]:
+    """Yield the distributions that requirements ask for, with those that these require, some of them repeatedly."""
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
+            distribution = importlib.metadata.distribution(requirement.name)
+            yield distribution
+            yield from required(distribution.requires or (), ("", *requirement.extras))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox with the command of an environment that has the wheel, what it requires without extras, and no more.
+
+    What it requires is linked to the packages of this Python, as TensorFlow is 2 GB; pip then finds that all is there.
+    """
+    folder = tmp_path_factory.mktemp("installed")
+    python("-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    [site] = (folder / "venv").glob("lib/python*/site-packages")
+    [wheel_itself] = Distribution.discover(path=[str(wheel)])
+    for distribution in {each.name: each for each in required(wheel_itself.requires or ())}.values():
+        for name in {path.parts[0] for path in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(str(distribution.locate_file(name)))
+    pip = ("-m", "pip", "--python", folder / "venv", "--isolated", "install", "--quiet", "--no-index")
+    python(*pip, wheel, cwd=folder)
+    (folder / "elsewhere").mkdir()
+    # Without the variable, which the sandbox sets, no code of this repository is imported.
+    command = ("env", "--unset=PYTHONPATH", str(folder / "venv" / "bin" / "tfcluster"))
+    with make_sandbox(folder / "elsewhere", command) as sandbox:
+        yield sandbox
 
 
 def test_the_wheel_has_all_files_of_the_package(wheel: Path) -> None:
@@ -78,3 +124,36 @@ def test_the_command_and_the_page_work_from_the_wheel(wheel: Path, tmp_path: Pat
     assert sorted(names) == sorted(path.name for path in (ROOT / "tfcluster" / "dashboard" / "page").iterdir())
     for name, source in COMPLETIONS.items():
         assert (site / name).read_bytes() == (ROOT / "completions" / source).read_bytes()
+
+
+def test_the_same_wheel_can_be_built_from_the_source(release: Path, wheel: Path, tmp_path: Path) -> None:
+    [source] = release.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [folder] = tmp_path.iterdir()
+    python("-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path, cwd=folder)
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(tmp_path / wheel.name) as second:
+        assert {each.filename: each.CRC for each in first.filelist} == {
+            each.filename: each.CRC for each in second.filelist
+        }
+
+
+def test_top_starts_without_extras(installed: Sandbox) -> None:
+    installed("up", installed.spec("name: small\njobs: {worker: {tasks: 1}}\n", "small.yaml"))
+    with Terminal([*installed.command, "top", "-c", "small"], installed.environment, installed.folder) as top:
+        top.wait_for("^ small  running  1 of 1 task ready", "q Quit")
+        top.send("q")
+        assert top.wait_for_end() == 0
+    installed("down", "-c", "small")
+
+
+@pytest.mark.slow
+def test_the_demo_in_another_folder(installed: Sandbox) -> None:
+    shutil.copy(EXAMPLE, installed.folder)
+    installed("up", "cluster.yaml")
+    assert "random points" in installed("run", "pi", "--samples", "1e7", "--gpus", "4").stdout
+    assert installed("status").stdout.count(" ready ") == 3
+    files = [os.readlink(file) for file in Path(f"/proc/{installed.agent()}/fd").iterdir()]
+    [code] = [file for file in files if file.endswith("/tfcluster/__init__.py")]
+    assert Path(installed.command[-1]).parent.parent in Path(code).parents
+    installed("down")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -96,6 +97,26 @@ class ProcessHandle:
         pidfd = self.open()
         if pidfd is not None:
             send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
+    def terminate(self, grace: float) -> None:
+        """End this process by SIGTERM, or by SIGKILL after the grace period (seconds), and wait until it has exited.
+
+        Raises:
+            OSError: Fewer than two file descriptors are available.
+        """
+        pidfd = self.open()
+        if pidfd is None:
+            return
+        exited = select.poll()
+        exited.register(pidfd, select.POLLIN)
+        try:
+            for number, milliseconds in ((signal.SIGTERM, 1000 * grace), (signal.SIGKILL, None)):
+                send_signal(pidfd, number)
+                send_signal(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
+                if exited.poll(milliseconds):
+                    return
+        finally:
             os.close(pidfd)
 
     def open(self) -> int | None:

@@ -11,6 +11,7 @@ AGENT_CONNECT_SECONDS = 10.0  # an agent may be starting, about to exit, or have
 AGENT_CONNECT_INTERVAL_SECONDS = 0.02  # between two attempts to connect
 AGENT_START_INTERVAL_SECONDS = 0.5  # between two agents that are started because none listens
 AGENT_START_IF_LOCKED_SECONDS = 3.0  # the same, while a process seems to be its agent: one that exits takes a while
+GREETING_SECONDS = 1.0  # for an agent to greet; then only the timeout of the request applies
 AGENT_EXIT_SECONDS = 30.0  # to kill helper processes and unload TensorFlow on a busy host
 AGENT_EXIT_UNANNOUNCED_SECONDS = 2.0  # the same, if the command hung up before the agent announced that it exits
 AGENT_EXIT_POLL_SECONDS = 2.0  # meanwhile, another command may give the agent a cluster again

@@ -150,7 +150,7 @@ def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
 def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hang(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+    def hang(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
@@ -174,7 +174,7 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
 ) -> None:
     """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
 
-    def launch(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         with log.open("a") as file:
             file.write("x")
@@ -207,7 +207,7 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 ) -> None:
     """The fork server is played."""
 
-    def launch(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))
         signal.alarm(60)  # in case the test does not end it
@@ -227,7 +227,7 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork server is played."""
 
-    def launch(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 

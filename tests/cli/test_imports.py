@@ -24,6 +24,7 @@ HEAVY = (
     "google.protobuf",
     "asyncio",
     "matplotlib",
+    "textual",
 )
 
 

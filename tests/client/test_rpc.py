@@ -76,7 +76,7 @@ class Command:
         self._served = served
         self._decoder = FrameDecoder(is_agent=True)
         self._frames: list[Frame] = []
-        self._is_greeted = False
+        served.sendall(encode_greeting())
 
     def receive(self) -> Frame:
         """Return the next frame."""
@@ -90,9 +90,6 @@ class Command:
     def send(self, *frames: Frame, cut: bytes = b"") -> None:
         """Send frames, then a part of another one."""
         data = b"".join(map(encode_frame, frames)) + cut
-        if not self._is_greeted:
-            data = encode_greeting() + data
-        self._is_greeted = True
         for at in range(0, len(data), 7):  # however the bytes are cut
             self._served.sendall(data[at : at + 7])
 

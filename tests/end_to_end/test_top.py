@@ -133,7 +133,3 @@ def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) ->
     with Terminal([*sandbox.command, "top", "-c", "none"], sandbox.environment, sandbox.folder) as top:
         assert top.wait_for_end() == 3
     assert b"\x1b[?1049h" not in top.raw
-    fault = sandbox.with_fault("tfcluster.cli.top", "importlib.util.find_spec = lambda name: None")
-    with Terminal([*sandbox.command, "top"], {**sandbox.environment, **fault}, sandbox.folder) as top:
-        assert top.wait_for_end() == 2
-    assert b"pip install 'tfcluster[top]'" in top.raw

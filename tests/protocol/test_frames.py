@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +12,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tfcluster import __version__, settings
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import (
-    VERSION,
+    OWN_GREETING,
     Frame,
     FrameDecoder,
     FrameKind,
@@ -22,7 +23,9 @@ from tfcluster.protocol.codec import (
     encode_frame,
     encode_greeting,
     encode_rejection,
+    parse_greeting,
 )
+from tfcluster.version import PROTOCOL, __version__
 
 REQUEST = Frame(1, FrameKind.REQUEST, {"method": "status", "arguments": {}})
 
@@ -64,34 +67,43 @@ def test_any_bytes_are_frames_or_an_error(data: bytes, is_agent: bool, greets: b
 
 
 def test_a_greeting_names_both_versions() -> None:
-    assert json.loads(encode_greeting(is_up=True)) == {"version": VERSION, "tfcluster": __version__, "up": True}
+    assert json.loads(encode_greeting(is_up=True)) == {"version": PROTOCOL, "tfcluster": __version__, "up": True}
+
+
+OWN = f"tfcluster {__version__} (protocol {PROTOCOL})"
 
 
 @pytest.mark.parametrize(
-    ("greeting", "agent", "command"),
+    ("greeting", "command", "hint"),
     [
-        ({"version": 2, "call": "status", "arguments": {}}, f"version {VERSION}", "version 2"),
-        (
-            {"version": VERSION + 1, "tfcluster": "9.9"},
-            f"version {VERSION} (tfcluster {__version__})",
-            f"version {VERSION + 1} (tfcluster 9.9)",
-        ),
-        ({"version": str(VERSION)}, f"version {VERSION}", f"version '{VERSION}'"),
-        ({}, f"version {VERSION}", "version None"),
+        ({"version": 2, "call": "status", "arguments": {}}, "tfcluster 0.1.0 (protocol 2)", "Install"),
+        ({"version": PROTOCOL + 1, "tfcluster": "9.9"}, f"tfcluster 9.9 (protocol {PROTOCOL + 1})", "`tfcluster up`"),
     ],
 )
-def test_an_agent_refuses_a_command_of_another_version(greeting: Any, agent: str, command: str) -> None:
+def test_an_agent_refuses_a_command_of_another_version(greeting: Any, command: str, hint: str) -> None:
     with pytest.raises(ClusterError) as caught:
         agent_receives(json.dumps(greeting).encode() + b"\n")
-    assert caught.value.message == f"the agent speaks {agent} of the protocol, this command {command}"
-    assert "another version of tfcluster" in caught.value.hint
+    assert caught.value.message == f"the cluster's agent is {OWN}, and this command is {command}"
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("greeting", [{"version": str(PROTOCOL)}, {"version": True}, {}])
+def test_what_is_no_greeting_is_refused(greeting: Any) -> None:
+    with pytest.raises(ClusterError, match="a line that is not a greeting arrived"):
+        agent_receives(json.dumps(greeting).encode() + b"\n")
 
 
 def test_a_command_refuses_an_agent_of_another_version() -> None:
-    with pytest.raises(
-        ClusterError, match=f"agent speaks version 1000 of the protocol, this command version {VERSION}"
-    ):
-        command_receives(b'{"version": 1000}\n')
+    with pytest.raises(ClusterError, match=re.escape(f"(protocol 1000), and this command is {OWN}")) as caught:
+        command_receives(b'{"version": 1000, "tfcluster": "9.9"}\n')
+    assert "Install tfcluster 9.9 or newer" in caught.value.hint
+
+
+def test_the_first_line_of_an_agent_tells_its_version_although_it_refuses_the_connection() -> None:
+    error = ClusterError("another version")
+    assert parse_greeting(encode_rejection(error)) == OWN_GREETING
+    first_release = parse_greeting(json.dumps({"error": error.to_json()}).encode())
+    assert (str(first_release), first_release.is_older) == ("0.1.0 (protocol 27)", True)
 
 
 def test_a_command_raises_the_error_by_which_an_agent_refuses_it() -> None:
@@ -101,7 +113,7 @@ def test_a_command_raises_the_error_by_which_an_agent_refuses_it() -> None:
             command_receives(before + encode_rejection(error))
         assert caught.value.to_json() == error.to_json()
     # This is how an agent of version 2 answers the greeting, and what a command of version 2 reads.
-    assert set(json.loads(encode_rejection(error))) == {"error"}
+    assert json.loads(encode_rejection(error))["error"] == error.to_json()
     with pytest.raises(ClusterError, match="the agent refused the connection"):
         command_receives(b'{"error": 1}\n')
 

@@ -42,7 +42,7 @@ def test_an_agent_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(settings, "AGENT_START_SECONDS", 0.1)
     with pytest.raises(ClusterError) as caught:
         local.start_agent("mute", "localhost")
-    match = re.fullmatch(r"the agent \(pid (\d+)\) has not said that it listens within 0\.1 s", caught.value.message)
+    match = re.fullmatch(r"the agent \(pid (\d+)\) did not become ready within 0\.1 s", caught.value.message)
     assert match, caught.value.message
     os.kill(int(match[1]), signal.SIGKILL)
     os.waitpid(int(match[1]), 0)

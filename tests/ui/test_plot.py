@@ -58,5 +58,5 @@ def test_without_matplotlib_it_says_how_to_install_it(monkeypatch: pytest.Monkey
     assert caught.value.exit_code == ExitCode.USAGE
     assert (caught.value.message, caught.value.hint) == (
         "--plot needs matplotlib, which is not installed",
-        "pip install matplotlib",
+        f"Type `{sys.executable} -m pip install matplotlib`.",
     )

@@ -22,6 +22,7 @@ from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState, cluster_state
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import mark_of, marked_processes
+from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
 
 _logger = logging.getLogger(__name__)
@@ -47,8 +48,12 @@ class Agent:
         self.dispatcher = Dispatcher(context, self._cluster_handlers, self._shutdown, self._detect_missing_journal)
         self._last_repair_error = ""
 
-    async def adopt(self) -> None:
-        """Restore the cluster from the journal and adopt the processes of an earlier agent, if there was one."""
+    async def adopt(self, older_release: str | None = None) -> None:
+        """Restore the cluster from the journal and adopt the processes of an earlier agent, if there was one.
+
+        Args:
+            older_release: The release of the earlier agent, if this one has ended it to replace it.
+        """
         context = self._context
         try:
             record = context.state_dir.journal.read(context.host)
@@ -61,7 +66,11 @@ class Agent:
             context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
                 context.prober.start()
-            context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
+            if older_release is None:
+                context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
+            else:
+                detail = f"pid {os.getpid()}; from tfcluster {older_release} to {OWN_GREETING}"
+                context.supervisor.history.record("agent-upgraded", detail=detail)
             with contextlib.suppress(ClusterError):  # tasks that run can be watched and stopped without TensorFlow
                 context.load_tensorflow()
             await context.supervisor.adopt(record)

@@ -54,6 +54,7 @@ class AgentContext:
     Attributes:
         cluster: The cluster's name.
         host: The cluster's name for this host.
+        pid: The pid of the cluster's agent, which a viewer is not.
         state_dir: The cluster's state directory on this host.
         quitting: The shutdown event: set when the agent has nothing left to do.
         is_going_down: Whether the cluster is going down or is down.
@@ -77,6 +78,7 @@ class AgentContext:
     def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
         self.cluster = cluster
         self.host = host
+        self.pid = os.getpid()
         self.state_dir = state_dir
         self.quitting = asyncio.Event()
         self.is_going_down = False
@@ -264,7 +266,7 @@ class AgentContext:
             cluster=topology.cluster,
             state=cluster_state([task.state for task in tasks]),
             spec=topology.spec,
-            hosts=(HostStatus(self.host, "up", os.getpid(), version),),
+            hosts=(HostStatus(self.host, "up", self.pid, version),),
             tasks=tasks,
             runs=tuple(run.status() for run in self.runs.runs.values() if not run.record.is_part),
             network=topology.network,

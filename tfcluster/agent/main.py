@@ -21,9 +21,10 @@ from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
 from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.viewer import view
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
-from tfcluster.process_handle import MARK, NO_MARK, environment_address, mark_of
+from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, environment_address, mark_of
 from tfcluster.processes import daemonize
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import secrets_path
@@ -38,7 +39,9 @@ def main(line: str) -> None:
 
     Args:
         line: The configuration from the process that starts the agent: a JSON object with `cluster`, `host` (the
-            cluster's name for this machine) and `state` (the directory that holds the state of all clusters).
+            cluster's name for this machine) and `state` (the directory that holds the state of all clusters). And
+            either `older`, the agent of an older version that this one replaces (`pid`, `start_time` and `release`),
+            or None; or `viewed`, the release of an older agent that continues: then this process is its viewer.
     """
     options = json.loads(line)
     cluster, host = options["cluster"], options["host"]
@@ -48,7 +51,14 @@ def main(line: str) -> None:
     state_dir = StateDir(state_folder(cluster, host))
     agent_socket = None
     try:
+        if "viewed" in options:
+            asyncio.run(view(cluster, host, state_dir, options["viewed"], readiness.send_ready))
+            return
         state_dir.make()
+        older = options["older"]
+        if older:
+            state_dir.journal.read(host)  # an agent that this one cannot succeed must not be ended
+            ProcessHandle(older["pid"], older["start_time"]).terminate(settings.STOP_GRACE_SECONDS)
         if not state_dir.lock():
             readiness.send({"reply": {"serves": False}})
             return
@@ -60,7 +70,7 @@ def main(line: str) -> None:
         agent_socket = AgentSocket(cluster, host)
         state_dir.publish_socket(agent_socket.path)
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
-        asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness))
+        asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness, older and older["release"]))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
         if agent_socket is not None:
@@ -71,13 +81,18 @@ def main(line: str) -> None:
 
 
 async def _run(
-    cluster: str, host: str, state_dir: StateDir, agent_socket: AgentSocket, readiness: _ReadinessPipe
+    cluster: str,
+    host: str,
+    state_dir: StateDir,
+    agent_socket: AgentSocket,
+    readiness: _ReadinessPipe,
+    older_release: str | None,
 ) -> None:
     context = AgentContext(cluster, host, state_dir, secrets_path(agent_socket.path))
     agent = Agent(context, agent_socket)
-    await agent.adopt()
+    await agent.adopt(older_release)
     watching = asyncio.ensure_future(agent.watch())
-    readiness.send({"reply": {"serves": True}})
+    readiness.send_ready()
     await RpcServer(context, agent.dispatcher).serve(agent_socket)
     watching.cancel()
     # Before the lock is released: after that the socket at this path may belong to the next agent.
@@ -98,6 +113,10 @@ class _ReadinessPipe:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 1)
         os.close(nothing)
+
+    def send_ready(self) -> None:
+        """Send the message that this process serves."""
+        self.send({"reply": {"serves": True}})
 
     def send(self, message: dict[str, object]) -> None:
         """Write the message and close the pipe, so that nothing has to wait for the agent's exit.

@@ -19,7 +19,7 @@ import click
 from tfcluster import settings
 from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.version import __version__
+from tfcluster.version import PROTOCOL, __version__
 
 # The short help of each command, by name. It is kept here so that `--help` imports no command; a test compares it with
 # the commands' own short help.
@@ -182,7 +182,7 @@ _HINTS = {
     },
     epilog="Start with `tfcluster init`, `tfcluster up`, `tfcluster run pi --samples 1e7`, `tfcluster down`.",
 )
-@click.version_option(__version__, prog_name="tfcluster")
+@click.version_option(__version__, message=f"tfcluster, version %(version)s (protocol {PROTOCOL})")
 def cli() -> None:
     """One YAML file in, a running, supervised TensorFlow cluster out."""
 

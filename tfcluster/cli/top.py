@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
@@ -19,8 +18,7 @@ def command(cluster: str | None) -> int:
     Everything is shown as it changes. Arrows and Enter lead to the details and the log of a task or run, r restarts a
     task, c cancels a run, ? shows all keys, q quits. Before work is lost, it asks.
 
-    It needs a terminal, and Textual: `pip install 'tfcluster[top]'`. Exits with 3 when the cluster is not running or
-    goes down, 5 when its hosts cannot be reached.
+    It needs a terminal. Exits with 3 when the cluster is not running or goes down, 5 when its hosts cannot be reached.
     """
     _refuse_without_screen()
     from tfcluster.client.resolve import resolve_cluster
@@ -28,17 +26,13 @@ def command(cluster: str | None) -> int:
 
     target = resolve_cluster(cluster)
     snapshot = take_snapshot(target)
-    from tfcluster.ui.top.app import run_top  # a cluster that is down needs no Textual
+    from tfcluster.ui.top.app import run_top  # not before it is needed: Textual is slow to import
 
     return run_top(target, snapshot)
 
 
 def _refuse_without_screen() -> None:
-    """Check that there is what the command needs.
-
-    Raises:
-        ClusterError: There is no terminal, or no Textual (a usage error).
-    """
+    """Raise a usage error if there is no terminal."""
     from tfcluster.errors import ClusterError, ExitCode
 
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
@@ -46,11 +40,5 @@ def _refuse_without_screen() -> None:
         raise ClusterError(
             "`tfcluster top` needs a terminal",
             hint="`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
-            exit_code=ExitCode.USAGE,
-        )
-    if importlib.util.find_spec("textual") is None:
-        raise ClusterError(
-            "`tfcluster top` needs Textual, which is not installed",
-            hint="pip install 'tfcluster[top]'",
             exit_code=ExitCode.USAGE,
         )

@@ -22,10 +22,10 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.version import __version__
+from tfcluster.version import PROTOCOL, __version__
 
-#: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
-VERSION = 27
+# The release and version of an agent whose rejection names neither.
+_FIRST_RELEASE, _FIRST_VERSION = "0.1.0", 27
 
 Message = dict[str, Any]
 
@@ -124,15 +124,50 @@ def encode_greeting(*, is_up: bool | None = None) -> bytes:
     Args:
         is_up: For the agent: whether its cluster is up.
     """
-    return encode({"version": VERSION, "tfcluster": __version__, "up": is_up})
+    return encode({"version": PROTOCOL, "tfcluster": __version__, "up": is_up})
 
 
 def encode_rejection(error: ClusterError) -> bytes:
     """Encode the last line of an agent that closes the connection because of an error of the command.
 
-    Commands of version 2 of the protocol understand this line too.
+    Commands of version 2 of the protocol understand this line too. If the versions differ, it is the first line.
     """
-    return encode({"error": error.to_json()})
+    return encode({"error": error.to_json(), "version": PROTOCOL, "tfcluster": __version__})
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What the first line of a command or an agent says of it."""
+
+    version: int
+    release: str
+    is_up: bool | None = None  # whether the agent's cluster is up; None from a command, or if the agent refuses it
+
+    @property
+    def is_older(self) -> bool:
+        """Return whether it speaks an older version of the protocol than this process."""
+        return self.version < PROTOCOL
+
+    def __str__(self) -> str:
+        return f"{self.release} (protocol {self.version})"
+
+
+OWN_GREETING = Greeting(PROTOCOL, __version__)
+
+
+def parse_greeting(line: bytes) -> Greeting:
+    """Parse the first line of the other side, including one that speaks another version of the protocol.
+
+    Raises:
+        ClusterError: The line is not a greeting.
+    """
+    message = decode_line(line)
+    version = message.get("version", _FIRST_VERSION if "error" in message else None)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise ClusterError("a line that is not a greeting arrived")
+    release, is_up = message.get("tfcluster", _FIRST_RELEASE), message.get("up")
+    shown = f"{release!s:.{settings.UNEXPECTED_DATA_CHARACTERS}}"
+    return Greeting(version, shown, is_up if isinstance(is_up, bool) else None)
 
 
 class FrameDecoder:
@@ -211,8 +246,8 @@ class FrameDecoder:
         return message
 
     def _check_greeting(self, greeting: Message) -> None:
-        if greeting.get("version") != VERSION:
-            raise _version_error(greeting, is_agent=self._is_agent)
+        if greeting.get("version") != PROTOCOL:
+            raise version_error(parse_greeting(encode(greeting)), is_agent=self._is_agent)
         self.has_greeting = True
 
     def _frame(self, line: bytes) -> Frame:
@@ -246,14 +281,18 @@ def _rejection_of(error: Any) -> ClusterError:
         return ClusterError("the agent refused the connection")
 
 
-def _version_error(greeting: Message, *, is_agent: bool) -> ClusterError:
-    version, release = greeting.get("version"), greeting.get("tfcluster")
-    other = f"version {version!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}" + (
-        f" (tfcluster {release!s:.{settings.UNEXPECTED_DATA_CHARACTERS}})" if release else ""
-    )
-    own = f"version {VERSION}" + (f" (tfcluster {__version__})" if release else "")
-    agent, command = (own, other) if is_agent else (other, own)
-    return ClusterError(
-        f"the agent speaks {agent} of the protocol, this command {command}",
-        hint="The cluster was started by another version of tfcluster: use that one to take it down.",
-    )
+def version_error(other: Greeting, *, is_agent: bool) -> ClusterError:
+    """Return the error that a command and an agent speak different versions of the protocol.
+
+    Args:
+        other: The other side, of which nothing else can be understood.
+        is_agent: Whether this process is the agent; False for a command.
+    """
+    own, its = f"tfcluster {OWN_GREETING}", f"tfcluster {other}"
+    if is_agent is other.is_older:  # the command is the older one
+        newest = __version__ if is_agent else other.release
+        hint = f"Install tfcluster {newest} or newer for this command. The cluster's tasks and runs continue."
+    else:
+        hint = "`tfcluster up` with the spec replaces the agent. The cluster's tasks and runs continue."
+    agent, command = (own, its) if is_agent else (its, own)
+    return ClusterError(f"the cluster's agent is {agent}, and this command is {command}", hint=hint)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import running_clusters
+from tfcluster.protocol.codec import Greeting, parse_greeting
 
 
 class HostUnreachableError(ClusterError):
@@ -49,9 +50,11 @@ def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
 class Channel:
     """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts.
 
-    Args:
-        connection: A connected socket.
+    Attributes:
+        is_viewer: Whether it is connected to a viewer, which answers in place of an older agent; see `agent.viewer`.
     """
+
+    is_viewer = False
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -104,24 +107,25 @@ class Channel:
         self._is_at_end = not data
         return data
 
-    def is_refused(self, timeout: float) -> bool:
-        """Wait for the first byte from the agent, without receiving it.
-
-        Args:
-            timeout: The maximum time to wait in seconds.
+    def read_greeting(self, timeout: float) -> Greeting | None:
+        """Wait for the agent's first line and return what it says; the line stays to be received.
 
         Returns:
-            True if the connection was closed before anything arrived.
+            None if the connection was closed before anything arrived.
 
         Raises:
-            ClusterError: Nothing happened within `timeout` seconds.
+            ClusterError: No line arrived within `timeout` seconds.
         """
-        if not self.wait_readable(timeout):
-            raise self.timeout_error(f"{timeout:g} s")
-        try:
-            return not self._connection.recv(1, socket.MSG_PEEK)
-        except ConnectionError:
-            return True
+        deadline = time.monotonic() + timeout
+        while self.wait_readable(max(0.0, deadline - time.monotonic())):
+            try:
+                line, newline, _ = self._connection.recv(settings.IO_BLOCK_BYTES, socket.MSG_PEEK).partition(b"\n")
+            except ConnectionError:
+                return None
+            if newline or not line:
+                return parse_greeting(line) if newline else None
+            time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # the rest of the line is on its way
+        raise self.timeout_error(f"{timeout:g} s")
 
     def close(self) -> None:
         """Hang up: nothing more is sent, and what still arrives is ignored.

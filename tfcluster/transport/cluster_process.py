@@ -18,9 +18,8 @@ from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.protocol.api import decode_response, encode_request
+from tfcluster.protocol.api import decode_response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
-from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.transport.local import LocalAgentConnection
 
 # The first program on a host. It imports the code that the agent there runs: sys.argv[1] is the folder.
@@ -135,17 +134,10 @@ def _request_environment(path: str, task: str | None) -> EnvironmentReply:
     """Ask the agent of this host for an environment."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
-    agent = LocalAgentConnection(connection)
-    body = encode_request(EnvironmentRequest(task))
-    agent.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, body)))
-    decoder = FrameDecoder(is_agent=False)
-    while data := agent.receive(settings.RPC_TIMEOUT_SECONDS):
-        for frame in decoder.feed(data):
-            if frame.kind is FrameKind.ERROR:
-                raise ClusterError.from_json(frame.body["value"])
-            reply: EnvironmentReply = decode_response(EnvironmentRequest, frame.body["value"], is_reply=True)
-            return reply
-    raise ClusterError("the agent has disconnected")
+    request = EnvironmentRequest(task)
+    value = LocalAgentConnection(connection).call_once(request, settings.RPC_TIMEOUT_SECONDS)
+    reply: EnvironmentReply = decode_response(EnvironmentRequest, value, is_reply=True)
+    return reply
 
 
 def _supervise(pid: int) -> int:

@@ -19,11 +19,13 @@ class HostTransport(Protocol):
         cluster: The cluster's name.
         host: The host's name.
         is_remote: A connection can break while the agent continues, because a network is in between.
+        notes: What `examine` and `open` did that the user should know; the caller prints and removes them.
     """
 
     cluster: str
     host: str
     is_remote: bool
+    notes: list[str]
 
     def examine(self) -> HostReport | None:
         """Prepare the host for an agent: run the setup commands that the spec lists for it, once, and examine it.
@@ -43,7 +45,7 @@ class HostTransport(Protocol):
             ClusterError: No process could be started on this machine.
         """
 
-    def open(self, *, start: bool) -> Channel:
+    def open(self, *, start: bool, upgrade: bool = False) -> Channel:
         """Connect to the agent, and send the greeting of the protocol.
 
         If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
@@ -51,6 +53,8 @@ class HostTransport(Protocol):
 
         Args:
             start: Start an agent if there is none, even if the cluster is not up.
+            upgrade: Replace an agent that speaks an older version of the protocol. Otherwise a viewer answers in its
+                place; see `Channel.is_viewer`.
 
         Returns:
             The connection. The first line to be received is the agent's greeting.

@@ -9,14 +9,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, LOCK, PACKAGE_ROOT, journal_path, state_folder, state_home
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
-from tfcluster.protocol.codec import Decoder, encode, encode_greeting
+from tfcluster.protocol.api import Request, encode_request
+from tfcluster.protocol.codec import (
+    OWN_GREETING,
+    Decoder,
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    Greeting,
+    encode,
+    encode_frame,
+    encode_greeting,
+    version_error,
+)
 from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.channel import Channel, not_running, readable_fds
 
@@ -55,6 +67,24 @@ class LocalAgentConnection(Channel):
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
 
+    def call_once(self, request: Request[Any, Any], timeout: float) -> Any:
+        """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON.
+
+        Raises:
+            ClusterError: The request failed or timed out, or the agent speaks another version of the protocol.
+        """
+        self.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, encode_request(request))))
+        greeting = self.read_greeting(timeout)
+        if greeting is not None and greeting.version != OWN_GREETING.version:
+            raise version_error(greeting, is_agent=False)
+        decoder = FrameDecoder(is_agent=False)
+        while data := self.receive(timeout):
+            for frame in decoder.feed(data):
+                if frame.kind is FrameKind.ERROR:
+                    raise ClusterError.from_json(frame.body["value"])
+                return frame.body["value"] if frame.kind is FrameKind.REPLY else frame.body
+        raise ClusterError("the agent disconnected before it replied", hint="Try again.")
+
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
         return ClusterError(
@@ -76,6 +106,7 @@ class LocalTransport:
         self.cluster = cluster
         self.host = host
         self.is_remote = False
+        self.notes: list[str] = []
 
     def examine(self) -> None:
         """See `HostTransport.examine`."""
@@ -86,14 +117,19 @@ class LocalTransport:
 
         return None, start_local_probe(self.cluster, self.host)
 
-    def open(self, *, start: bool) -> LocalAgentConnection:
+    def open(self, *, start: bool, upgrade: bool = False) -> LocalAgentConnection:
         """See `HostTransport.open`."""
         began = next_start = time.monotonic()
         while True:
             agent = connect(self.cluster, self.host)
             if agent is not None:
-                agent.send(encode_greeting())
-                return agent
+                greeting = _greet(agent)
+                if not greeting.is_older:
+                    return agent
+                if not upgrade:
+                    return self._open_viewer(greeting)
+                self._upgrade(agent, greeting)
+                continue
             if not start and not self.is_up():
                 raise self._not_running()
             now = time.monotonic()
@@ -107,6 +143,35 @@ class LocalTransport:
                 continue
             start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than the deadline
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
+
+    def _upgrade(self, agent: LocalAgentConnection, greeting: Greeting) -> None:
+        """Replace an agent that speaks an older version of the protocol by one that adopts its cluster.
+
+        Raises:
+            ClusterError: The new agent cannot adopt the cluster; the older one continues.
+        """
+        process = ProcessHandle.from_pid(agent.pid)
+        if process is None:  # it has just exited
+            return
+        older = {"pid": process.pid, "start_time": process.start_time, "release": str(greeting)}
+        if start_agent(self.cluster, self.host, older=older):
+            self.notes.append(f"agent upgraded from {greeting} to {OWN_GREETING}")
+
+    def _open_viewer(self, greeting: Greeting) -> LocalAgentConnection:
+        """Connect to a new viewer, which answers in place of an older agent."""
+        own, its = socket.socketpair()
+        with its:
+            process = _spawn(its.fileno())
+        viewer = LocalAgentConnection(own)
+        viewer.pid, viewer.is_viewer = process.pid, True
+        viewer.send(_configuration(self.cluster, self.host, viewed=str(greeting)))
+        _wait_until_ready(process)
+        viewer.send(encode_greeting())
+        self.notes.append(
+            f"warning: the agent of {self.cluster!r} is tfcluster {greeting}, older than this command, "
+            f"{OWN_GREETING}: this is what its files record; `tfcluster up` with the spec upgrades it"
+        )
+        return viewer
 
     def _is_locked(self) -> bool:
         """Return whether the process that the lock file names runs: an agent that shuts down, or has no socket."""
@@ -188,6 +253,17 @@ def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     return LocalAgentConnection(connection)
 
 
+def _greet(agent: LocalAgentConnection) -> Greeting:
+    """Send the greeting and return the agent's.
+
+    An agent that hangs or exits counts as one of this version: what becomes of the request shows what is wrong.
+    """
+    agent.send(encode_greeting())
+    with contextlib.suppress(ClusterError):
+        return agent.read_greeting(settings.GREETING_SECONDS) or OWN_GREETING
+    return OWN_GREETING
+
+
 def prestart_agent() -> None:
     """Prestart an agent before its cluster is known: it imports its modules and waits for the cluster's name.
 
@@ -205,24 +281,32 @@ def _kill_unused() -> None:
         unused.communicate()
 
 
-def _spawn() -> subprocess.Popen[bytes]:
+def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT)],
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
-        stdin=subprocess.PIPE,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C is meant for the command, not for the cluster
     )
 
 
-def start_agent(cluster: str, host: str) -> None:
+def _configuration(cluster: str, host: str, **more: object) -> bytes:
+    return encode({"cluster": cluster, "host": host, "state": str(state_home()), **more})
+
+
+def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> bool:
     """Start the agent of a cluster, unless another command has started it, and wait until it listens.
 
     Args:
         cluster: The cluster's name.
         host: The name of this machine in the cluster.
+        older: The process and release of an agent that it replaces, as `agent.main` reads them.
+
+    Returns:
+        False if another agent was first.
 
     Raises:
         ClusterError: The agent could not start. The message contains the agent's own error.
@@ -232,15 +316,20 @@ def start_agent(cluster: str, host: str) -> None:
     except IndexError:  # not checked in advance, since another thread may be starting an agent for another host
         process = _spawn()
     assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
+        process.stdin.write(_configuration(cluster, host, older=older))
+    return _wait_until_ready(process)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for the readiness message of an agent or a viewer; see `start_agent`."""
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
-        with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
-            process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_home())}))
         if not readable_fds([process.stdout.fileno()], settings.AGENT_START_SECONDS):
             process.returncode = 0  # see the end of this function
             raise ClusterError(
-                f"the agent (pid {process.pid}) has not said that it listens within {settings.AGENT_START_SECONDS:g} s",
+                f"the agent (pid {process.pid}) did not become ready within {settings.AGENT_START_SECONDS:g} s",
                 hint=f"See what blocks it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
                 exit_code=ExitCode.UNREACHABLE,
             )
@@ -255,6 +344,7 @@ def start_agent(cluster: str, host: str) -> None:
         raise ClusterError.from_json(message["error"])
     if not message["reply"]["serves"]:
         process.wait()  # another agent was first, so this one exits
-        return
+        return False
     # The agent outlives this process. With a return code, Popen neither waits for it nor warns that it still runs.
     process.returncode = 0
+    return True

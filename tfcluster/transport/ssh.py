@@ -12,7 +12,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.codec import encode_greeting
+from tfcluster.protocol.codec import Greeting, encode_greeting
 from tfcluster.transport.channel import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
@@ -63,39 +63,47 @@ class SshTransport:
         self.cluster = cluster
         self.host = host.name
         self.is_remote = True
+        self.notes: list[str] = []
         self._host = host
         self._master = SshMaster(cluster, host)
 
-    def open(self, *, start: bool) -> Channel:
+    def open(self, *, start: bool, upgrade: bool = False) -> Channel:
         """See `HostTransport.open`.
 
-        Where the agent listens is known from an earlier command, unless it has died since. If it is not known, a
-        session on the host finds the agent or starts one.
+        Where the agent listens is known from an earlier command, unless it has died since. If it is not known, or the
+        agent is older, a session on the host finds the agent or starts one.
         """
         known = self._master.read_agent()
-        channel = self._connect(known) if known else None
-        if channel is not None:
-            return channel
+        connected = self._connect(known) if known else None
+        if connected is not None and not connected[1].is_older:
+            return connected[0]
         session = self._start_session()
         try:
-            reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start)
+            reply = self._open_in(session, start=start, upgrade=upgrade)
             agent = RemoteAgent(reply["socket"], reply["pid"], known is None or known.is_forwardable)
-            channel = self._connect(agent)
-            if channel is None:
-                return self._proxy(session, agent)
+            connected = None if reply["is_viewer"] else self._connect(agent)
+            if connected is None:
+                return self._proxy(session, agent, is_viewer=reply["is_viewer"])
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
                 self.disconnect()
             raise
         session.end()
-        return channel
+        return connected[0]
 
-    def _connect(self, agent: RemoteAgent) -> Channel | None:
+    def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
+        """Have a session on the host find or start the agent, and return its reply."""
+        reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
+        self.notes += [f"host {self.host!r}: {note}" for note in reply["notes"]]
+        return reply
+
+    def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
         """Connect to the forwarded socket of an agent.
 
         Returns:
-            The connection; None if the agent does not listen, or the host's ssh server does not forward sockets.
+            The connection and the agent's greeting; None if the agent does not listen, or the host's ssh server does
+            not forward sockets.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
@@ -105,42 +113,39 @@ class SshTransport:
             return None
         channel = SshChannel(connection, self.host, agent.pid, self._master)
         channel.send(encode_greeting())
-        return None if channel.is_refused(settings.SSH_GREETING_SECONDS) else channel
+        greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
+        return None if greeting is None else (channel, greeting)
 
-    def _proxy(self, session: Session, agent: RemoteAgent) -> Channel:
-        """Have a session carry the bytes of the connection, as ssh does not forward the agent's socket."""
+    def _proxy(self, session: Session, agent: RemoteAgent, *, is_viewer: bool) -> Channel:
+        """Have a session carry the bytes of the connection, as ssh forwards no viewer, and not every agent's socket."""
         if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["connected"]:
             raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
-        self._master.write_agent(replace(agent, is_forwardable=False))
         channel = SshChannel(session.connection, self.host, agent.pid, self._master, session)
-        channel.send(encode_greeting())
+        channel.is_viewer = is_viewer
+        if not is_viewer:  # which the session has greeted
+            self._master.write_agent(replace(agent, is_forwardable=False))
+            channel.send(encode_greeting())
         return channel
 
     def is_up(self) -> bool:
         """See `HostTransport.is_up`."""
-        is_up = self._greeting_of_agent().get("up")
-        return is_up if isinstance(is_up, bool) else bool(self._state()["up"])
+        greeting = self._greeting_of_agent()
+        return bool(self._state()["up"]) if greeting is None or greeting.is_up is None else greeting.is_up
 
     def has_state(self) -> bool:
         """See `HostTransport.has_state`."""
-        if self._greeting_of_agent():
+        if self._greeting_of_agent() is not None:
             return True
         exists = bool(self._state()["exists"])
         if not exists:
             self.disconnect()
         return exists
 
-    def _greeting_of_agent(self) -> dict[str, Any]:
-        """Return the greeting of the agent if it can be had without a session; else an empty dictionary."""
+    def _greeting_of_agent(self) -> Greeting | None:
+        """Return the greeting of the agent if it can be had without a session."""
         known = self._master.read_agent()
-        channel = self._connect(known) if known else None
-        if channel is None:
-            return {}
-        line = b""
-        while not line.endswith(b"\n") and (data := channel.receive(settings.SSH_GREETING_SECONDS)):
-            line += data
-        greeting: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
-        return greeting
+        connected = self._connect(known) if known else None
+        return None if connected is None else connected[1]
 
     def _state(self) -> dict[str, Any]:
         session = self._start_session()
@@ -186,7 +191,7 @@ class SshTransport:
             report, _ = self._survey(session)
             report = replace(report, problems=(*problems, *report.problems))
             if not report.problems:
-                reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=True)
+                reply = self._open_in(session, start=True, upgrade=True)
                 self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
             return report
         except ClusterError as problem:

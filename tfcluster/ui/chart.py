@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -157,7 +159,7 @@ def refuse_without_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ClusterError(
             "--plot needs matplotlib, which is not installed",
-            hint="pip install matplotlib",
+            hint=f"Type `{shlex.quote(sys.executable)} -m pip install matplotlib`.",
             exit_code=ExitCode.USAGE,
         )
 

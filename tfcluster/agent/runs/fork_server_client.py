@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.paths import code_cache
 from tfcluster.processes.runs import fork_server
 from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.codec import Message
@@ -82,7 +83,7 @@ class ForkServer:
 
     def _start(self) -> ChildProcess:
         if self._child is None:
-            launch = partial(fork_server.launch, self._title, os.getpid(), self.log)
+            launch = partial(fork_server.launch, self._title, os.getpid(), self.log, code_cache())
             child = subprocesses.fork_child(launch, lambda status: None)
             child.on_message(self._on_message, partial(self._handle_exit, child))
             self._child = child

@@ -26,6 +26,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_spec import RunSpec, acquire_run, append_event, driver_of
 from tfcluster.protocol.codec import Message
+from tfcluster.version import PROTOCOL
 
 # Why a run is stopped: the state that it will end in, and the error, if any.
 _StopReason = tuple[RunState, ClusterError | None]
@@ -112,6 +113,10 @@ class RunManager:
         for record in self.store.read_all():
             if record.state not in ACTIVE_RUN_STATES:
                 continue
+            if record.protocol != PROTOCOL and not record.detached:
+                # The command that waits for it cannot connect to this agent, nor to a later one.
+                record = replace(record, detached=True)
+                self.store.try_write(record)
             run = Run.adopt(record, self.store.folder(record.run))
             self._register(run)
             if not record.detached:
@@ -119,6 +124,12 @@ class RunManager:
                 run.orphan_timer = loop.call_later(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
             run.exit_cause = "its agent died before the driver had started"
             self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
+
+    def view(self) -> None:
+        """Show the active runs of another agent as their records describe them."""
+        for record in self.store.read_all():
+            if record.state in ACTIVE_RUN_STATES:
+                self.runs[record.run] = Run.adopt(record, self.store.folder(record.run))
 
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""

@@ -20,8 +20,8 @@ from tfcluster.core.runs import RunOrigin, check_name, find_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.run_spec import FILES, RunSpec
-from tfcluster.protocol.codec import VERSION
 from tfcluster.protocol.stored import NewerFormatError, from_stored, to_stored
+from tfcluster.version import PROTOCOL
 
 _FILE = "record.json"
 # The format of the records, see `protocol.stored`: 2 has the version of the protocol.
@@ -106,7 +106,7 @@ class RunRecord:
             origin=spec.origin,
             start_timeout=spec.start_timeout,
             notify=spec.notify,
-            protocol=VERSION,
+            protocol=PROTOCOL,
         )
 
     @classmethod

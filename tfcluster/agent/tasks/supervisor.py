@@ -23,10 +23,10 @@ from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_launcher import TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TERMINAL_STATES, TaskState
-from tfcluster.core.topology import PS_JOB, ClusterTopology
+from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.protocol.codec import VERSION
+from tfcluster.version import PROTOCOL
 
 
 class Supervisor:
@@ -152,6 +152,18 @@ class Supervisor:
                 record.secrets.unlink(missing_ok=True)
         await asyncio.gather(*(self.health.check(task) for task in self.tasks.values() if task.pidfd is not None))
 
+    def view(self, record: Record) -> None:
+        """Show the tasks as a journal records them; they stay the tasks of the agent that has written it."""
+        self.topology = record.topology
+        for task in record.topology.on(self.host):
+            each, runtime = record.tasks[task.name], self._make_runtime(task)
+            runtime.started, runtime.last_exit = each.started, each.last_exit
+            runtime.machine, _ = restore(
+                runtime.machine, each, time.monotonic(), probes=settings.FAILED_PROBES_MAX_STARTING
+            )
+            runtime.process = each.process
+            self.tasks[task.name] = runtime
+
     def _restore_task(self, task: TaskRuntime, record: TaskRecord) -> TaskEvent | None:
         """Restore the state of a task from the journal, and watch its process if it has one.
 
@@ -230,11 +242,14 @@ class Supervisor:
         for task in topology.on(self.host) if topology else ():
             runtime = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
             if runtime is None:
-                runtime = TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
+                runtime = self._make_runtime(task)
             runtime.spec, runtime.machine = task, replace(runtime.machine, policy=task.restart)
             self.tasks[task.name] = runtime
         if topology:
             self._log_collector.start(topology.logs)
+
+    def _make_runtime(self, task: Task) -> TaskRuntime:
+        return TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
 
     def write_journal(self) -> None:
         """Write a snapshot to the journal: the topology and the state of every task.
@@ -250,7 +265,7 @@ class Supervisor:
             topology = self._secrets.redact(self.topology, self.next)
             following = without_values(self.next) if self.next else None
             private = self._network.private
-            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, VERSION))
+            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, PROTOCOL))
         except OSError as error:
             raise journal_error(self._folder.journal.path, error) from error
         self._network.keep()

@@ -38,7 +38,7 @@ main(*sys.argv[2:])
 """
 
 
-def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn:
+def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.socket) -> NoReturn:
     """Replace a fork of the agent by a new interpreter that runs the fork server.
 
     A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
@@ -48,19 +48,22 @@ def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn
         title: The process title, which `ps` shows.
         parent: The agent's pid.
         log: The file for TensorFlow's messages during its import.
+        code_cache: The host's cache of code, for the drivers: their environment may name another state folder.
         agent: The child's end of a socket pair with the agent.
     """
     daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
-    os.execv(sys.executable, [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT), title, str(agent.fileno())])
+    arguments = [str(PACKAGE_ROOT), title, str(agent.fileno()), str(code_cache)]
+    os.execv(sys.executable, [sys.executable, "-c", _PROGRAM, *arguments])
 
 
-def main(title: str, fd: str) -> None:
+def main(title: str, fd: str, code_cache: str) -> None:
     """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
 
     Args:
         title: The process title, which `ps` shows.
         fd: The number of the descriptor of the socket to the agent.
+        code_cache: The path of the host's cache of code.
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
@@ -69,7 +72,7 @@ def main(title: str, fd: str) -> None:
         _import_programs()
         spec = _serve(agent)
     if spec is not None:
-        run_driver.main(spec)
+        run_driver.main(spec, Path(code_cache))
 
 
 def _import_programs() -> None:

@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.paths import code_cache
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize
 from tfcluster.processes.groups.coordinator import GroupCoordinator
@@ -47,13 +47,14 @@ from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationE
 from tfcluster.protocol.codec import Message
 
 
-def main(spec: RunSpec) -> None:
+def main(spec: RunSpec, code_cache: Path) -> None:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
     This function does not return. In the program's process it ends with the exception that ends the interpreter.
 
     Args:
         spec: The run.
+        code_cache: The host's cache of code.
 
     Raises:
         SystemExit: In the program's process: the program was a script.
@@ -67,7 +68,7 @@ def main(spec: RunSpec) -> None:
     try:
         cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
         stdin = _receive_stdin(spec)
-        spec = enter_tree(spec, code_cache())
+        spec = enter_tree(spec, code_cache)
     except OSError as error:
         _fail(spec, ClusterError(str(error)))
     except ClusterError as error:

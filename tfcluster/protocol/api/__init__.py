@@ -67,18 +67,21 @@ class Request(Generic[EventT_co, ReplyT_co]):
         method: The method that is requested.
         is_slow: Whether the first event or the reply may take long, because the agent first loads TensorFlow's library,
             waits for another change or asks every task.
+        changes: Whether it changes the cluster or its runs, so that an older agent is replaced before it.
         event_type: The type of the events.
         reply_type: The type of the reply.
     """
 
     method: ClassVar[Method]
     is_slow: ClassVar[bool]
+    changes: ClassVar[bool]
     event_type: ClassVar[Any]
     reply_type: ClassVar[Any]
 
-    def __init_subclass__(cls, *, method: Method, is_slow: bool = False) -> None:
+    def __init_subclass__(cls, *, method: Method, is_slow: bool = False, changes: bool = False) -> None:
         cls.method = method
         cls.is_slow = is_slow
+        cls.changes = changes
         (base,) = cls.__orig_bases__  # type: ignore[attr-defined] # it is Request with its parameters
         cls.event_type, cls.reply_type = get_args(base)
 

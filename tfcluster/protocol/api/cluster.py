@@ -53,7 +53,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class ObserveRequest(Request[Observation, NoReturn], method=Method.OBSERVE, is_slow=True):
+class ObserveRequest(Request[Observation, NoReturn], method=Method.OBSERVE, is_slow=True, changes=True):
     """Observe the cluster, and keep the agent running until the request is cancelled.
 
     Until then, the agent also accepts connections on the ports that it holds when the request arrives. This is the half
@@ -92,7 +92,7 @@ class PrepareReply:
 
 
 @dataclass(frozen=True)
-class PrepareRequest(Request[NoReturn, PrepareReply], method=Method.PREPARE, is_slow=True):
+class PrepareRequest(Request[NoReturn, PrepareReply], method=Method.PREPARE, is_slow=True, changes=True):
     """Run the preflight checks for a topology, and allocate ports and GPUs.
 
     Attributes:
@@ -139,7 +139,7 @@ class ApplyReply:
 
 
 @dataclass(frozen=True)
-class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_slow=True):
+class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_slow=True, changes=True):
     """Carry out a plan. This continues to the end if the command disconnects.
 
     The events are the status at each change.
@@ -205,7 +205,7 @@ class WatchRequest(Request[ClusterStatus, Done], method=Method.WATCH, is_slow=Tr
 
 
 @dataclass(frozen=True)
-class RestartRequest(Request[NoReturn, Done], method=Method.RESTART):
+class RestartRequest(Request[NoReturn, Done], method=Method.RESTART, changes=True):
     """Stop tasks and start them again. The reply comes at once, without waiting for the restarts.
 
     Attributes:
@@ -229,7 +229,7 @@ class DownReply:
 
 
 @dataclass(frozen=True)
-class DownRequest(Request[ClusterStatus, DownReply], method=Method.DOWN):
+class DownRequest(Request[ClusterStatus, DownReply], method=Method.DOWN, changes=True):
     """Stop all runs and tasks, then exit. This continues if the command disconnects.
 
     The events are the status at each change.

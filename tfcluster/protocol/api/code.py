@@ -19,7 +19,7 @@ class CodeWanted:
 
 
 @dataclass(frozen=True)
-class SendCodeRequest(Request[CodeWanted, Done], method=Method.SEND_CODE, is_slow=True):
+class SendCodeRequest(Request[CodeWanted, Done], method=Method.SEND_CODE, is_slow=True, changes=True):
     """Have the host get all files of a tree that it does not have; see `core/code.py`.
 
     The response has an event for the manifest, if the host does not have it, and one for the contents of files, if it

@@ -51,7 +51,7 @@ class GroupRequest:
 
 
 @dataclass(frozen=True)
-class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
+class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True, changes=True):
     """Submit a run and send its events up to the result.
 
     If the run has an upload, the command sends it as soon as the agent grants a window, which is after the first event.
@@ -100,7 +100,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
 
 
 @dataclass(frozen=True)
-class JoinRequest(Request[NoReturn, Done], method=Method.JOIN):
+class JoinRequest(Request[NoReturn, Done], method=Method.JOIN, changes=True):
     """Start the members of a group on this host; the group's run is led by another host.
 
     Attributes:
@@ -155,7 +155,7 @@ class CancelReply:
 
 
 @dataclass(frozen=True)
-class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL):
+class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL, changes=True):
     """Cancel a run. A run that has ended already is not changed.
 
     Attributes:
@@ -178,7 +178,7 @@ class ScriptSignal(str, Enum):
 
 
 @dataclass(frozen=True)
-class SignalRequest(Request[NoReturn, Done], method=Method.SIGNAL):
+class SignalRequest(Request[NoReturn, Done], method=Method.SIGNAL, changes=True):
     """Pass a signal on to a script. It is ignored if the script does not run any more. For SIGINT see `CancelRequest`.
 
     Attributes:

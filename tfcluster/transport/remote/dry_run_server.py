@@ -14,9 +14,7 @@ from tfcluster import settings
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
-from tfcluster.protocol.api import Request, encode_request
 from tfcluster.protocol.api.cluster import ObserveRequest, PrepareRequest
-from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.protocol.serialization import decode
 from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
@@ -104,7 +102,9 @@ class _Server:
         agent = self._agent()
         if agent is not None:
             with contextlib.closing(agent):
-                reply = _reply_of_agent(agent, PrepareRequest(decode(ClusterTopology, topology)))
+                reply = agent.call_once(
+                    PrepareRequest(decode(ClusterTopology, topology)), settings.DRY_RUN_REPLY_SECONDS
+                )
                 return {**reply, "installation": [], "listens": False}
         reply = self._dry_preflight().prepare(topology, listen)
         if why := _why_not_writable(self._folder):
@@ -121,7 +121,8 @@ class _Server:
         if agent is None:
             return {"observed": None}
         with contextlib.closing(agent):
-            return _reply_of_agent(agent, ObserveRequest())
+            observation: dict[str, Any] = agent.call_once(ObserveRequest(), settings.DRY_RUN_REPLY_SECONDS)
+            return observation
 
     def reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
         return {"failures": self._dry_preflight().failures(addresses, timeout)}
@@ -159,30 +160,6 @@ class _Server:
                     exit_code=ExitCode.UNHEALTHY,
                 )
             time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
-
-
-def _reply_of_agent(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, Any]:
-    """Send a request to an agent; this starts nothing.
-
-    Args:
-        agent: The connection to the agent.
-        request: The request.
-
-    Returns:
-        The fields of the agent's reply, or of its first event.
-
-    Raises:
-        ClusterError: The agent replied with an error, or closed the connection before it replied.
-    """
-    agent.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, encode_request(request))))
-    decoder = FrameDecoder(is_agent=False)
-    while data := agent.receive(settings.DRY_RUN_REPLY_SECONDS):
-        for frame in decoder.feed(data):
-            if frame.kind is FrameKind.ERROR:
-                raise ClusterError.from_json(frame.body["value"])
-            answer: dict[str, Any] = frame.body["value"] if frame.kind is FrameKind.REPLY else frame.body
-            return answer
-    raise ClusterError("the agent disconnected before it replied", hint="Try again.")
 
 
 def _closest_existing(path: Path) -> Path:

@@ -36,10 +36,11 @@ def serve(session: dict[str, Any]) -> None:
             destination for ssh; `shell`, the command that set up the environment, or None. The requests are:
             `survey` -> as `survey` returns;
             `time` -> {time}, in Unix seconds;
-            `open` {start}: find the agent, or start it, and stay connected to it until the session ends
-            -> {socket, pid};
+            `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it
+            until the session ends -> {socket, pid, is_viewer, notes};
             `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the
-            connection in both directions, for hosts whose ssh server does not forward the agent's socket;
+            connection in both directions, for viewers and for hosts whose ssh server does not forward the agent's
+            socket;
             `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
     """
     os.environ.update(session["env"])
@@ -99,13 +100,17 @@ class _Server:
         self._agent: LocalAgentConnection | None = None
         self.proxied: LocalAgentConnection | None = None
 
-    def open(self, start: bool) -> dict[str, Any]:
-        self._agent = self._transport.open(start=start)
+    def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
+        self._agent = self._transport.open(start=start, upgrade=upgrade)
         path = agent_socket(self._transport.cluster, self._transport.host)
-        return {"socket": str(path), "pid": self._agent.pid}
+        return {
+            **{"socket": str(path), "pid": self._agent.pid},
+            **{"is_viewer": self._agent.is_viewer, "notes": self._transport.notes},
+        }
 
     def proxy(self) -> dict[str, Any]:
-        self.proxied = connect(self._transport.cluster, self._transport.host)
+        is_viewer = self._agent is not None and self._agent.is_viewer
+        self.proxied = self._agent if is_viewer else connect(self._transport.cluster, self._transport.host)
         self._agent = None
         return {"connected": self.proxied is not None}
 

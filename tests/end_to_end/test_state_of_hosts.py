@@ -1,0 +1,46 @@
+"""Runs on hosts whose state is elsewhere than the environment of their processes says, over real sshds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import LAZY_FORK_SERVER
+from tests.end_to_end.test_ssh import Over, over
+
+NAMES = ("alpha", "beta")
+JOBS = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
+#: What the fork server, and with it the drivers, find in their environment, on both hosts.
+ELSEWHERE = {"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """A cluster on two hosts, the first with `state:`; the state of both is where their agents have it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **ELSEWHERE}))
+        with over(tmp_path_factory.mktemp("wide"), *NAMES) as sandbox:
+            state = f"state: {sandbox.network.home('alpha') / 'scratch'}"
+            text = sandbox.text(NAMES, JOBS).replace("alpha: {", f"alpha: {{{state}, ")
+            sandbox("up", sandbox.spec(text))
+            (sandbox.folder / "beside.py").write_text("TEXT = 'done'\n")
+            (sandbox.folder / "script.py").write_text("import beside\nprint(beside.TEXT)\n")
+            yield sandbox
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("run pi --samples 1e5", 1),
+        ("run script.py", 1),
+        ("run script --cold script.py", 1),
+        ("run -m script", 1),
+        ("launch script.py", 2),  # on each host
+    ],
+)
+def test_a_run_has_its_folders_from_the_agent(wide: Over, words: str, lines: int) -> None:
+    output = wide(*words.split()).stdout
+    assert output.count("done" if "script" in words else "random points") == lines
+    assert not any((wide.network.home("alpha") / "state").iterdir())
