@@ -39,12 +39,15 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     from tfcluster.client.runs.origin import describe_changes
     from tfcluster.client.runs.runs import find_record
     from tfcluster.core.runs import RunOrigin
+    from tfcluster.core.states import RunState
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import find
     from tfcluster.protocol.serialization import decode
 
     target = resolve_cluster(cluster)
     record = find_record(target, run)
+    if record["state"] == RunState.UNREADABLE:
+        raise ClusterError.from_json(record["error"])
     program = find(record["program"])
     if program is None or record["origin"] is None:
         raise ClusterError(f"{record['run']} cannot be run again: its program {record['program']!r} is not installed")
