@@ -10,7 +10,7 @@ PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-slow test-all lint bench soak wheel completions docs picture clean
+.PHONY: demo check test test-setup test-slow test-all lint bench soak wheel completions docs picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,7 +29,14 @@ demo: .venv/installed
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not integration and not slow"
 
-# Every capability once; meant to take at most eight minutes on two cores.
+# The programs that some tests need, which are skipped without them: on Debian, as root.
+test-setup:
+	@packages=$$($(PYTHON) -m tests.requirements) && \
+	if ! dpkg -s $$packages >/dev/null 2>&1; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$packages; \
+	fi
+
+# Every capability once; meant to take at most six minutes on two cores.
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) -m "not slow"
 

@@ -19,6 +19,7 @@ from side_by_side import verdict
 
 # Before the packages that are installed: some bring a module of that name.
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests import requirements
 from tests.hosts import SshHosts, ssh_hosts
 
 ROUNDS = 5
@@ -86,8 +87,8 @@ def choose_targets() -> tuple[float, float]:
 
 def main() -> bool:
     """Measure and print; return whether the targets are reached."""
-    if os.geteuid() != 0:
-        print("forwarding between hosts: left out, as only root can make network namespaces\n")
+    if missing := requirements.missing(["sshd"]):
+        print(f"forwarding between hosts: left out, {requirements.explain(missing)}\n")
         return True
     speed_target, times_target = choose_targets()
     figures: dict[str, list[tuple[float, float]]] = {"transfer": [], "linear": []}

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from tests import requirements
 from tests.conftest import wait_for
 
 
 @contextlib.contextmanager
 def open_browser(folder: Path) -> Iterator[Browser]:
     """Start a browser; its files are in a folder, and its processes end with the context."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if (chromium is None or driver is None) and not os.environ.get("CI"):
-        pytest.skip("chromium and its driver are not installed; CI has them")
+    requirements.check_declared("browser")
+    chromium, driver = map(requirements.find_program, ("chromium", "chromedriver"))
     assert chromium is not None
     assert driver is not None
     options = webdriver.ChromeOptions()

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import parallel
+from tests import parallel, requirements
 from tfcluster.process_handle import ProcessHandle
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +72,49 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     parallel.mark_integration_tests(items)
     if parallel.is_worker(config):
         parallel.sort_long_modules_first(items)
+
+
+def needs_of(item: pytest.Item) -> set[str]:
+    """Return what a test, or a fixture that it uses, says that it needs of the machine."""
+    fixtures = {name.removeprefix("needs_") for name in getattr(item, "fixturenames", ()) if name.startswith("needs_")}
+    return fixtures.union(*(mark.args for mark in item.iter_markers("needs")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    requirements.declared = needs_of(item)
+    if missing := requirements.missing(requirements.declared):
+        # CI has everything: there each test runs.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"missing: {', '.join(missing)}")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist tells the main process
+def pytest_collection_finish(session: pytest.Session) -> None:
+    line = requirements.summarize(map(needs_of, session.items))
+    if parallel.is_worker(session.config):
+        parallel.send_line(line)
+    elif line:
+        print_line(session.config, line)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any) -> None:
+    if line := parallel.receive_line():
+        print_line(node.config, line)
+
+
+def print_line(config: pytest.Config, line: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    reporter.write_line(line)
+
+
+def _fixture(name: str) -> Any:
+    """Make the fixture that other fixtures request to say what they need of the machine."""
+    return pytest.fixture(scope="session", name=name)(lambda: None)
+
+
+globals().update({name: _fixture(name) for name in map("needs_{}".format, requirements.NEEDS)})
 
 
 @dataclass

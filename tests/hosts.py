@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import requirements
 from tests.conftest import files_of, marked_processes, wait_for
 from tests.namespaces import Network, network
 from tfcluster.core.hosts import Host
 
 HERE = "here"
-_SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "/usr/sbin/sshd"
 # What processes on hosts inherit of the tests' environment, as commands do; tests/changed has the code that reads it.
 _INHERITED = ("PATH", "TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES")
 _CHANGED = str(Path(__file__).parent / "changed")
@@ -142,7 +142,7 @@ class SshHosts:
         )
         with (self.folder / f"{name}.sshd_log").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                self.network[name].command(_SSHD, "-D", "-e", "-f", str(config)),
+                self.network[name].command(str(requirements.find_program("sshd")), "-D", "-e", "-f", str(config)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -197,6 +197,7 @@ def _quoted(text: str) -> str:
 @contextmanager
 def ssh_hosts(*names: str) -> Iterator[SshHosts]:
     """Hosts of these names, each with an sshd, on a network with the machine `here`; all is gone in the end."""
+    requirements.check_declared("sshd")
     # A short path, as of a home folder: sockets are below it.
     with tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder, network(HERE, *names) as made:
         hosts = SshHosts(Path(folder), made, names)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.requirements import is_privileged
+from tfcluster.private_network import make_namespaces
+
 # The tests spend about half of their time waiting.
 _WORKERS_PER_CORE = 2
-_CLONE_NEWNET = 0x40000000  # linux/sched.h
 # The tests that start processes of the product, or TensorFlow servers, are in these folders or use these fixtures.
 _INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
 _INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts", "pair", "local_run"}
@@ -26,10 +28,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 def worker_count() -> int:
     """Return the number of workers for `-n auto`; 0, which means none, if they could not be isolated."""
-    if subprocess.run(["unshare", "--net", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
-        assert not os.environ.get("CI"), "CI can create network namespaces"
-        return 0
-    return _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+    return _WORKERS_PER_CORE * len(os.sched_getaffinity(0)) if is_privileged() else 0
 
 
 def enter_network_namespace() -> None:
@@ -37,14 +36,29 @@ def enter_network_namespace() -> None:
 
     Tests that run at the same time must not take each other's ports. The lock files of ports, the addresses and the
     abstract Unix sockets are separate for each network namespace too.
-
-    Raises:
-        OSError: No network namespace can be created.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "a worker needs a network namespace; without root, run `pytest -n 0`")
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    assert is_privileged(), "a worker needs a network namespace; without root, run `pytest -n 0`"
+    make_namespaces()
+
+
+def send_line(line: str) -> None:
+    """Leave a line for the main process, which does not collect the tests itself."""
+    if os.environ["PYTEST_XDIST_WORKER"] == "gw0":  # all workers collect the same tests
+        _line_file().write_text(line)
+
+
+def receive_line() -> str:
+    """Return the line that a worker has left, once."""
+    try:
+        line = _line_file().read_text()
+    except FileNotFoundError:
+        return ""
+    _line_file().unlink()
+    return line
+
+
+def _line_file() -> Path:
+    return Path(tempfile.gettempdir(), f"tfc-{os.environ['TEST_RUN']}")
 
 
 def end_leftovers(run: str) -> None:

@@ -147,6 +147,7 @@ def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandb
     ],
     ids=["Debian", "AppArmor", "seccomp"],
 )
+@pytest.mark.needs("root")
 def test_an_ordinary_account_is_told_which_switch_forbids_it(
     tmp_path: Path, switch: str, value: str, refusal: str, words: str
 ) -> None:

@@ -80,6 +80,7 @@ def test_an_environment_and_what_nested_patterns_name_is_left_out(home: Path) ->
     assert paths == {"data/b.csv", "logs/keep", "none", "train.py", *ignores}, "the script itself is always sent"
 
 
+@pytest.mark.needs("git")
 def test_other_work_trees_in_a_work_tree_are_sent_too(home: Path) -> None:
     script = script_in(home / "project")
     (home / "project" / "lib").mkdir()
@@ -88,6 +89,7 @@ def test_other_work_trees_in_a_work_tree_are_sent_too(home: Path) -> None:
     assert {path for path, _ in CodeFolder.of(script, str(home / "project")).files} == {"lib/new.py", "train.py"}
 
 
+@pytest.mark.needs("git")
 def test_in_a_folder_that_git_ignores_all_files_are_sent(home: Path) -> None:
     script = script_in(home / "project" / "scratch")
     (home / "project" / "scratch" / "beside.py").touch()

@@ -28,6 +28,7 @@ def describe(folder: Path) -> tuple[str | None, str | None, bool | None]:
     return describe_script({"path": str(folder / "train.py"), "cwd": str(folder)})
 
 
+@pytest.mark.needs("git")
 def test_the_commit_is_that_of_the_scripts_folder_also_in_a_hook_of_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_run_does_not_wait_long_for_the_commit(tmp_path: Path, monkeypatch: py
     assert describe(tmp_path / "mine") == (digest_of(b"mine"), None, None)
 
 
+@pytest.mark.needs("git")
 def test_a_repository_that_was_fetched_executes_no_command(tmp_path: Path) -> None:
     folder, executed = tmp_path / "fetched", tmp_path / "executed"
     commit(folder, "print(1)\n")

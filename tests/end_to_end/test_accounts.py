@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -15,6 +14,8 @@ import pytest
 from tests.accounts import Account, account
 from tests.conftest import COMMAND, Sandbox, mostly_slow
 from tests.end_to_end.test_ssh import over
+
+pytestmark = pytest.mark.needs("root")
 
 _SPEC = "name: shared\nnetwork: {network}\njobs:\n  worker: {{tasks: 1}}\n"
 _US = "root:x:0:0:root:/root:/bin/sh\n"
@@ -42,12 +43,6 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
 import os
 print("device:CPU:0", os.getuid())
 """
-
-
-@pytest.fixture(autouse=True)
-def _root() -> None:
-    if os.geteuid() != 0 and not os.environ.get("CI"):
-        pytest.skip("to make an account takes root; CI has it")
 
 
 @pytest.fixture
@@ -133,6 +128,7 @@ def test_without_another_account_nothing_is_reported(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_the_accounts_of_another_host_are_named(tmp_path: Path) -> None:
     passwd = tmp_path / "passwd"
     passwd.write_text(_US + _OTHERS)

@@ -113,6 +113,7 @@ class HostsChaos(Chaos):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("network")
 def test_random_faults_on_two_private_hosts(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--chaos-seed") or random.randrange(10**6)
     print(f"--chaos-seed {seed}")

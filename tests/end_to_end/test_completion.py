@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -126,7 +125,7 @@ def typed(demo: Sandbox) -> Sandbox:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("fish") is None and not os.environ.get("CI"), reason="fish is not installed")
+@pytest.mark.needs("fish")
 def test_what_fish_offers(typed: Sandbox) -> None:
     # One fish completes one line after the other, and prints a line between them.
     lines = [f"complete -C {shlex.quote(line)}; echo next" for line in OFFERS]
@@ -142,7 +141,7 @@ def test_what_fish_offers(typed: Sandbox) -> None:
     assert offers == OFFERS
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None and not os.environ.get("CI"), reason="zsh is not installed")
+@pytest.mark.needs("zsh")
 def test_what_zsh_offers(typed: Sandbox) -> None:
     zsh = pexpect.spawn(
         "zsh",

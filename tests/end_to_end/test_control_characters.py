@@ -69,12 +69,18 @@ def harmless(shown: str) -> str:
 
 @pytest.fixture(scope="module")
 def visited(demo: Sandbox) -> Sandbox:
-    """The example cluster when a run has printed EVIL and failed with it, and a task has printed it."""
+    """The example cluster when a task has printed EVIL, with a script that prints it and one that fails with it too."""
     have_printed(demo, "worker:0")
     demo.spec(_PRINTS, "prints.py")
     demo.spec(_FAILS, "fails.py")
-    into_a_pipe(demo, "run", "fails.py", code=1)
     return demo
+
+
+@pytest.fixture(scope="module")
+def failed_run(visited: Sandbox) -> str:
+    """A run that has printed EVIL and failed with it."""
+    into_a_pipe(visited, "run", "fails.py", code=1)
+    return str(visited.json("runs", "-n", "1")[0]["run"])
 
 
 def have_printed(sandbox: Sandbox, task: str) -> None:
@@ -82,11 +88,6 @@ def have_printed(sandbox: Sandbox, task: str) -> None:
     with open(f"/proc/{sandbox.task(task)['pid']}/fd/2", "a") as log:
         log.write(f"{EVIL}\nwindows\r\n10%\r20%\n")
     wait_for(lambda: "20%" in sandbox("logs", task).stdout)
-
-
-def failed_run(sandbox: Sandbox) -> str:
-    failed = (run for run in sandbox.json("runs") if str(run["parameters"].get("path")).endswith("fails.py"))
-    return str(next(failed)["run"])
 
 
 @pytest.mark.slow
@@ -111,13 +112,12 @@ def test_control_characters_in_the_last_output_of_a_task_are_escaped(sandbox: Sa
     assert EVIL in json.loads(line)["tasks"][0]["last_exit"]["log"]
 
 
-def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox) -> None:
-    run = failed_run(visited)
-    assert SHOWN in harmless(at_a_terminal(visited, "logs", run, "--no-prefix")).splitlines()
-    attached = harmless(at_a_terminal(visited, "attach", run, code=1)).splitlines()
+def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox, failed_run: str) -> None:
+    assert SHOWN in harmless(at_a_terminal(visited, "logs", failed_run, "--no-prefix")).splitlines()
+    attached = harmless(at_a_terminal(visited, "attach", failed_run, code=1)).splitlines()
     assert {SHOWN, "windows", r"10%\r20%"} <= {*attached}
     assert f"ValueError: {SHOWN}" in attached
-    assert into_a_pipe(visited, "attach", run, code=1).startswith(f"{SHOWN}\nwindows\n")
+    assert into_a_pipe(visited, "attach", failed_run, code=1).startswith(f"{SHOWN}\nwindows\n")
     assert SHOWN in harmless(at_a_terminal(visited, "runs"))
 
 
@@ -131,8 +131,8 @@ def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox
     "command",
     mostly_slow(["logs", "logs RUN", "runs", "attach RUN", "run fails.py"], fast=["logs RUN", "run fails.py"]),
 )
-def test_json_has_no_control_character(visited: Sandbox, command: str) -> None:
-    words = command.replace("RUN", failed_run(visited)).split()
+def test_json_has_no_control_character(visited: Sandbox, failed_run: str, command: str) -> None:
+    words = command.replace("RUN", failed_run).split()
     code = 1 if words[0] in ("attach", "run") else 0
     at = 1 if words[0] == "run" else len(words)  # what stands behind a script is the script's
     *lines, last = into_a_pipe(visited, *words[:at], "-o", "json", *words[at:], code=code).split("\n")

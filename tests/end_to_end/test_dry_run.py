@@ -45,7 +45,7 @@ def listing(sandbox: Over) -> dict[str, tuple[int, int, bytes]]:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Over]:
+def fresh(needs_sshd: None, tmp_path: Path) -> Iterator[Over]:
     """Two hosts that tfcluster has never been on."""
     with over(tmp_path, "alpha", "beta") as sandbox:
         yield sandbox

@@ -23,7 +23,7 @@ _JOBS = """jobs:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def pair(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on this machine and on the host alpha."""
     with over(tmp_path_factory.mktemp("pair"), "alpha") as sandbox:
         spec = sandbox.text(("alpha",), _JOBS).replace("alpha: {", "alpha: {shell: export FROM_SHELL=yes, ")

@@ -45,7 +45,7 @@ print("total", float(strategy.experimental_local_results(total())[0]))
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def lab(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """Two hosts with a cluster up, and a stranger."""
     with over(tmp_path_factory.mktemp("lab"), *NAMES, "stranger") as sandbox:
         code = sandbox.folder / "code"

@@ -43,7 +43,7 @@ def test_another_host_leads_a_run_which_all_commands_find(two: Sandbox) -> None:
         assert f"{LOST}, and no other host has a run {before!r}" in two("attach", before, code=5).stderr
         assert LOST in two("run", "pi", "--devices", "/job:chief", code=5).stderr, "no other host has it"
     # When it is back, the runs of all hosts are listed, and found.
-    assert [each["run"] for each in two.json("runs")] == [before, run]
+    assert [each["run"] for each in two.json("runs")][-2:] == [before, run]
     for each in (before, run):
         two("attach", each)
         assert two("cancel", each).stdout == f"{each}\n"

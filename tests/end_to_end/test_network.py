@@ -18,7 +18,7 @@ from tfcluster.protocol.serialization import to_json
 
 
 @pytest.fixture
-def other_host() -> Iterator[OtherHost]:
+def other_host(needs_network: None) -> Iterator[OtherHost]:
     with another_host() as made:
         yield made
 

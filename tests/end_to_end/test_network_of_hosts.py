@@ -47,7 +47,7 @@ except grpc.RpcError as error:
 
 
 @pytest.fixture
-def machines() -> Iterator[Network]:
+def machines(needs_network: None) -> Iterator[Network]:
     with network("alpha", "beta", "stranger") as made:
         yield made
 

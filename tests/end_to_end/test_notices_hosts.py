@@ -49,6 +49,7 @@ def reported(sandbox: Over, host: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_a_host_that_goes_away_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {"HOST_AWAY_SECONDS": 8.0, "NOTICE_SECONDS": 10.0, "NOTICE_BACKOFF_SECONDS": [600.0]}
     monkeypatch.setenv("TEST_SETTINGS", json.dumps(changed))

@@ -61,7 +61,7 @@ print("heard", heard.decode())
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[Sandbox]:
+def two(needs_root: None) -> Iterator[Sandbox]:
     """A private cluster on two hosts, which the tests of this module leave ready."""
     with account("tfc-o") as owner, sandbox_of(owner, (sys.executable, "-m", "tests.played")) as sandbox:
         # On a busy machine, a probe that gets no answer in a second says nothing of the forwarders.
@@ -215,6 +215,7 @@ print("answered", answer)
 """
 
 
+@pytest.mark.needs("sshd")
 def test_a_stranger_on_the_network_is_refused_by_each_host_and_named(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
         spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
@@ -266,6 +267,7 @@ def forwarding_of(sandbox: Over, host: str) -> Any:
     return json.loads(next(sandbox.network.home(host).rglob("forwarding.json")).read_text())
 
 
+@pytest.mark.needs("sshd")
 def test_a_link_that_is_lost_and_comes_back(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
         spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")

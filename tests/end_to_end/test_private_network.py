@@ -35,7 +35,7 @@ print("answered in", os.stat("/proc/self/ns/net").st_ino)
 
 
 @pytest.fixture(scope="module")
-def stranger() -> Iterator[Account]:
+def stranger(needs_root: None) -> Iterator[Account]:
     with account("tfc-x") as made:
         yield made
 
@@ -64,7 +64,7 @@ def sandbox_of(owner: Account, command: tuple[str, ...] = COMMAND) -> Iterator[S
 
 
 @pytest.fixture(scope="module")
-def owned() -> Iterator[Sandbox]:
+def owned(needs_root: None) -> Iterator[Sandbox]:
     """A sandbox of an ordinary account with a private cluster up, which the tests of this module leave ready."""
     with account("tfc-o") as owner, sandbox_of(owner) as sandbox:
         sandbox("up", spec(sandbox, "private", ps=1, worker=2))
@@ -155,6 +155,7 @@ def test_a_program_outside_enters_or_is_told_how(owned: Sandbox) -> None:
     assert "`tfcluster exec -- python PROGRAM`" in refused.stderr
 
 
+@pytest.mark.needs("network")
 def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account) -> None:
     status = owned.status()
     files = [*(owned.folder / "state").rglob("*"), *(owned.folder / "run").rglob("*")]
@@ -176,6 +177,7 @@ def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["private", "open"])
+@pytest.mark.needs("root")
 def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_network_is_not_private(
     network: str, stranger: Account, tmp_path: Path
 ) -> None:

@@ -58,9 +58,7 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None and not os.environ.get("CI"), reason="systemd is not installed"
-)
+@pytest.mark.needs("systemd")
 def test_systemd_accepts_the_unit(sandbox: Sandbox) -> None:
     here = sandbox.spec("name: kept\njobs: {worker: {tasks: 2}}\n")
     shell = 'source "$HOME/a b"; 100%'
@@ -75,6 +73,7 @@ def test_systemd_accepts_the_unit(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha",), "jobs: {worker: {tasks: 2}}\n"))

@@ -20,6 +20,7 @@ def git(folder: Path, command: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("git")
 def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, sys\nprint(sys.argv[1:], os.path.basename(os.getcwd()))\nsys.exit(3)\n")

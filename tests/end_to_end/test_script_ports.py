@@ -19,7 +19,7 @@ from tests.other_host import OtherHost, another_host
 
 
 @pytest.fixture
-def other_host() -> Iterator[OtherHost]:
+def other_host(needs_network: None) -> Iterator[OtherHost]:
     with another_host() as made:
         yield made
 

@@ -87,7 +87,7 @@ def over(folder: Path, *names: str) -> Iterator[Over]:
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
     with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
@@ -330,6 +330,7 @@ def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta") as sandbox:
         jobs = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 1, hosts: [beta]}\n"
@@ -347,6 +348,7 @@ def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_eight_hosts_at_once(tmp_path: Path) -> None:
     names = tuple(f"h{number}" for number in range(8))
     with over(tmp_path, *names) as sandbox:
@@ -375,6 +377,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_OTHER_VERSION)
     other = tmp_path / "python"
@@ -390,6 +393,7 @@ def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_the_problems_of_all_hosts_are_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

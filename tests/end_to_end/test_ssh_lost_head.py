@@ -19,6 +19,7 @@ JOBS = (
 WORKERS = [f"/job:worker/task:{index}/device:CPU:0" for index in range(2)]
 
 
+@pytest.mark.needs("sshd")
 def test_the_link_of_the_leading_host_is_lost(tmp_path: Path) -> None:
     with over(tmp_path, *HOSTS) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(HOSTS, JOBS)))

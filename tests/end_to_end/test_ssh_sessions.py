@@ -14,6 +14,7 @@ JOBS = "jobs:\n  worker: {tasks: 1}\n"
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_one_session_prepares_a_host_and_later_commands_start_none(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:
         hosts = sandbox.network

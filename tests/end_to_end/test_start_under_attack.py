@@ -58,7 +58,7 @@ print(written)
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[Network]:
+def machines(needs_network: None) -> Iterator[Network]:
     with network("alpha", "beta", "stranger") as made:
         yield made
 

@@ -28,7 +28,7 @@ with tf.summary.create_file_writer(sys.argv[sys.argv.index("--log_dir") + 1]).as
 
 
 @pytest.fixture(scope="module")
-def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def away(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on the host alpha, whose machine `here` is not part of it."""
     with over(tmp_path_factory.mktemp("away"), "alpha") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))

@@ -13,6 +13,7 @@ _JOBS = "jobs:\n  worker: {tasks: 2, hosts: [localhost, alpha]}\n"
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 def test_a_host_over_ssh_is_shown_goes_away_and_comes_back(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))

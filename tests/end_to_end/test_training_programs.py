@@ -153,6 +153,7 @@ def test_the_command_at_the_top_of_an_example(sandbox: Sandbox, example: Example
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [EXAMPLES[0], EXAMPLES[2]], ids=lambda example: example.name)
+@pytest.mark.needs("sshd")
 def test_an_example_over_two_hosts(tmp_path: Path, example: Example) -> None:
     with over(tmp_path, "alpha", "beta") as lab:
         copy_examples(lab)

@@ -37,7 +37,7 @@ Path("made.txt").write_text("made")
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster whose only host is another one."""
     with over(tmp_path_factory.mktemp("wide"), "alpha") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
@@ -114,6 +114,7 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
 
 
 @pytest.mark.slow
+@pytest.mark.needs("git")
 def test_git_and_tfclusterignore_say_what_is_code_and_the_script_starts_in_the_matching_folder(
     wide: Over, project: Path
 ) -> None:

@@ -175,6 +175,7 @@ JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [al
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 @pytest.mark.parametrize("network", ["closed", "private"])
 def test_hosts_are_upgraded_and_one_that_was_away_later(
     tmp_path: Path, old_environment: dict[str, str], network: str

@@ -29,7 +29,7 @@ pytestmark = (
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster over two hosts that look often at scripts; on beta, a file `other` is another TensorFlow."""
     folder = tmp_path_factory.mktemp("wide")
     other = f"""

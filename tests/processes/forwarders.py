@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import socket
@@ -15,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
-
+from tests import requirements
 from tests.conftest import ROOT, wait_for
 from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Certificate, Forwarder, Forwarding
-from tfcluster.private_network import enter_network
+from tfcluster.private_network import enter_network, make_namespaces
 from tfcluster.processes.netinfo import bind_all_addresses
 from tfcluster.protocol.serialization import to_json
 
@@ -164,8 +162,7 @@ def _new_namespace() -> int:
     """Return the descriptor of a new network namespace, which lives as long as it is open."""
 
     def make() -> int:
-        assert ctypes.CDLL(None).unshare(0x40000000) == 0
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        make_namespaces()
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
     return _in_thread(make)
@@ -174,8 +171,7 @@ def _new_namespace() -> int:
 @contextmanager
 def forwarding_hosts(folder: Path, *names: str) -> Iterator[dict[str, ForwardingHost]]:
     """Hosts with a certificate of the same authority each, whose forwarders know each other and are not started yet."""
-    if os.geteuid() != 0 and not os.environ.get("CI"):
-        pytest.skip("network namespaces take root; CI has it")
+    requirements.check_declared("root")
     authority = Authority.create("tested")
     authority.save(folder / "authority.pem")
     with ExitStack() as stack:

@@ -25,6 +25,8 @@ from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.processes.forwarder.forwarder import loaded_path
 
+pytestmark = pytest.mark.needs("root")
+
 Hosts = dict[str, ForwardingHost]
 
 

@@ -108,7 +108,7 @@ def can_connect(machine: Machine, *addresses: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[Network]:
+def machines(needs_network: None) -> Iterator[Network]:
     with network("alpha", "beta", "other") as machines:
         yield machines
 
@@ -154,6 +154,7 @@ def test_a_hundred_hosts(machines: Network) -> None:
         assert is_ignored(other, alpha.ipv4, alpha.ipv6)
 
 
+@pytest.mark.needs("network")
 def test_the_interface_to_the_cluster_is_the_fallback_for_a_filter() -> None:
     with network("alpha", "beta", ipv4_bits=30) as cable:
         alpha, beta = cable["alpha"], cable["beta"]

@@ -80,6 +80,7 @@ def test_reasons_are_readable(reason: str, expected: str) -> None:
     assert explain(error) == expected
 
 
+@pytest.mark.needs("root")
 def test_silence_and_other_protocols_are_named_and_a_check_of_the_port_is_not(tmp_path: Path) -> None:
     with forwarding_hosts(tmp_path, "a", "b") as hosts:
         a, b = hosts.values()

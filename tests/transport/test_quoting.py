@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 
 from tfcluster.transport.provision import quote, quote_path
 
-SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
+_FURTHER = ("zsh", "fish", "tcsh")
+SHELLS = ["sh", "bash", "dash", *(pytest.param(name, marks=pytest.mark.needs(name)) for name in _FURTHER)]
 # What a shell, or the quoting itself, could trip over comes often.
 _SPECIAL = st.sampled_from([*" '\"\\$`!\n\t*?[]{}()<>|&;#~=%^", "$(id)", "${HOME}", "'\\''", "\\\\", "é", "日本", "🙂"])
 WORDS = st.lists(

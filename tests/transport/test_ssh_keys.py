@@ -11,6 +11,8 @@ import pytest
 
 from tfcluster.transport.ssh_keys import find_locked_key
 
+pytestmark = pytest.mark.needs("ssh")
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[str]:
