@@ -14,11 +14,10 @@ import os
 import selectors
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import NoReturn
 
-from tfcluster.paths import PACKAGE_ROOT
+from tfcluster import boot
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize
 from tfcluster.processes.runs import run_driver
@@ -26,16 +25,6 @@ from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
 from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
-
-# The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
-_PROGRAM = """
-import sys
-sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
-import tfcluster
-del sys.path[0]
-from tfcluster.processes.runs.fork_server import main
-main(*sys.argv[2:])
-"""
 
 
 def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn:
@@ -52,7 +41,7 @@ def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn
     """
     daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
-    os.execv(sys.executable, [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT), title, str(agent.fileno())])
+    boot.exec_function(__name__, main.__name__, [title, str(agent.fileno())])
 
 
 def main(title: str, fd: str) -> None:
