@@ -21,6 +21,7 @@ ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
 _BASE = {
+    "boot",
     "control_characters",
     "errors",
     "free_port",
@@ -37,6 +38,7 @@ _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
     "__init__": {"connection", "reporting", "version"},
     "version": set[str](),
+    "boot": set[str](),
     "__main__": {"cli"},
     "control_characters": set[str](),
     "errors": set[str](),

@@ -12,7 +12,8 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -35,17 +36,31 @@ class ChangingFinder:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         is_changed = name in CHANGES or (name == "tfcluster.settings" and SETTINGS)
-        spec = PathFinder.find_spec(name, path) if is_changed else None
-        if spec is None or spec.loader is None:
+        if not is_changed:
             return None
-        execute = spec.loader.exec_module
-
-        def execute_and_change(module: ModuleType) -> None:
-            execute(module)
-            change(module)
-
-        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        others = (finder.find_spec(name, path) for finder in sys.meta_path if finder is not ChangingFinder)
+        spec = next(filter(None, others), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = ChangingLoader(spec.loader)
         return spec
+
+
+class ChangingLoader(Loader):
+    """Loads a module as another loader does, and changes it.
+
+    Args:
+        loader: The other loader, which several modules may share.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        change(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
 
 for hidden in os.environ.get("TEST_HIDDEN_MODULES", "").split():

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 # The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
 # another version is installed: sys.argv[1] is on the path only while the package is imported, and all of the package's
 # modules come from there. The current directory is removed from the path, so that the agent does not import a stray
-# json.py there. The shared lock keeps code that was sent to this host from being pruned while an agent runs it.
+# json.py there. The shared lock keeps code that was sent to this host from being pruned while an agent runs it:
+# `exec` starts processes with it, whereas the agent needs none of the files once it has kept the code in memory.
 _PROGRAM = """
 import contextlib, fcntl, sys
 sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
@@ -48,6 +49,8 @@ code = open(tfcluster.__file__)
 with contextlib.suppress(OSError):
     fcntl.flock(code, fcntl.LOCK_SH)
 from tfcluster.agent.main import main
+from tfcluster.boot import keep_code
+keep_code()
 if line := sys.stdin.readline():
     main(line)
 """

@@ -14,11 +14,10 @@ import os
 import selectors
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import NoReturn
 
-from tfcluster.paths import PACKAGE_ROOT
+from tfcluster import boot
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize
 from tfcluster.processes.runs import run_driver
@@ -26,16 +25,6 @@ from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
 from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
-
-# The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
-_PROGRAM = """
-import sys
-sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
-import tfcluster
-del sys.path[0]
-from tfcluster.processes.runs.fork_server import main
-main(*sys.argv[2:])
-"""
 
 
 def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.socket) -> NoReturn:
@@ -53,8 +42,7 @@ def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.s
     """
     daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
-    arguments = [str(PACKAGE_ROOT), title, str(agent.fileno()), str(code_cache)]
-    os.execv(sys.executable, [sys.executable, "-c", _PROGRAM, *arguments])
+    boot.exec_function(__name__, main.__name__, [title, str(agent.fileno()), str(code_cache)])
 
 
 def main(title: str, fd: str, code_cache: str) -> None:

@@ -16,7 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn
 
-from tfcluster.paths import PACKAGE_ROOT
+from tfcluster import boot
 from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.serialization import to_json
 
@@ -30,15 +30,6 @@ _NAME = re.compile(_LOADED)
 _QUOTED_NAME = re.compile(rf"""(["'])({_LOADED})\1""".encode())
 # Variables that are read when they are needed.
 _LAZY = {"TF_CONFIG", "TF_USE_LEGACY_KERAS"}
-# See `fork_server`: the package is imported from the folder of the agent's own code.
-_PROGRAM = """
-import sys
-sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
-import tfcluster
-del sys.path[0]
-from tfcluster.processes.runs.run_script import resume
-resume(*map(int, sys.argv[2:]))
-"""
 
 
 def is_needed(environment: Mapping[str, str], spec: RunSpec) -> bool:
@@ -118,5 +109,4 @@ def replace_process(spec: RunSpec, environment: Mapping[str, str], link: socket.
     os.lseek(run, 0, os.SEEK_SET)
     for fd in (run, link.fileno()):
         os.set_inheritable(fd, True)
-    arguments = [str(PACKAGE_ROOT), str(run), str(link.fileno())]
-    os.execve(sys.executable, [sys.executable, "-c", _PROGRAM, *arguments], dict(environment))
+    boot.exec_function("tfcluster.processes.runs.run_script", "resume", [str(run), str(link.fileno())], environment)

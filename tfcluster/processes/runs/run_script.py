@@ -35,7 +35,7 @@ from tfcluster.protocol.serialization import decode
 from tfcluster.reporting import MetricReporter, set_reporter
 
 
-def resume(spec_fd: int, link_fd: int) -> NoReturn:
+def resume(spec_fd: str, link_fd: str) -> NoReturn:
     """Run a script in a fresh interpreter, which has replaced the process that `main` had prepared.
 
     Args:
@@ -45,13 +45,14 @@ def resume(spec_fd: int, link_fd: int) -> NoReturn:
     Raises:
         SystemExit: Always; see `main`.
     """
-    with open(spec_fd, "rb") as file:
-        spec = decode(RunSpec, json.loads(file.read()), lenient=True)  # an upgrade may have replaced the code since
-    os.set_inheritable(link_fd, False)
+    with open(int(spec_fd), "rb") as file:
+        # Leniently: a driver of tfcluster 0.1.0 executes this code if the package was replaced since its start.
+        spec = decode(RunSpec, json.loads(file.read()), lenient=True)
+    os.set_inheritable(int(link_fd), False)
     daemonize.set_process_title(title_of(spec))
     handle_signals()
     stack_dump.enable(spec.folder)
-    _run_script(spec, socket.socket(fileno=link_fd))
+    _run_script(spec, socket.socket(fileno=int(link_fd)))
 
 
 def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:

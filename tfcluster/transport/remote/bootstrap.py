@@ -277,7 +277,7 @@ def _prune(root: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Return whether an agent holds the lock of the code in a folder, since it may import more modules from it."""
+    """Return whether an agent holds the lock of the code in a folder, since `exec` starts processes with it."""
     try:
         with open(os.path.join(folder, "tfcluster", "__init__.py"), "r+") as code:
             return not _lock(code, fcntl.LOCK_EX | fcntl.LOCK_NB)

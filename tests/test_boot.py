@@ -1,0 +1,119 @@
+"""A process that has kept the code of tfcluster, and the interpreters that it starts, read none of its files again."""
+
+from __future__ import annotations
+
+import ast
+import compileall
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_modules import modules_in
+
+# What an agent runs, and what it forks; only `boot` may start another Python for them.
+PARTS = ("agent", "core", "processes", "programs", "protocol")
+# Keeps the code of the package, replaces its files, and calls `late`.
+KEEP = """
+import sys
+from pathlib import Path
+from tfcluster import boot
+from later import late
+boot.keep_code()
+for file in Path(boot.__file__).parent.rglob("[!.]*.py"):
+    file.write_text("raise SystemExit(__name__ + ' was imported from its file')")
+late()
+"""
+IMPORT_ALL = """
+import importlib, sys
+def late():
+    for name in sys.argv[1:]:
+        print(importlib.import_module(name).__file__)
+"""
+EXECUTE = """
+from tfcluster import boot
+def late():
+    boot.exec_function("tfcluster.greeting", "greet", ["Ada"], {"GREETING": "Hello"})
+"""
+GREETING = """
+import os, sys
+def greet(name):
+    from tfcluster import __path__, boot, errors
+    print(os.environ["GREETING"], name, __file__, errors.__file__, __path__, "" in sys.path)
+    print(greet.__code__.co_filename, sorted(os.listdir("/proc/self/fd")), flush=True)
+    boot.exec_function("tfcluster.greeting", "leave", [], {})
+def leave():
+    from tfcluster import settings
+    print("left", settings.__name__)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package."""
+    ignored = shutil.ignore_patterns("__pycache__", "page")
+    copy = Path(shutil.copytree(ROOT / "tfcluster", tmp_path / "site" / "tfcluster", ignore=ignored))
+    (copy / ".#errors.py").symlink_to("somebody@host")  # as Emacs makes beside a file that is edited
+    return copy
+
+
+def keep(package: Path, late: str, *arguments: str) -> list[str]:
+    """Run a Python that keeps the code of a package and calls `late` when the files are replaced; return its lines."""
+    (package.parent / "later.py").write_text(late)
+    result = subprocess.run(
+        [sys.executable, "-c", KEEP, *arguments],
+        cwd=package.parent,
+        env={"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_every_module_is_imported_from_memory_when_its_file_was_replaced(package: Path) -> None:
+    parts = {"agent", "connection", "core", "processes", "protocol"}  # programs import TensorFlow
+    names = [name for name in modules_in(package) if name.count(".") and name.split(".")[1] in parts]
+    assert {"tfcluster.agent.main", "tfcluster.processes.runs.run_script", "tfcluster.connection"} <= set(names)
+    files = keep(package, IMPORT_ALL, *names)
+    assert len(files) == len(names)
+    assert all(file.startswith(f"{package}/") for file in files)
+
+
+@pytest.mark.parametrize("compiled", ["never", "here", "elsewhere", "before a change"])
+def test_a_fresh_interpreter_has_the_code_too(package: Path, compiled: str) -> None:
+    (package / "greeting.py").write_text("raise SystemExit('old')" if compiled == "before a change" else GREETING)
+    if compiled != "never":
+        root = package.parent if compiled != "elsewhere" else Path("/elsewhere")
+        compileall.compile_dir(package, maxlevels=0, quiet=1, stripdir=str(package.parent), prependdir=str(root))
+    if compiled == "before a change":
+        (package / "greeting.py").write_text(GREETING)
+    greeting, place, left = keep(package, EXECUTE)
+    assert greeting == f"Hello Ada {package / 'greeting.py'} {package / 'errors.py'} [] False"
+    assert place == f"{package / 'greeting.py'} ['0', '1', '2', '3']", "3 lists them; that of the code is closed"
+    assert left == "left tfcluster.settings"
+
+
+def starts_of_processes(path: Path) -> Iterator[str]:
+    """Yield the calls by which a module starts another program."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            call = f"{node.value.id}.{node.attr}"
+            if call.startswith(("os.exec", "os.posix_spawn", "os.spawn")) or call in (
+                "subprocess.Popen",
+                "subprocess.run",
+            ):
+                yield call
+
+
+def test_the_processes_of_a_cluster_start_python_by_boot_alone() -> None:
+    files = [path for part in PARTS for path in (ROOT / "tfcluster" / part).rglob("*.py")]
+    found = {f"{path.relative_to(ROOT / 'tfcluster')}: {call}" for path in files for call in starts_of_processes(path)}
+    # A notice is delivered by a shell.
+    assert found == {"processes/notice_sender.py: subprocess.Popen"}
+    assert set(starts_of_processes(ROOT / "tfcluster" / "boot.py")) == {"os.execve"}

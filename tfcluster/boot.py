@@ -1,0 +1,132 @@
+"""Keep tfcluster's code in memory, so that the processes of a cluster run the code with which its agent was started.
+
+An upgrade replaces the files of the package while the cluster is up. A module that is imported after that, or a new
+interpreter, would mix the code of two versions.
+"""
+
+from __future__ import annotations
+
+import _imp
+import marshal
+import os
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import MAGIC_NUMBER, cache_from_source
+from types import CodeType, ModuleType
+from typing import NoReturn
+
+#: The file and the code of each module by its name. The code is marshalled, or the source if it was never compiled.
+Code = dict[str, tuple[str, "bytes | str"]]
+
+# The program of a fresh interpreter: it takes over the code, and calls a function of a module. The current directory is
+# removed from the path, so that a stray json.py there is not imported.
+_PROGRAM = """
+import marshal, sys, types
+sys.path[:] = filter(None, sys.path)
+with open(int(sys.argv[1]), "rb") as file:
+    modules = marshal.loads(file.read())
+path, code = modules["tfcluster.boot"]
+boot = sys.modules["tfcluster.boot"] = types.ModuleType("tfcluster.boot")
+boot.__file__ = path
+exec(code if isinstance(code, str) else marshal.loads(code), vars(boot))
+boot.import_from(modules)
+from importlib import import_module
+getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
+"""
+_code: Code | None = None
+
+
+def keep_code() -> None:
+    """Read the code of all modules, from which this process and its forks import from now on.
+
+    Raises:
+        OSError: A file cannot be read, for example because the package is being replaced.
+    """
+    package = os.path.dirname(__file__)
+    code: Code = {}
+    for folder, _, names in os.walk(package):
+        parents = os.path.relpath(folder, os.path.dirname(package)).split(os.sep)
+        for name in names:
+            module, ending = os.path.splitext(name)
+            if ending == ".py" and module.isidentifier():  # editors leave others, such as links that lead nowhere
+                path = os.path.join(folder, name)
+                code[".".join([*parents, module]).removesuffix(".__init__")] = path, _read(path)
+    import_from(code)
+
+
+def import_from(code: Code) -> None:
+    """Import the modules of tfcluster from memory from now on."""
+    global _code
+    _code = code
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), _Importer(code))
+
+
+def exec_function(
+    module: str, function: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> NoReturn:
+    """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept.
+
+    Args:
+        module: The full name of the module.
+        function: The name of the function.
+        arguments: The arguments of the function.
+        environment: The environment of the interpreter; None for that of this process.
+    """
+    if _code is None:
+        keep_code()
+    memory = os.memfd_create("tfcluster")
+    with open(memory, "wb", closefd=False) as file:
+        file.write(marshal.dumps(_code))
+    os.lseek(memory, 0, os.SEEK_SET)
+    os.set_inheritable(memory, True)
+    command = [sys.executable, "-c", _PROGRAM, str(memory), module, function, *arguments]
+    os.execve(sys.executable, command, os.environ if environment is None else environment)
+
+
+class _Importer:
+    """Finds and loads the modules of tfcluster; see importlib.abc.MetaPathFinder and importlib.abc.Loader."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name not in self._code:
+            return None
+        file, _ = self._code[name]
+        spec = ModuleSpec(name, self, origin=file, is_package=file.endswith("__init__.py"))  # type: ignore[arg-type]
+        spec.has_location = True  # so that the module has a __file__
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python create the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self.get_code(module.__name__), vars(module))
+
+    def get_code(self, name: str) -> CodeType:
+        file, code = self._code[name]
+        if isinstance(code, str):
+            compiled = compile(code, file, "exec", dont_inherit=True)
+            self._code[name] = file, marshal.dumps(compiled)  # for fresh interpreters
+            return compiled
+        loaded: CodeType = marshal.loads(code)
+        # As Python does: the package may have been moved since it was compiled.
+        _imp._fix_co_filename(loaded, file)  # type: ignore[attr-defined]
+        return loaded
+
+
+def _read(path: str) -> bytes | str:
+    """Return the compiled code of a module if Python has cached it and it is up to date, and its source otherwise."""
+    status = os.stat(path)
+    up_to_date = MAGIC_NUMBER + struct.pack("<III", 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    try:
+        with open(cache_from_source(path), "rb") as file:
+            cached = file.read()
+    except OSError:
+        cached = b""
+    if cached.startswith(up_to_date):
+        return cached[len(up_to_date) :]
+    with open(path, encoding="utf-8") as source:
+        return source.read()
