@@ -1,22 +1,25 @@
-"""TensorFlow is found under whatever name it was published, and is not imported for that."""
+"""What a host must have: it is the same in the documents, and TensorFlow is found by any name, without an import."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
+from tfcluster.tf_install import HOST_PACKAGES, PACKAGES_OF_TENSORFLOW
+
 _ASK = "from tfcluster.tf_install import *; print(tensorflow_version()); print(find_tensorflow_library())"
 
 
 def ask(site: Path) -> subprocess.CompletedProcess[str]:
     """What a Python says that has the packages of a folder and no others."""
-    root = Path(__file__).parent.parent
     return subprocess.run(
         [sys.executable, "-S", "-c", _ASK],
-        env={"PYTHONPATH": f"{site}:{root}"},
+        env={"PYTHONPATH": f"{site}:{ROOT}"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -47,3 +50,22 @@ def test_one_that_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").touch()
     assert "libtensorflow_cc.so.2 is missing: tfcluster needs TensorFlow 2.14 or newer" in ask(tmp_path).stderr
+
+
+def test_the_documents_name_what_a_host_must_have() -> None:
+    named = f"with {' and '.join(HOST_PACKAGES.values())}"
+    hosts = (ROOT / "docs" / "hosts.md").read_text()
+    assert f"a Python {named}. " in (ROOT / "README.md").read_text()
+    assert f"**Python 3.10 or newer {named}**" in hosts
+    brought = sorted(PACKAGES_OF_TENSORFLOW.values())
+    assert f"imports there: {', '.join(brought[:-1])} and {brought[-1]}." in hosts
+    commands = re.findall(r"bin/pip install (.*)", hosts)
+    assert len(commands) == 2
+    assert all(package in command for command in commands for package in HOST_PACKAGES.values())
+
+
+def test_what_a_host_must_have_is_a_dependency() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    text = text[text.index("\ndependencies = [") : text.index("[project.optional-dependencies]")]
+    dependencies = re.findall(r'^    "([\w-]+)', text, re.MULTILINE)
+    assert {*HOST_PACKAGES.values(), *PACKAGES_OF_TENSORFLOW.values()} <= set(dependencies)

@@ -1,16 +1,42 @@
-"""Locate the TensorFlow installation of this process's Python, and its version, without importing TensorFlow."""
+"""What the Python of a host must have: TensorFlow, which is found without importing it, and other packages."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
 
+#: The packages that a host needs, by the module that is imported; the names are those for pip.
+HOST_PACKAGES = {"tensorflow": "tensorflow", "psutil": "psutil"}
+#: What else is imported there. TensorFlow 2.14 to 2.21 requires all of it, so that nobody has to name it.
+PACKAGES_OF_TENSORFLOW = {"grpc": "grpcio", "google.protobuf": "protobuf", "numpy": "numpy"}
 #: The hint for a host where TensorFlow is not installed.
 INSTALL_TENSORFLOW = "Install it there with `pip install tensorflow`."
 _LIBRARY = "libtensorflow_cc.so.2"
+
+
+def missing_packages() -> dict[str, str]:
+    """Return a message for each package that a host needs and this interpreter does not have, by the name for pip."""
+    missing = {}
+    try:
+        find_tensorflow_library()
+    except ClusterError as problem:
+        missing["tensorflow"] = problem.message
+    needed = HOST_PACKAGES if missing else {**HOST_PACKAGES, **PACKAGES_OF_TENSORFLOW}
+    for module, package in needed.items():
+        if not _is_installed(module):
+            missing.setdefault(package, f"{package} is not installed for {sys.executable}")
+    return missing
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that has the module
+        return False
 
 
 def find_tensorflow_library() -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import mostly_slow
+from tests.conftest import ROOT, mostly_slow
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
@@ -204,6 +204,16 @@ def test_all_missing_packages_are_reported_at_once(make_transport: TransportFact
     ]
     assert [install in hint for _, hint in missing] == [True, True]
     assert report.tensorflow is None
+
+
+def test_a_package_that_tensorflow_should_have_brought(make_transport: TransportFactory, tmp_path: Path) -> None:
+    hidden = f"PYTHONPATH={ROOT}/tests/changed TEST_HIDDEN_MODULES='grpc google.protobuf'"
+    partly = python(tmp_path / "partly", f'{hidden} exec {sys.executable} "$@"')
+    missing = problems(make_transport(python=partly).examine())
+    assert [message for message, _ in missing] == [
+        f"host 'h0': {package} is not installed for {sys.executable}" for package in ("grpcio", "protobuf")
+    ]
+    assert f"`ssh h0 {sys.executable} -m pip install grpcio protobuf`" in missing[0][1]
 
 
 def test_a_python_that_is_too_old(make_transport: TransportFactory, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationE
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.tf_install import missing_packages
 
 
 @dataclass(frozen=True)
@@ -258,13 +258,11 @@ def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
         )
 
 
-def check_grpc(candidate: Candidate) -> Iterator[ClusterError]:
-    """Yield an error if gRPC, which the health checks use, is not installed."""
-    if find_spec("grpc") is None:
-        yield ClusterError(
-            f"gRPC is not installed for {sys.executable}, and the health checks of the servers need it",
-            hint=f"Type `{sys.executable} -m pip install grpcio`.",
-        )
+def check_packages(candidate: Candidate) -> Iterator[ClusterError]:
+    """Yield an error for each package that is missing besides TensorFlow, which has its own check."""
+    missing = {package: message for package, message in missing_packages().items() if package != "tensorflow"}
+    for message in missing.values():
+        yield ClusterError(message, hint=f"Type `{sys.executable} -m pip install {' '.join(missing)}`.")
 
 
 def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
@@ -291,6 +289,6 @@ HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
     "addresses": check_addresses,  # needs every address of the host's tasks to be one of its own
     "gpus": check_gpus,  # needs as many GPUs as the tasks request
     "disk": check_disk,  # needs room for the journal and the logs
-    "grpc": check_grpc,  # needs grpcio for the health checks
+    "packages": check_packages,  # needs what is imported later: the agent itself has started without
     "isolation": check_port_isolation,  # needs a kernel that can do what `network:` says
 }

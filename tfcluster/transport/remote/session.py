@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import select
@@ -19,7 +18,7 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_home
 from tfcluster.runtime_dir import agent_socket
-from tfcluster.tf_install import find_tensorflow_library, tensorflow_version
+from tfcluster.tf_install import missing_packages, tensorflow_version
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote.bootstrap import send_message
 
@@ -160,19 +159,13 @@ def survey(destination: str, shell: str | None) -> dict[str, Any]:
 
 
 def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]:
-    """Return an error for each package that an agent needs and that is not installed for this Python.
+    """Return an error for each package that a host needs and that is not installed for this Python.
 
     Args:
         destination: The destination for ssh, for the command in the hint.
         shell: The command that set up the environment; None for none.
     """
-    missing = {}
-    try:
-        find_tensorflow_library()
-    except ClusterError as problem:
-        missing["tensorflow"] = problem.message
-    if importlib.util.find_spec("psutil") is None:
-        missing["psutil"] = f"psutil is not installed for {sys.executable}"
+    missing = missing_packages()
     # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
     if shell is None:
         command = f"{shlex.quote(shlex.quote(sys.executable))} -m pip install {' '.join(missing)}"
