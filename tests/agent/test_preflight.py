@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster import settings
+from tfcluster import settings, tf_install
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import Candidate, check_host, check_host_in_child, reserve_ports, run_checks
 from tfcluster.core.hosts import Host
@@ -157,18 +158,21 @@ def test_all_failures_are_reported_at_once_with_their_checks(
     ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "MIN_FREE_DISK_BYTES", 1 << 62)
+    monkeypatch.setitem(tf_install.PACKAGES_OF_TENSORFLOW, "absent", "absent-package")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
     topology = elsewhere(topology, "gamma", "192.0.2.1")
     failures = failures_of(topology, ports, [], "gamma")
-    assert [failure.check for failure in failures] == ["ports", "addresses", "gpus", "disk"]
-    port, address, gpus, space = (failure.error for failure in failures)
+    assert [failure.check for failure in failures] == ["ports", "addresses", "gpus", "disk", "packages"]
+    port, address, gpus, space, package = (failure.error for failure in failures)
     assert port.message.startswith(f"ps:0: port {taken[0]} is taken by ")
     assert address.message.startswith("ps:0, worker:0: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
     assert gpus.message == "the tasks ask for 1 GPU (worker:0 1), gamma has 0"
     assert space.message.startswith("/: ")
     assert " files are free there" in space.message
+    assert package.message == f"absent-package is not installed for {sys.executable}"
+    assert package.hint == f"Type `{sys.executable} -m pip install absent-package`."
     assert all(problem.hint for problem in (port, gpus, space))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +24,7 @@ from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationE
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.tf_install import missing_packages
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,13 @@ def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
         )
 
 
+def check_packages(candidate: Candidate) -> Iterator[ClusterError]:
+    """Yield an error for each package that is missing besides TensorFlow, which has its own check."""
+    missing = {package: message for package, message in missing_packages().items() if package != "tensorflow"}
+    for message in missing.values():
+        yield ClusterError(message, hint=f"Type `{sys.executable} -m pip install {' '.join(missing)}`.")
+
+
 def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
     """Check that this host can restrict the servers' ports, or make a private network, if the spec asks for it.
 
@@ -280,5 +289,6 @@ HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
     "addresses": check_addresses,  # needs every address of the host's tasks to be one of its own
     "gpus": check_gpus,  # needs as many GPUs as the tasks request
     "disk": check_disk,  # needs room for the journal and the logs
+    "packages": check_packages,  # needs what is imported later: the agent itself has started without
     "isolation": check_port_isolation,  # needs a kernel that can do what `network:` says
 }
