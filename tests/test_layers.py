@@ -57,7 +57,7 @@ ALLOWED = {
     "programs/declaration": {*_BASE, "core"},
     "programs": {*_BASE, "core", "programs/declaration"},
     "processes": {*_BASE, "core", "protocol", "programs", "programs/declaration"},
-    "agent": {*_PURE, "processes"},
+    "agent": {*_PURE, "processes", "version"},
     "transport": {*_PURE, "version"},
     "client": {*_PURE, "transport", "version"},
     "ui": {*_PURE, "client", "programs/declaration"},

@@ -16,6 +16,9 @@ LOCAL_HOST = "localhost"
 #: The lock file in a state directory, which an agent keeps locked as long as it runs.
 LOCK = "lock"
 
+#: The symbolic link in a state directory to the `PACKAGE_ROOT` of the agent that has written the journal.
+CODE_LINK = "code"
+
 #: The default spec of commands, in the current directory.
 DEFAULT_SPEC = Path("cluster.yaml")
 

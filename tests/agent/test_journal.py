@@ -25,6 +25,7 @@ from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError
+from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
 
@@ -475,14 +476,16 @@ def test_tasks_of_another_kind_are_refused(journal: Journal, other: object) -> N
     assert refuses(journal)
 
 
-def test_a_write_leaves_only_the_file_and_its_copy(journal: Journal) -> None:
+def test_a_write_leaves_only_the_file_its_copy_and_the_link_to_its_code(journal: Journal) -> None:
     journal.write(RECORD)
     with journal.path.open() as reader:
         journal.write(Record(TOPOLOGY, {}, SECRETS))
         # A process that had opened it reads the whole record of before.
         assert json.load(reader)["tasks"].keys() == RECORD.tasks.keys()
     assert journal.read() == Record(TOPOLOGY, {}, SECRETS)
-    assert sorted(journal.path.parent.iterdir()) == [copy_of(journal), journal.path]
+    code = journal.path.with_name("code")
+    assert sorted(journal.path.parent.iterdir()) == [code, copy_of(journal), journal.path]
+    assert code.readlink() == PACKAGE_ROOT
 
 
 def test_a_write_that_fails_keeps_the_previous_record(journal: Journal) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_ssh import over
+from tfcluster.paths import PACKAGE_ROOT
 
 
 def reboot(sandbox: Sandbox, runtime_folder: Path) -> None:
@@ -57,6 +58,32 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+def code_of_agent(sandbox: Sandbox) -> Path:
+    """Return the folder of the code that the agent runs; it holds a lock in there."""
+    (agent,) = [pid for pid, title in sandbox.processes().items() if " agent on " in title]
+    held = {os.readlink(path) for path in Path(f"/proc/{agent}/fd").iterdir()}
+    (code,) = [Path(path).parent.parent for path in held if path.endswith("/tfcluster/__init__.py")]
+    return code
+
+
+def test_the_code_that_wrote_the_journal_is_started(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: kept\njobs: {worker: {tasks: 2}}\n")
+    (unit,) = sandbox.json("doctor", spec, "--print-systemd")
+    other = sandbox.folder / "other environment"
+    shutil.copytree(PACKAGE_ROOT / "tfcluster", other / "tfcluster", ignore=shutil.ignore_patterns("__pycache__"))
+    sandbox("up", spec, env={"PYTHONPATH": f"{other}:{sandbox.environment['PYTHONPATH']}"})
+    assert code_of_agent(sandbox) == other
+    reboot(sandbox, sandbox.folder / "run")
+    run_as_cron([], unit["cron"], sandbox.environment)
+    wait_for(lambda: ready_tasks(sandbox) == 2)
+    assert code_of_agent(sandbox) == other
+    reboot(sandbox, sandbox.folder / "run")
+    shutil.rmtree(other)
+    run_as_cron([], unit["cron"], sandbox.environment)
+    wait_for(lambda: ready_tasks(sandbox) == 2)
+    assert code_of_agent(sandbox) == PACKAGE_ROOT, "it is not there any more"
+
+
 @pytest.mark.slow
 @pytest.mark.needs("systemd")
 def test_systemd_accepts_the_unit(sandbox: Sandbox) -> None:
@@ -80,7 +107,11 @@ def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
         sandbox("up", spec)
         (unit,) = sandbox.json("doctor", spec, "--print-systemd")
         home = sandbox.network.home("alpha")
+        code, state = code_of_agent(sandbox), home / "state" / "tfcluster" / "wide" / "alpha"
+        (link,) = [path for path in code.parent.iterdir() if path.is_symlink()]
+        assert link.resolve() == (state / "code").resolve() == code, "it is not pruned"
         reboot(sandbox, home / "run")
+        (code.parent / "another").mkdir()  # a command of another version has looked at the host
         variables = {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run", "XDG_CACHE_HOME": "cache"}
         environment = {
             **{name: str(home / folder) for name, folder in variables.items()},
@@ -88,6 +119,7 @@ def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
         }
         run_as_cron(sandbox.network.network["alpha"].command(), unit["cron"], environment)
         wait_for(lambda: ready_tasks(sandbox) == 2)
+        assert code_of_agent(sandbox) == code
         sandbox.wait_until("running")
         sandbox("down")
         assert not sandbox.network.leftovers()

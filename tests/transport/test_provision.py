@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.test_layers import all_imports
 from tfcluster.tf_install import HOST_PACKAGES, PACKAGES_OF_TENSORFLOW
 from tfcluster.transport import provision
 from tfcluster.transport.provision import PARTS, bootstrap_command, code_bundle, code_hash
+from tfcluster.transport.remote import bootstrap as remote_bootstrap
 
 #: What a host's Python has besides its own library.
 BROUGHT = {module.partition(".")[0] for module in (*HOST_PACKAGES, *PACKAGES_OF_TENSORFLOW)}
@@ -90,3 +92,19 @@ def test_what_lies_where_it_begins_is_not_imported(tmp_path: Path) -> None:
         check=False,
     )
     assert (run.stdout, run.stderr) == ('"begun"\n', "")
+
+
+def test_versions_of_the_code_that_are_old_are_pruned_unless_a_journal_names_them(tmp_path: Path) -> None:
+    root, state = tmp_path / "code", tmp_path / "state"
+    state.mkdir()
+    for number in range(6):
+        (root / str(number)).mkdir(parents=True)
+        os.utime(root / str(number), (number, number))
+    (state / "code").symlink_to(root / "0")
+    (root / ".up").symlink_to(state / "code")
+    (root / ".down").symlink_to(tmp_path / "gone" / "code")
+    remote_bootstrap._prune(str(root))
+    assert {path.name for path in root.iterdir()} == {"0", "3", "4", "5", ".up", ".down"}
+    (state / "code").unlink()  # the cluster is down
+    remote_bootstrap._prune(str(root))
+    assert {path.name for path in root.iterdir()} == {"3", "4", "5", ".up", ".down"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.paths import LOCAL_HOST, PACKAGE_ROOT, state_home
+from tfcluster.paths import CODE_LINK, LOCAL_HOST, PACKAGE_ROOT, state_home
 from tfcluster.transport.provision import in_environment, quote_path
 
 _UNIT = """\
@@ -66,14 +66,17 @@ def _command(cluster: str, host: Host) -> str:
     """Return a command line of sh that starts the agent of a cluster on a host, and ends when it listens."""
     variables = [f"export {name}={shlex.quote(value)};" for name, value in host.env.items()]
     if host.name == LOCAL_HOST:
-        folder = shlex.quote(str(PACKAGE_ROOT))
+        recent = shlex.quote(str(PACKAGE_ROOT))
         python, state = shlex.quote(sys.executable), str(state_home())
     else:
-        # The version of the code that was used last; see `remote.bootstrap.cache_folders`.
+        # The version of the code that was used last, for a journal of tfcluster 0.1.0, which names none; see
+        # `remote.bootstrap.cache_folders`.
         caches = ['"${XDG_CACHE_HOME:-$HOME/.cache}"/tfcluster/code/*/']
         caches += [f"{shlex.quote(host.state)}/.code/*/"] if host.state else []
-        folder = f'"$(ls -td {" ".join(caches)} 2>/dev/null | head -n 1)"'
+        recent = f'"$(ls -td {" ".join(caches)} 2>/dev/null | head -n 1)"'
         python, state = quote_path(host.interpreter), host.state or ""
+    home = shlex.quote(state) if state else '"${XDG_STATE_HOME:-$HOME/.local/state}"/tfcluster'
+    code = f"{home}/{shlex.quote(cluster)}/{shlex.quote(host.name)}/{CODE_LINK}"
     arguments = [cluster, host.name, *([state] if state else [])]
     start = in_environment(f"{python} -m tfcluster.transport.resume {shlex.join(arguments)}", host.shell)
-    return " ".join([*variables, f"cd {folder} && exec {start}"])
+    return " ".join([*variables, f"cd {code}/tfcluster 2>/dev/null && cd .. || cd {recent} && exec {start}"])

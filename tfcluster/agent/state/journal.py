@@ -12,6 +12,7 @@ from tfcluster import settings
 from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_file
 from tfcluster.agent.state.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
+from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError
 
@@ -63,6 +64,8 @@ class Journal:
     that a crash of the machine does not leave an empty file in place of the topology. It is written when the topology
     changes, by each new agent, and when many changes have accumulated.
 
+    A symbolic link next to it names the code that has written it, which a boot unit starts.
+
     The same is written to a copy, for the case that something else damages the file. The copy is written after the
     file: it contains the same bytes or, after a kill, the beginning of them.
 
@@ -76,6 +79,7 @@ class Journal:
         self._new = path.with_suffix(".new")
         self._copy = path.with_suffix(".copy")
         self._unreleased = path.with_suffix(".unreleased")
+        self._code = path.with_name(CODE_LINK)
         self._files = files or AtomicFiles()
         self._fds: list[int] = []  # the file and its copy; empty if only a snapshot can be written
         self._snapshot_size = self._size = 0
@@ -108,10 +112,19 @@ class Journal:
                 self._files.unlink(self._copy)
         with suppress(OSError):  # the snapshot names every process that the file named
             self._files.unlink(self._unreleased)
+        self._link_code()
         self._snapshot_size = self._size = len(data)
         with suppress(OSError):  # no descriptor is left, or the copy could not be written: each change is a snapshot
             for path in (self.path, self._copy):
                 self._fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+
+    def _link_code(self) -> None:
+        new = self._code.with_suffix(".new")
+        with suppress(OSError):  # without the link, a boot unit starts the code that was used last on this host
+            if not self._code.is_symlink() or os.readlink(self._code) != str(PACKAGE_ROOT):
+                new.unlink(missing_ok=True)
+                new.symlink_to(PACKAGE_ROOT)
+                new.replace(self._code)
 
     def append(self, tasks: Mapping[str, TaskRecord]) -> bool:
         """Append the new records of some tasks.
@@ -204,7 +217,7 @@ class Journal:
             OSError: A file cannot be removed; the record is unchanged.
         """
         self.close()
-        for path in (self._new, self._unreleased, self._copy, self.path):
+        for path in (self._new, self._unreleased, self._code, self._copy, self.path):
             remove_unless_file(path)
             self._files.unlink(path)
 

@@ -266,13 +266,17 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _prune(root: str) -> None:
-    """Prune the cache: remove old versions of the code that no agent runs, and remains of interrupted installations."""
+    """Prune the cache: remove old versions of the code, and remains of interrupted installations.
+
+    Versions stay that an agent runs, or that a journal names: a link for each journal on this host leads to them.
+    """
+    named = {os.path.realpath(entry.path) for entry in os.scandir(root) if entry.is_symlink()}
     entries = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
     entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     versions = [entry.path for entry in entries if not entry.name.startswith(".")]
     for path in (*(entry.path for entry in entries if entry.name.startswith(".")), *versions[_VERSIONS_KEPT:]):
         with contextlib.suppress(OSError):
-            if not _is_used(path):
+            if os.path.realpath(path) not in named and not _is_used(path):
                 _remove(path)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.paths import set_state_home, state_home
+from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folder, state_home
+from tfcluster.process_handle import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
@@ -45,6 +46,7 @@ def serve(session: dict[str, Any]) -> None:
     os.environ.update(session["env"])
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
+    _keep_code(state_folder(session["cluster"], session["host"]))
     server = _Server(session)
     serve_requests(
         {
@@ -57,6 +59,12 @@ def serve(session: dict[str, Any]) -> None:
     )
     if server.proxied is not None:
         _relay(server.proxied)
+
+
+def _keep_code(state: Path) -> None:
+    """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`."""
+    with contextlib.suppress(OSError):  # it is there already
+        (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
 
 
 def serve_requests(handlers: Mapping[str, Handler]) -> None:
