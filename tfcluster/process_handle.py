@@ -138,6 +138,15 @@ def is_frozen(pid: int) -> bool:
         return False
 
 
+def tracer_of(pid: int) -> int | None:
+    """Return the pid of the debugger that traces a process, such as gdb or strace; None if there is none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(status.partition("\nTracerPid:")[2].partition("\n")[0] or 0) or None
+
+
 def environment_address() -> int:
     """Return the memory address of the environment that this process was started with; 0 if the kernel hides it."""
     return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)
@@ -268,12 +277,17 @@ def marked_processes(mark: str) -> list[ProcessHandle]:
         # process.
         with suppress(OSError):
             process = ProcessHandle.from_pid(pid)
-            if process is not None and os.getpid() not in (pid, int(_fields(pid)[1])) and _is_marked(pid, mark):
+            if process is not None and os.getpid() not in (pid, int(_fields(pid)[1])) and is_marked(pid, mark):
                 processes.append(process)
     return processes
 
 
-def _is_marked(pid: int, mark: str) -> bool:
+def is_marked(pid: int, mark: str) -> bool:
+    """Return whether a process of this user has a mark.
+
+    Raises:
+        OSError: The process has exited, or its environment cannot be read.
+    """
     folder = Path(f"/proc/{pid}")
     if folder.stat().st_uid != os.getuid():
         return False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tfcluster import settings
@@ -18,6 +20,7 @@ from tfcluster.paths import LOCAL_HOST, LOCK, PACKAGE_ROOT, journal_path, state_
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode, encode_greeting
 from tfcluster.runtime_dir import agent_pid, agent_socket
+from tfcluster.transport.agent_process import AgentProcess, print_note
 from tfcluster.transport.channel import Channel, not_running, readable_fds
 
 if TYPE_CHECKING:
@@ -46,18 +49,66 @@ _prestarted: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(Channel):
-    """A connection to a cluster's agent on this machine."""
+    """A connection to a cluster's agent on this machine. An agent that is silent because it is stopped is continued.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: The connected socket.
+        cluster: The cluster's name; None if a stopped agent is not to be continued.
+        host: The name of this machine in the cluster.
+        note: See `AgentProcess`.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        cluster: str | None = None,
+        host: str = LOCAL_HOST,
+        note: Callable[[str], None] = print_note,
+    ) -> None:
         super().__init__(connection)
         self.pid, uid = peer_credentials(connection)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
+        self._agent = None if cluster is None else AgentProcess(cluster, host, self.pid, note)
+        self._check_at = time.monotonic() + settings.AGENT_SILENCE_SECONDS
+
+    def send(self, data: bytes) -> bool:
+        """See `Channel.send`."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._connection.send(rest) :]
+            except BlockingIOError:  # after SO_SNDTIMEO, see `connect`
+                self._continue_if_stopped()
+            except ConnectionError:
+                return False
+        return True
+
+    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
+        """See `Channel.wait_readable`."""
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        own = self._connection.fileno()
+        while True:
+            wait_until = min(deadline, self._check_at)
+            ready = readable_fds([own, *fds], max(0.0, wait_until - time.monotonic()))
+            now = time.monotonic()
+            if own in ready or now >= self._check_at:
+                self._check_at = now + settings.AGENT_SILENCE_SECONDS
+                if not ready:
+                    self._continue_if_stopped()
+            if ready or now >= deadline:
+                return own in ready
+
+    def _continue_if_stopped(self) -> None:
+        """Continue the agent; one that is traced is waited for, since the user may be about to continue it."""
+        if self._agent is not None and self._agent.tracer_error() is None:
+            self._agent.continue_if_stopped()
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
-        return ClusterError(
+        tracer_error = None if self._agent is None else self._agent.tracer_error()
+        return tracer_error or ClusterError(
             f"the agent (pid {self.pid}) has not answered within {duration}",
             hint=f"If it hangs, `kill -9 {self.pid}`: the tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
@@ -70,11 +121,13 @@ class LocalTransport:
     Args:
         cluster: The cluster's name.
         host: The name of this machine in the cluster.
+        note: See `AgentProcess`.
     """
 
-    def __init__(self, cluster: str, host: str = LOCAL_HOST) -> None:
+    def __init__(self, cluster: str, host: str = LOCAL_HOST, note: Callable[[str], None] = print_note) -> None:
         self.cluster = cluster
         self.host = host
+        self._note = note
         self.is_remote = False
 
     def examine(self) -> None:
@@ -90,7 +143,10 @@ class LocalTransport:
         """See `HostTransport.open`."""
         began = next_start = time.monotonic()
         while True:
-            agent = connect(self.cluster, self.host)
+            # Even an agent that has lost its socket, or whose backlog is full, so before the connection.
+            if (pid := agent_pid(self.cluster, self.host)) is not None:
+                AgentProcess(self.cluster, self.host, pid, self._note).continue_if_stopped()
+            agent = connect(self.cluster, self.host, self._note)
             if agent is not None:
                 agent.send(encode_greeting())
                 return agent
@@ -160,12 +216,13 @@ class LocalTransport:
         """See `HostTransport.disconnect`. Nothing is shared between commands."""
 
 
-def connect(cluster: str, host: str) -> LocalAgentConnection | None:
+def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -> LocalAgentConnection | None:
     """Connect to the agent of a cluster.
 
     Args:
         cluster: The cluster's name.
         host: The name of this machine in the cluster.
+        note: See `AgentProcess`.
 
     Returns:
         The connection, or None if no agent listens.
@@ -176,16 +233,31 @@ def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        _set_send_timeout(connection, settings.RPC_TIMEOUT_SECONDS)
         connection.connect(str(path))
+        _set_send_timeout(connection, settings.AGENT_SILENCE_SECONDS)
     except _NO_LISTENER:
         connection.close()
         return None
+    except BlockingIOError:
+        connection.close()
+        raise ClusterError(
+            f"the agent at {path} has not accepted a connection within {settings.RPC_TIMEOUT_SECONDS:g} s",
+            hint=f"If it hangs, `kill -9` it; its pid is in {state_folder(cluster, host) / LOCK}. The tasks continue.",
+            exit_code=ExitCode.UNREACHABLE,
+        ) from None
     except OSError as error:
         connection.close()
         raise ClusterError(
             f"{path}: cannot reach the agent: {error.strerror}", exit_code=ExitCode.UNREACHABLE
         ) from error
-    return LocalAgentConnection(connection)
+    return LocalAgentConnection(connection, cluster, host, note)
+
+
+def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
+    """Let connect() and send() fail with EAGAIN if an agent does not accept or read; recv() still blocks."""
+    value = struct.pack("ll", *divmod(int(seconds * 1_000_000), 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 def prestart_agent() -> None:
