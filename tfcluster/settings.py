@@ -100,6 +100,7 @@ SSH_PERSIST_SECONDS = 300  # the shared connection stays open for the next comma
 SSH_EXIT_SECONDS = 5.0
 SSH_CONTROL_SECONDS = 5.0  # for the shared connection's process to carry out a command, such as to forward a socket
 SSH_GREETING_SECONDS = 60.0  # for an agent to answer on a forwarded socket; ssh closes it when the connection is lost
+SSH_SILENCE_SECONDS = 3.0  # the same, until a session on the host looks whether a signal has stopped the agent
 SSH_OUTPUT_KEPT_BYTES = 4096  # of a login shell's output, for an error message
 SSH_OUTPUT_MAX_BYTES = 1 << 20  # of a login shell's output before the first message: then the session is ended
 SSH_ERROR_LINES = 8

@@ -13,6 +13,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import encode_greeting
+from tfcluster.transport.agent_process import print_note
 from tfcluster.transport.channel import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
@@ -78,8 +79,8 @@ class SshTransport:
             return channel
         session = self._start_session()
         try:
-            reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start)
-            agent = RemoteAgent(reply["socket"], reply["pid"], known is None or known.is_forwardable)
+            agent = self._request_agent(session, start=start)
+            agent = replace(agent, is_forwardable=known is None or known.is_forwardable)
             channel = self._connect(agent)
             if channel is None:
                 return self._proxy(session, agent)
@@ -105,7 +106,31 @@ class SshTransport:
             return None
         channel = SshChannel(connection, self.host, agent.pid, self._master)
         channel.send(encode_greeting())
+        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS):
+            self._look_for_agent()
         return None if channel.is_refused(settings.SSH_GREETING_SECONDS) else channel
+
+    def _look_for_agent(self) -> None:
+        """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
+
+        Raises:
+            ClusterError: A debugger has stopped it, or it cannot be ended.
+        """
+        session = self._start_session()
+        try:
+            self._request_agent(session, start=False)
+        except ClusterError as error:
+            if error.exit_code is not ExitCode.NOT_RUNNING:
+                raise
+        finally:
+            session.end()
+
+    def _request_agent(self, session: Session, *, start: bool) -> RemoteAgent:
+        """Have a session on the host find the agent, or start it, and print what was done to one that was stopped."""
+        reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start)
+        for note in reply["notes"]:
+            print_note(f"host {self.host!r}: {note}")
+        return RemoteAgent(reply["socket"], reply["pid"])
 
     def _proxy(self, session: Session, agent: RemoteAgent) -> Channel:
         """Have a session carry the bytes of the connection, as ssh does not forward the agent's socket."""
@@ -186,8 +211,7 @@ class SshTransport:
             report, _ = self._survey(session)
             report = replace(report, problems=(*problems, *report.problems))
             if not report.problems:
-                reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=True)
-                self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
+                self._master.forward(self._request_agent(session, start=True))
             return report
         except ClusterError as problem:
             return HostReport(self.host, (*problems, problem))

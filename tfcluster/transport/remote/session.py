@@ -37,7 +37,7 @@ def serve(session: dict[str, Any]) -> None:
             `survey` -> as `survey` returns;
             `time` -> {time}, in Unix seconds;
             `open` {start}: find the agent, or start it, and stay connected to it until the session ends
-            -> {socket, pid};
+            -> {socket, pid, notes}: lines about what was done to an agent that was stopped;
             `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the
             connection in both directions, for hosts whose ssh server does not forward the agent's socket;
             `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
@@ -94,7 +94,8 @@ class _Server:
     """
 
     def __init__(self, session: Mapping[str, Any]) -> None:
-        self._transport = LocalTransport(session["cluster"], session["host"])
+        self._notes: list[str] = []
+        self._transport = LocalTransport(session["cluster"], session["host"], self._notes.append)
         # Without this connection, an agent that was started for a command could exit before the command is connected.
         self._agent: LocalAgentConnection | None = None
         self.proxied: LocalAgentConnection | None = None
@@ -102,7 +103,7 @@ class _Server:
     def open(self, start: bool) -> dict[str, Any]:
         self._agent = self._transport.open(start=start)
         path = agent_socket(self._transport.cluster, self._transport.host)
-        return {"socket": str(path), "pid": self._agent.pid}
+        return {"socket": str(path), "pid": self._agent.pid, "notes": self._notes}
 
     def proxy(self) -> dict[str, Any]:
         self.proxied = connect(self._transport.cluster, self._transport.host)
