@@ -147,6 +147,11 @@ def tracer_of(pid: int) -> int | None:
     return int(status.partition("\nTracerPid:")[2].partition("\n")[0] or 0) or None
 
 
+def is_stopped_by_signal(pid: int) -> bool:
+    """Return whether a signal, such as SIGSTOP, has stopped a process that no debugger traces."""
+    return is_frozen(pid) and tracer_of(pid) is None
+
+
 def environment_address() -> int:
     """Return the memory address of the environment that this process was started with; 0 if the kernel hides it."""
     return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)

@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, running, stopped_repeatedly, wait_for
+from tests.conftest import EXAMPLE, Sandbox, make_sandbox, running, stopped_repeatedly, wait_for
 from tfcluster import settings
 from tfcluster.process_handle import is_frozen
 
@@ -123,3 +125,60 @@ def test_an_agent_that_a_debugger_has_stopped_gets_no_signal(stopped: Sandbox) -
         tracer.stdin.close()
         tracer.wait(30)
     assert stopped.agent() == agent
+
+
+def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
+    demo.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
+    run, driver = start_script(demo)
+    os.kill(driver, signal.SIGSTOP)
+    wait_for(lambda: not is_frozen(driver), seconds=30)
+    assert f"the driver of {run}, pid {driver}, was stopped by a signal and was continued" in demo("events").stdout
+    demo("cancel", run)
+    demo("wait", run, code=None)
+
+
+def start_script(sandbox: Sandbox) -> tuple[str, int]:
+    """Start waits.py, and return its run and the pid of its driver."""
+    run = sandbox("run", "--detach", "waits.py").stdout.strip()
+    (output,) = sandbox.folder.glob(f"state/tfcluster/*/localhost/runs/{run}")
+    log = output / "output.log"
+    return run, int(wait_for(lambda: log.exists() and log.read_text().endswith("\n") and log.read_text()))
+
+
+@pytest.mark.slow
+def test_a_script_that_is_stopped_on_purpose_stays_so(demo: Sandbox) -> None:
+    text = "import os, signal, time\nprint(os.getppid(), flush=True)\ntime.sleep(1)\n"
+    demo.spec(f"{text}os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)\n", "waits.py")
+    run, driver = start_script(demo)
+    script = int(Path(f"/proc/{driver}/task/{driver}/children").read_text().split()[0])
+    wait_for(lambda: is_frozen(script))
+    os.kill(driver, signal.SIGSTOP)
+    time.sleep(2 * settings.HEALTH_INTERVAL_SECONDS)
+    assert is_frozen(script)
+    os.kill(script, signal.SIGCONT)
+    wait_for(lambda: not is_frozen(driver), seconds=30)
+    os.kill(driver, signal.SIGSTOP)
+    demo("cancel", run)
+    demo("wait", run, code=None)
+
+
+@pytest.mark.slow
+def test_down_ends_a_run_whose_driver_is_stopped(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
+    _, driver = start_script(sandbox)
+    with stopped_repeatedly(driver):
+        sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+@pytest.mark.slow
+def test_the_process_that_starts_the_members_of_a_launch_is_continued(sandbox: Sandbox) -> None:
+    sandbox("up", EXAMPLE)
+    sandbox.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
+    run = sandbox("launch", "--detach", "waits.py").stdout.strip()
+    hosts = wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(f"{run} host")])
+    os.kill(hosts[0], signal.SIGSTOP)
+    time.sleep(1)  # it may be continued before it could be seen to be stopped
+    wait_for(lambda: not is_frozen(hosts[0]), seconds=30)
+    sandbox("cancel", run)
