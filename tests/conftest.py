@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parallel, requirements
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.process_handle import ProcessHandle, is_frozen
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
@@ -36,6 +37,13 @@ settings.load_profile("suite")
 #: A change to the product: no fork server is started before the first run. For most clusters of the tests, importing
 #: TensorFlow would take more processor time than all else.
 LAZY_FORK_SERVER = {"tfcluster.agent.runs.fork_server_client": "ForkServer.start = lambda server: None"}
+#: A fault: an agent hangs after one signal, until another one, and is not stopped meanwhile.
+HANG, RESUME = 40, 41
+HANGING_AGENT = (
+    "tfcluster.agent.main",
+    f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [{RESUME}])\n"
+    f"signal.signal({HANG}, lambda *_: signal.sigwait([{RESUME}]))",
+)
 #: Environment variables for a command that draws with matplotlib.
 WITH_PLOTS = {"TEST_HIDDEN_MODULES": ""}
 
@@ -318,6 +326,27 @@ def make_sandbox(folder: Path, command: tuple[str, ...] = COMMAND) -> Iterator[S
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert not leftovers
+
+
+@contextlib.contextmanager
+def stopped_repeatedly(pid: int) -> Iterator[None]:
+    """Stop a process again each time that it is continued."""
+    ended = threading.Event()
+
+    def stop() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not ended.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.0002)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    wait_for(lambda: is_frozen(pid))
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tfcluster import settings
+
 # struct pidfd_info of Linux 6.13, 64 bytes, and the flag that requests the exit code in it (6.15); see linux/pidfd.h.
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
@@ -99,23 +101,27 @@ class ProcessHandle:
             send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
 
-    def terminate(self, grace: float) -> None:
+    def terminate(self, grace: float) -> bool:
         """End this process by SIGTERM, or by SIGKILL after the grace period (seconds), and wait until it has exited.
+
+        Returns:
+            Whether it has exited: a process in uninterruptible sleep does not, even after SIGKILL.
 
         Raises:
             OSError: Fewer than two file descriptors are available.
         """
         pidfd = self.open()
         if pidfd is None:
-            return
+            return True
         exited = select.poll()
         exited.register(pidfd, select.POLLIN)
         try:
-            for number, milliseconds in ((signal.SIGTERM, 1000 * grace), (signal.SIGKILL, None)):
+            for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, settings.AGENT_EXIT_SECONDS)):
                 send_signal(pidfd, number)
                 send_signal(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
-                if exited.poll(milliseconds):
-                    return
+                if exited.poll(1000 * seconds):
+                    return True
+            return False
         finally:
             os.close(pidfd)
 
@@ -157,6 +163,20 @@ def is_frozen(pid: int) -> bool:
         return _fields(pid)[0] in "tT"
     except OSError:
         return False
+
+
+def tracer_of(pid: int) -> int | None:
+    """Return the pid of the debugger that traces a process, such as gdb or strace; None if there is none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(status.partition("\nTracerPid:")[2].partition("\n")[0] or 0) or None
+
+
+def is_stopped_by_signal(pid: int) -> bool:
+    """Return whether a signal, such as SIGSTOP, has stopped a process that no debugger traces."""
+    return is_frozen(pid) and tracer_of(pid) is None
 
 
 def environment_address() -> int:
@@ -289,12 +309,17 @@ def marked_processes(mark: str) -> list[ProcessHandle]:
         # process.
         with suppress(OSError):
             process = ProcessHandle.from_pid(pid)
-            if process is not None and os.getpid() not in (pid, int(_fields(pid)[1])) and _is_marked(pid, mark):
+            if process is not None and os.getpid() not in (pid, int(_fields(pid)[1])) and is_marked(pid, mark):
                 processes.append(process)
     return processes
 
 
-def _is_marked(pid: int, mark: str) -> bool:
+def is_marked(pid: int, mark: str) -> bool:
+    """Return whether a process of this user has a mark.
+
+    Raises:
+        OSError: The process has exited, or its environment cannot be read.
+    """
     folder = Path(f"/proc/{pid}")
     if folder.stat().st_uid != os.getuid():
         return False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.conftest import COMMAND, HANG, HANGING_AGENT, Sandbox, wait_for
 
 SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -35,8 +35,8 @@ def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_p
 
 @pytest.mark.slow
 def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    os.kill(sandbox.agent(), signal.SIGSTOP)  # so that it cannot create the socket again
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*HANGING_AGENT))
+    os.kill(sandbox.agent(), HANG)  # so that it cannot create the socket again
     next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
     sooner = sandbox.with_settings({"AGENT_CONNECT_SECONDS": 1.0})
     commands = [sandbox.start(command, env=sooner) for command in ("status", "up", "down")]
@@ -51,9 +51,9 @@ def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandb
 
 @pytest.mark.slow
 def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*HANGING_AGENT))
     agent = sandbox.agent()
-    os.kill(agent, signal.SIGSTOP)
+    os.kill(agent, HANG)
     sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0})
     commands = [sandbox.start(command, env=sooner) for command in ("status", "down", "logs")]
     for command in commands:

@@ -19,7 +19,16 @@ import numpy as np
 import pytest
 
 from tests import listening
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import (
+    HANG,
+    HANGING_AGENT,
+    LAZY_FORK_SERVER,
+    RESUME,
+    Sandbox,
+    make_sandbox,
+    stopped_repeatedly,
+    wait_for,
+)
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import Machine
 
@@ -89,9 +98,11 @@ def over(folder: Path, *names: str) -> Iterator[Over]:
 @pytest.fixture(scope="module")
 def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
-    with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-        yield sandbox
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **dict([HANGING_AGENT])}))
+        with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
+            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+            yield sandbox
 
 
 @pytest.mark.slow
@@ -285,16 +296,32 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
 
 
 @pytest.mark.slow
+def test_a_stopped_agent_is_continued(wide: Over) -> None:
+    pid = agent_on(wide, "beta")
+    for command in (["status"], ["status"], ["logs", "-n", "1"]):  # the first one has forwarded the socket
+        os.kill(pid, signal.SIGSTOP)
+        assert f"host 'beta': the agent of 'wide' was stopped (pid {pid}): continued\n" in wide(*command).stderr
+    assert agent_on(wide, "beta") == pid
+    with stopped_repeatedly(pid):
+        assert f"host 'beta': the agent of 'wide' was stopped (pid {pid}): replaced\n" in wide("status").stderr
+    assert agent_on(wide, "beta") != pid
+
+
+def agent_on(wide: Over, host: str) -> int:
+    return int(next(each["agent_pid"] for each in wide.status()["hosts"] if each["host"] == host))
+
+
+@pytest.mark.slow
 def test_a_busy_host_is_waited_for(wide: Over) -> None:
-    pid = next(host["agent_pid"] for host in wide.status()["hosts"] if host["host"] == "beta")
-    os.kill(pid, signal.SIGSTOP)  # as on a host that has no time for it
+    pid = agent_on(wide, "beta")
+    os.kill(pid, HANG)  # as on a host that has no time for it
     try:
         status, devices = wide.start("status"), wide.start("devices")
         named = wide("status", "--timeout", "1", code=5).stderr
         time.sleep(9)
         assert status.poll() is devices.poll() is None
     finally:
-        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, RESUME)
     for command in (status, devices):
         _, errors = command.communicate(timeout=60)
         assert command.returncode == 0, errors

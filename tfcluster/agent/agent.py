@@ -206,6 +206,10 @@ class Agent:
         pid = self._context.runs.fork_server.kill_if_stopped()
         if pid is not None:
             history.record("fork-server-killed", detail=f"the fork server, pid {pid}, {_WAS_STOPPED}")
+        for run in self._context.runs.runs.values():
+            if run.continue_driver() and run.process is not None:
+                detail = f"the driver of {run.id}, pid {run.process.pid}, was stopped by a signal and was continued"
+                history.record("driver-continued", detail=detail)
         self._context.network.ensure_held()
 
     def _react_to_changes(self) -> None:

@@ -58,7 +58,8 @@ def main(line: str) -> None:
         older = options["older"]
         if older:
             state_dir.journal.read(host)  # an agent that this one cannot succeed must not be ended
-            ProcessHandle(older["pid"], older["start_time"]).terminate(settings.STOP_GRACE_SECONDS)
+            if not ProcessHandle(older["pid"], older["start_time"]).terminate(settings.AGENT_END_SECONDS):
+                raise ClusterError(f"the older agent (pid {older['pid']}) has not exited after SIGKILL")
         if not state_dir.lock():
             readiness.send({"reply": {"serves": False}})
             return

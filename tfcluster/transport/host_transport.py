@@ -19,13 +19,11 @@ class HostTransport(Protocol):
         cluster: The cluster's name.
         host: The host's name.
         is_remote: A connection can break while the agent continues, because a network is in between.
-        notes: What `examine` and `open` did that the user should know; the caller prints and removes them.
     """
 
     cluster: str
     host: str
     is_remote: bool
-    notes: list[str]
 
     def examine(self) -> HostReport | None:
         """Prepare the host for an agent: run the setup commands that the spec lists for it, once, and examine it.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
@@ -30,6 +32,7 @@ from tfcluster.protocol.codec import (
     version_error,
 )
 from tfcluster.runtime_dir import agent_pid, agent_socket
+from tfcluster.transport.agent_process import AgentProcess, print_note
 from tfcluster.transport.channel import Channel, not_running, readable_fds
 
 if TYPE_CHECKING:
@@ -61,14 +64,61 @@ _prestarted: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(Channel):
-    """A connection to a cluster's agent on this machine."""
+    """A connection to a cluster's agent on this machine. An agent that is silent because it is stopped is continued.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: The connected socket.
+        cluster: The cluster's name; None if a stopped agent is not to be continued.
+        host: The name of this machine in the cluster.
+        note: See `AgentProcess`.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        cluster: str | None = None,
+        host: str = LOCAL_HOST,
+        note: Callable[[str], None] = print_note,
+    ) -> None:
         super().__init__(connection)
         self.pid, uid = peer_credentials(connection)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
+        self._agent = None if cluster is None else AgentProcess(cluster, host, self.pid, note)
+        self._check_at = time.monotonic() + settings.AGENT_SILENCE_SECONDS
+
+    def send(self, data: bytes) -> bool:
+        """See `Channel.send`."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._connection.send(rest) :]
+            except BlockingIOError:  # after SO_SNDTIMEO, see `connect`
+                self._continue_if_stopped()
+            except ConnectionError:
+                return False
+        return True
+
+    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
+        """See `Channel.wait_readable`."""
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        own = self._connection.fileno()
+        while True:
+            wait_until = min(deadline, self._check_at)
+            ready = readable_fds([own, *fds], max(0.0, wait_until - time.monotonic()))
+            now = time.monotonic()
+            if own in ready or now >= self._check_at:
+                self._check_at = now + settings.AGENT_SILENCE_SECONDS
+                if not ready:
+                    self._continue_if_stopped()
+            if ready or now >= deadline:
+                return own in ready
+
+    def _continue_if_stopped(self) -> None:
+        """Continue the agent; one that is traced is waited for, since the user may be about to continue it."""
+        if self._agent is not None and self._agent.tracer_error() is None:
+            self._agent.continue_if_stopped()
 
     def call_once(self, request: Request[Any, Any], timeout: float) -> Any:
         """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON.
@@ -90,7 +140,8 @@ class LocalAgentConnection(Channel):
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
-        return ClusterError(
+        tracer_error = None if self._agent is None else self._agent.tracer_error()
+        return tracer_error or ClusterError(
             f"the agent (pid {self.pid}) has not answered within {duration}",
             hint=f"If it hangs, `kill -9 {self.pid}`: the tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
@@ -103,13 +154,14 @@ class LocalTransport:
     Args:
         cluster: The cluster's name.
         host: The name of this machine in the cluster.
+        note: See `AgentProcess`.
     """
 
-    def __init__(self, cluster: str, host: str = LOCAL_HOST) -> None:
+    def __init__(self, cluster: str, host: str = LOCAL_HOST, note: Callable[[str], None] = print_note) -> None:
         self.cluster = cluster
         self.host = host
+        self._note = note
         self.is_remote = False
-        self.notes: list[str] = []
 
     def examine(self) -> None:
         """See `HostTransport.examine`."""
@@ -131,7 +183,10 @@ class LocalTransport:
         """Do the same as `open`, but leave a viewer to be greeted: it answers one command only."""
         began = next_start = time.monotonic()
         while True:
-            agent = connect(self.cluster, self.host)
+            # Even an agent that has lost its socket, or whose backlog is full, so before the connection.
+            if (pid := agent_pid(self.cluster, self.host)) is not None:
+                AgentProcess(self.cluster, self.host, pid, self._note).continue_if_stopped()
+            agent = connect(self.cluster, self.host, self._note)
             if agent is not None:
                 greeting = _greet(agent)
                 if not greeting.is_older:
@@ -165,7 +220,7 @@ class LocalTransport:
             return
         older = {"pid": process.pid, "start_time": process.start_time, "release": str(greeting)}
         if start_agent(self.cluster, self.host, older=older):
-            self.notes.append(f"agent upgraded from {greeting} to {OWN_GREETING}")
+            self._note(f"agent upgraded from {greeting} to {OWN_GREETING}")
 
     def _open_viewer(self, greeting: Greeting) -> LocalAgentConnection:
         """Connect to a new viewer, which answers in place of an older agent."""
@@ -176,7 +231,7 @@ class LocalTransport:
         viewer.pid, viewer.is_viewer = process.pid, True
         viewer.send(_configuration(self.cluster, self.host, viewed=str(greeting)))
         _wait_until_ready(process)
-        self.notes.append(
+        self._note(
             f"warning: the agent of {self.cluster!r} is tfcluster {greeting}, older than this command, "
             f"{OWN_GREETING}: this is what its files record; `tfcluster up` with the spec upgrades it"
         )
@@ -234,12 +289,13 @@ class LocalTransport:
         """See `HostTransport.disconnect`. Nothing is shared between commands."""
 
 
-def connect(cluster: str, host: str) -> LocalAgentConnection | None:
+def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -> LocalAgentConnection | None:
     """Connect to the agent of a cluster.
 
     Args:
         cluster: The cluster's name.
         host: The name of this machine in the cluster.
+        note: See `AgentProcess`.
 
     Returns:
         The connection, or None if no agent listens.
@@ -250,16 +306,31 @@ def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        _set_send_timeout(connection, settings.RPC_TIMEOUT_SECONDS)
         connection.connect(str(path))
+        _set_send_timeout(connection, settings.AGENT_SILENCE_SECONDS)
     except _NO_LISTENER:
         connection.close()
         return None
+    except BlockingIOError:
+        connection.close()
+        raise ClusterError(
+            f"the agent at {path} has not accepted a connection within {settings.RPC_TIMEOUT_SECONDS:g} s",
+            hint=f"If it hangs, `kill -9` it; its pid is in {state_folder(cluster, host) / LOCK}. The tasks continue.",
+            exit_code=ExitCode.UNREACHABLE,
+        ) from None
     except OSError as error:
         connection.close()
         raise ClusterError(
             f"{path}: cannot reach the agent: {error.strerror}", exit_code=ExitCode.UNREACHABLE
         ) from error
-    return LocalAgentConnection(connection)
+    return LocalAgentConnection(connection, cluster, host, note)
+
+
+def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
+    """Let connect() and send() fail with EAGAIN if an agent does not accept or read; recv() still blocks."""
+    value = struct.pack("ll", *divmod(int(seconds * 1_000_000), 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 def _greet(agent: LocalAgentConnection) -> Greeting:

@@ -13,6 +13,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import Greeting, encode_greeting
+from tfcluster.transport.agent_process import print_note
 from tfcluster.transport.channel import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
@@ -63,7 +64,6 @@ class SshTransport:
         self.cluster = cluster
         self.host = host.name
         self.is_remote = True
-        self.notes: list[str] = []
         self._host = host
         self._master = SshMaster(cluster, host)
 
@@ -93,9 +93,10 @@ class SshTransport:
         return connected[0]
 
     def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
-        """Have a session on the host find or start the agent, and return its reply."""
+        """Have a session on the host find or start the agent, print what was done to it, and return the reply."""
         reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
-        self.notes += [f"host {self.host!r}: {note}" for note in reply["notes"]]
+        for note in reply["notes"]:
+            print_note(f"host {self.host!r}: {note}")
         return reply
 
     def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
@@ -113,8 +114,25 @@ class SshTransport:
             return None
         channel = SshChannel(connection, self.host, agent.pid, self._master)
         channel.send(encode_greeting())
+        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS):
+            self._look_for_agent()
         greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
         return None if greeting is None else (channel, greeting)
+
+    def _look_for_agent(self) -> None:
+        """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
+
+        Raises:
+            ClusterError: A debugger has stopped it, or it cannot be ended.
+        """
+        session = self._start_session()
+        try:
+            self._open_in(session, start=False, upgrade=False)
+        except ClusterError as error:
+            if error.exit_code is not ExitCode.NOT_RUNNING:
+                raise
+        finally:
+            session.end()
 
     def _proxy(self, session: Session, agent: RemoteAgent, *, is_viewer: bool) -> Channel:
         """Have a session carry the bytes of the connection, as ssh forwards no viewer, and not every agent's socket."""

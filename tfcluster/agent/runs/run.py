@@ -13,13 +13,14 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
+from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_addresses
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, send_signal
+from tfcluster.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
 
 
@@ -46,6 +47,7 @@ class Run:
         all_lost_timer: Timer that will stop the run because all of its tasks are lost; None if not set.
         losses: What happened last to each task that was down during the run, by its name.
         down: Names of the tasks that are down.
+        was_stopped: Whether the driver had to be continued at the last check.
     """
 
     record: RunRecord
@@ -65,6 +67,7 @@ class Run:
     all_lost_timer: asyncio.TimerHandle | None = None
     losses: dict[str, str] = field(default_factory=dict)
     down: frozenset[str] = frozenset()
+    was_stopped: bool = False
 
     def __post_init__(self) -> None:
         if self.spec is not None:
@@ -155,6 +158,24 @@ class Run:
             send_signal(self.pidfd, signal.SIGTERM)
             # If a signal had stopped the driver, it has to continue to terminate all that its program has started.
             send_signal(self.pidfd, signal.SIGCONT)
+
+    def continue_driver(self) -> bool:
+        """Continue the driver if a signal has stopped it, since it would not notice the end of its program.
+
+        If its program is stopped too, both stay so: the driver passes SIGCONT on, and the user may have stopped the
+        program on purpose.
+
+        Returns:
+            Whether it was continued, and did not need that at the previous call.
+        """
+        was_stopped, self.was_stopped = self.was_stopped, False
+        if self.pidfd is None or self.process is None or not is_stopped_by_signal(self.process.pid):
+            return False
+        if any(map(is_frozen, find_processes(self.process, self.folder, forked=False))):
+            return False
+        send_signal(self.pidfd, signal.SIGCONT)
+        self.was_stopped = True
+        return not was_stopped
 
     def interrupt(self, cancel: Callable[[str], None]) -> None:
         """Interrupt the run as Ctrl-C does: a script that runs gets SIGINT, and any other run is cancelled.

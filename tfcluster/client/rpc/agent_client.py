@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,6 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar, cast
 
 from tfcluster import settings
 from tfcluster.client.rpc.agent_connection import AgentConnection
-from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request, decode_response, encode_request
 from tfcluster.protocol.codec import FrameKind
@@ -94,8 +92,6 @@ class AgentClient:
             if connection is None or not connection.is_usable or (is_viewer and request.changes):
                 channel = self.transport.open(start=start, upgrade=request.changes)
                 connection = self._connection = AgentConnection(channel)
-                while self.transport.notes:
-                    print(escape_control_characters(self.transport.notes.pop(0)), file=sys.stderr, flush=True)
         return ResponseStream(self.transport, connection, request, interrupt, timeout)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from tfcluster import settings
 from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
 from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.process_handle import is_stopped_by_signal
 from tfcluster.processes import daemonize
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import GroupLink, GroupListener
@@ -76,6 +77,7 @@ class GroupCoordinator:
         self._listener: GroupListener | None = None
         self._started_at = time.monotonic()
         self._attempt = 0
+        self._local_host: int | None = None
         self._is_interrupted = self._is_cancelled = self._has_lost_host = False
         self._reset()
         # When the group ends, whatever has exited; when the hosts must be ready; when the group starts again.
@@ -123,6 +125,7 @@ class GroupCoordinator:
                 traceback.print_exc()
                 os._exit(1)
         other.close()
+        self._local_host = pid
         self._admit(GroupLink(own, self._spec.host))
 
     def _listen(self, others: list[str]) -> None:
@@ -154,8 +157,14 @@ class GroupCoordinator:
             for fd, _ in self._poll.poll(1000 * timeout):
                 self._handle(fd)
             self._states.write()
+            self._continue_local_host()
             self._check_timers()
         self._finish()
+
+    def _continue_local_host(self) -> None:
+        """Continue the process that starts the members on this host if a signal has stopped it."""
+        if self._local_host is not None and is_stopped_by_signal(self._local_host):
+            os.kill(self._local_host, signal.SIGCONT)  # it has not been reaped, so the pid is its own
 
     def _has_ended(self) -> bool:
         """Return whether the group has ended; stop the remaining members, or start all again, if it is time to."""

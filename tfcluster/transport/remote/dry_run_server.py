@@ -16,7 +16,8 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
 from tfcluster.protocol.api.cluster import ObserveRequest, PrepareRequest
 from tfcluster.protocol.serialization import decode
-from tfcluster.runtime_dir import check_runtime_dir
+from tfcluster.runtime_dir import agent_pid, check_runtime_dir
+from tfcluster.transport.agent_process import AgentProcess
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote.bootstrap import CANNOT_STORE, STORE_HINT, cache_folders
 from tfcluster.transport.remote.session import serve_requests, survey
@@ -141,9 +142,16 @@ class _Server:
             The connection, or None if there is no agent.
 
         Raises:
-            ClusterError: The cluster is up, but its agent has died. A dry run does not start a new agent.
+            ClusterError: The cluster is up, but its agent has died, or is stopped. A dry run changes neither.
         """
         cluster = self._transport.cluster
+        pid = agent_pid(cluster, self._transport.host)
+        if pid is not None and AgentProcess(cluster, self._transport.host, pid).is_stopped():
+            raise ClusterError(
+                f"the agent of cluster {cluster!r} (pid {pid}) is stopped: not examined",
+                hint=f"`tfcluster status -c {cluster}` continues it; an examination does not.",
+                exit_code=ExitCode.UNHEALTHY,
+            )
         deadline = time.monotonic() + settings.DRY_RUN_CONNECT_SECONDS
         while True:
             # Without this check, looking for the socket would create the folder for sockets.

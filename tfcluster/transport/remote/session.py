@@ -102,7 +102,8 @@ class _Server:
     """
 
     def __init__(self, session: Mapping[str, Any]) -> None:
-        self._transport = LocalTransport(session["cluster"], session["host"])
+        self._notes: list[str] = []
+        self._transport = LocalTransport(session["cluster"], session["host"], self._notes.append)
         # Without this connection, an agent that was started for a command could exit before the command is connected.
         self._agent: LocalAgentConnection | None = None
         self.proxied: LocalAgentConnection | None = None
@@ -112,7 +113,7 @@ class _Server:
         path = agent_socket(self._transport.cluster, self._transport.host)
         return {
             **{"socket": str(path), "pid": self._agent.pid},
-            **{"is_viewer": self._agent.is_viewer, "notes": self._transport.notes},
+            **{"is_viewer": self._agent.is_viewer, "notes": self._notes},
         }
 
     def proxy(self) -> dict[str, Any]:

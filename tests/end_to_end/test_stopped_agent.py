@@ -1,0 +1,184 @@
+"""An agent that a signal has stopped is continued by the next command, or replaced; a driver is by its agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EXAMPLE, Sandbox, make_sandbox, running, stopped_repeatedly, wait_for
+from tfcluster import settings
+from tfcluster.process_handle import is_frozen
+
+SPEC = "name: stopped\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"
+#: Stops a process as a debugger does at a breakpoint, until standard input ends.
+TRACER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+pid, seize, interrupt = int(sys.argv[1]), 0x4206, 0x4207
+for request in (seize, interrupt):
+    if libc.ptrace(request, pid, None, None):
+        sys.exit(os.strerror(ctypes.get_errno()))
+os.waitpid(pid, 0)
+print("stopped", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A cluster, which tests leave up."""
+    with make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
+        sandbox("up", sandbox.spec(SPEC))
+        yield sandbox
+
+
+def pids_of_tasks(sandbox: Sandbox) -> list[int]:
+    return [task["pid"] for task in sandbox.status()["tasks"]]
+
+
+def test_each_command_continues_a_stopped_agent(stopped: Sandbox) -> None:
+    agent, tasks = stopped.agent(), pids_of_tasks(stopped)
+    for command in (["status"], ["logs", "-n", "1"], ["run", "graph", "1+1"], ["up"], ["down"]):
+        os.kill(agent, signal.SIGSTOP)
+        assert f"the agent of 'stopped' was stopped (pid {agent}): continued\n" in stopped(*command).stderr
+        if command != ["down"]:
+            assert (stopped.agent(), pids_of_tasks(stopped)) == (agent, tasks)
+    assert stopped.leftovers() == []
+    stopped("up")
+
+
+def test_an_agent_that_is_stopped_again_is_replaced_once(stopped: Sandbox) -> None:
+    agent, tasks = stopped.agent(), pids_of_tasks(stopped)
+    with stopped_repeatedly(agent):
+        commands = [stopped.start("status") for _ in range(3)]
+        errors = [command.communicate(timeout=60)[1] for command in commands]
+    assert [command.returncode for command in commands] == [0, 0, 0], errors
+    assert "".join(errors).count("was stopped") == 1
+    assert f"the agent of 'stopped' was stopped (pid {agent}): replaced\n" in "".join(errors)
+    assert (stopped.agent() != agent, pids_of_tasks(stopped)) == (True, tasks)
+    assert not list(stopped.folder.glob("**/replace-*"))
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_stopped_again_is_taken_down(stopped: Sandbox) -> None:
+    agent = stopped.agent()
+    with stopped_repeatedly(agent):
+        assert f"(pid {agent}): replaced" in stopped("down").stderr
+    assert stopped.leftovers() == []
+    stopped("up")
+
+
+def test_an_agent_that_is_stopped_while_a_command_waits_is_continued(stopped: Sandbox) -> None:
+    agent = stopped.agent()
+    follow = stopped.start("run", "pi", "--samples", "1e12", "-o", "json")
+    assert follow.stdout is not None
+    follow.stdout.readline()
+    os.kill(agent, signal.SIGSTOP)
+    wait_for(lambda: not is_frozen(agent), seconds=settings.RPC_TIMEOUT_SECONDS)
+    follow.send_signal(signal.SIGINT)
+    assert f"(pid {agent}): continued" in follow.communicate(timeout=60)[1]
+    assert follow.returncode == 130
+
+
+@pytest.mark.slow
+def test_a_stopped_agent_whose_backlog_is_full_is_continued(stopped: Sandbox) -> None:
+    agent = stopped.agent()
+    os.kill(agent, signal.SIGSTOP)
+    (path,) = (stopped.folder / "run/tfcluster").glob("stopped.*[0-9a-f]")
+    with contextlib.ExitStack() as waiting:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                connection.setblocking(False)
+                connection.connect(str(path))
+        assert stopped.status()["hosts"][0]["agent_pid"] == agent
+
+
+@pytest.mark.slow
+def test_a_stopped_agent_without_its_socket_is_continued(stopped: Sandbox) -> None:
+    agent = stopped.agent()
+    os.kill(agent, signal.SIGSTOP)
+    for path in (stopped.folder / "run/tfcluster").iterdir():
+        path.unlink()
+    assert stopped.status()["hosts"][0]["agent_pid"] == agent
+
+
+def test_an_agent_that_a_debugger_has_stopped_gets_no_signal(stopped: Sandbox) -> None:
+    agent = stopped.agent()
+    with running(sys.executable, "-c", TRACER, str(agent), stdin=-1, stdout=-1, stderr=-1) as tracer:
+        assert tracer.stdin is not None
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != "stopped\n":
+            pytest.skip(f"this account may not trace its processes: {tracer.communicate()[1]}")
+        for command in (["status"], ["down"]):
+            error = stopped(*command, code=5).stderr
+            assert f"the agent of 'stopped' (pid {agent}) is traced by process {tracer.pid}" in error
+        tracer.stdin.close()
+        tracer.wait(30)
+    assert stopped.agent() == agent
+
+
+def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
+    demo.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
+    run, driver = start_script(demo)
+    os.kill(driver, signal.SIGSTOP)
+    wait_for(lambda: not is_frozen(driver), seconds=30)
+    assert f"the driver of {run}, pid {driver}, was stopped by a signal and was continued" in demo("events").stdout
+    demo("cancel", run)
+    demo("wait", run, code=None)
+
+
+def start_script(sandbox: Sandbox) -> tuple[str, int]:
+    """Start waits.py, and return its run and the pid of its driver."""
+    run = sandbox("run", "--detach", "waits.py").stdout.strip()
+    (output,) = sandbox.folder.glob(f"state/tfcluster/*/localhost/runs/{run}")
+    log = output / "output.log"
+    return run, int(wait_for(lambda: log.exists() and log.read_text().endswith("\n") and log.read_text()))
+
+
+@pytest.mark.slow
+def test_a_script_that_is_stopped_on_purpose_stays_so(demo: Sandbox) -> None:
+    text = "import os, signal, time\nprint(os.getppid(), flush=True)\ntime.sleep(1)\n"
+    demo.spec(f"{text}os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)\n", "waits.py")
+    run, driver = start_script(demo)
+    script = int(Path(f"/proc/{driver}/task/{driver}/children").read_text().split()[0])
+    wait_for(lambda: is_frozen(script))
+    os.kill(driver, signal.SIGSTOP)
+    time.sleep(2 * settings.HEALTH_INTERVAL_SECONDS)
+    assert is_frozen(script)
+    os.kill(script, signal.SIGCONT)
+    wait_for(lambda: not is_frozen(driver), seconds=30)
+    os.kill(driver, signal.SIGSTOP)
+    demo("cancel", run)
+    demo("wait", run, code=None)
+
+
+@pytest.mark.slow
+def test_down_ends_a_run_whose_driver_is_stopped(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
+    _, driver = start_script(sandbox)
+    with stopped_repeatedly(driver):
+        sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+@pytest.mark.slow
+def test_the_process_that_starts_the_members_of_a_launch_is_continued(sandbox: Sandbox) -> None:
+    sandbox("up", EXAMPLE)
+    sandbox.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
+    run = sandbox("launch", "--detach", "waits.py").stdout.strip()
+    hosts = wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(f"{run} host")])
+    os.kill(hosts[0], signal.SIGSTOP)
+    time.sleep(1)  # it may be continued before it could be seen to be stopped
+    wait_for(lambda: not is_frozen(hosts[0]), seconds=30)
+    sandbox("cancel", run)

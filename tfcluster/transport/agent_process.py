@@ -1,0 +1,164 @@
+"""The process of a cluster's agent on this machine: continue it if a signal has stopped it, or end it.
+
+Tasks and runs continue when their agent ends, and the next agent adopts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import state_folder
+from tfcluster.process_handle import ProcessHandle, is_frozen, is_marked, mark_of, send_signal, tracer_of
+from tfcluster.runtime_dir import locks_dir
+
+
+def print_note(text: str) -> None:
+    """Print a line to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class AgentProcess:
+    """The process that serves a cluster on this machine.
+
+    Args:
+        cluster: The cluster's name.
+        host: The name of this machine in the cluster.
+        pid: The pid of the process, as the socket or the lock file names it.
+        note: Called with a line for the user about what was done to the process.
+    """
+
+    def __init__(self, cluster: str, host: str, pid: int, note: Callable[[str], None] = print_note) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.pid = pid
+        self._note = note
+        self._process: ProcessHandle | None = None
+        with contextlib.suppress(OSError):  # no descriptor is available to read /proc
+            self._process = ProcessHandle.from_pid(pid)
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal, such as SIGSTOP, or a debugger has stopped the process."""
+        return is_frozen(self.pid) and self._is_agent()
+
+    def _is_agent(self) -> bool:
+        """Return whether the process runs and is the agent: after a reboot, its pid may be that of any process."""
+        mark = mark_of(state_folder(self.cluster, self.host))
+        try:
+            return self._process is not None and self._process.is_alive() and is_marked(self.pid, mark)
+        except OSError:  # it has exited, or belongs to another user
+            return False
+
+    def tracer_error(self) -> ClusterError | None:
+        """Return the error that a debugger traces the process, which must not be signalled then; None if none does."""
+        tracer = tracer_of(self.pid)
+        if tracer is None:
+            return None
+        return ClusterError(
+            f"the agent of {self.cluster!r} (pid {self.pid}) is traced by process {tracer} and does not answer",
+            hint=f"Detach the debugger, or end it: `kill {tracer}`.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
+
+    def continue_if_stopped(self) -> None:
+        """Continue the process if a signal has stopped it; if it is stopped again at once, end it.
+
+        Raises:
+            ClusterError: A debugger has stopped the process, or it cannot be ended.
+        """
+        if not self.is_stopped():
+            return
+        if self.tracer_error() is not None:
+            self._refuse_if_held()
+            return
+        with self.lock():
+            pidfd = self._process.open() if self._process is not None and self.is_stopped() else None
+            if pidfd is None:  # another command has continued or ended it
+                return
+            send_signal(pidfd, signal.SIGCONT)
+            os.close(pidfd)
+            time.sleep(settings.AGENT_CONTINUE_SECONDS)
+            action = "continued"
+            if self.is_stopped():
+                self.end(settings.AGENT_END_SECONDS)
+                action = "replaced"
+            self._note(f"the agent of {self.cluster!r} was stopped (pid {self.pid}): {action}")
+
+    def _refuse_if_held(self) -> None:
+        """Raise the error for a traced process unless it runs now and then: strace stops it at each system call."""
+        deadline = time.monotonic() + settings.AGENT_CONTINUE_SECONDS
+        while self.is_stopped():
+            if time.monotonic() >= deadline and (error := self.tracer_error()) is not None:
+                raise error
+            time.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+
+    def end(self, grace: float) -> None:
+        """End the process and wait until it has exited. The caller holds `lock`.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+
+        Raises:
+            ClusterError: A debugger traces the process, it is not the agent, or it does not exit.
+        """
+        if self._process is None or not self._process.is_alive():
+            return
+        if (error := self.tracer_error()) is not None:
+            raise error
+        if not self._is_agent():
+            raise ClusterError(f"process {self.pid} is not the agent of {self.cluster!r}")
+        if self._process.terminate(grace):
+            return
+        raise ClusterError(
+            f"the agent of {self.cluster!r} (pid {self.pid}) has not exited after SIGKILL",
+            hint=f"See what blocks it: `cat /proc/{self.pid}/stack`.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock out other commands that would continue or end the agent of the same cluster and host.
+
+        A command that has waited for the lock checks the agent again: the one that it saw may have been replaced.
+
+        Raises:
+            ClusterError: Another command holds the lock for too long, or the lock file cannot be created.
+        """
+        path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
+        fd = _acquire(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(fd)
+
+
+def _acquire(path: Path) -> int:
+    """Lock a file, which is created if it is missing, and return its descriptor."""
+    deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise ClusterError(f"{path}: cannot create the lock file: {error.strerror}") from error
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), path.stat()):  # else the previous holder has removed the file meanwhile
+                return fd
+        os.close(fd)
+        if time.monotonic() >= deadline:
+            raise ClusterError(
+                f"another command is replacing the agent, for more than {settings.AGENT_REPLACE_SECONDS:g} s",
+                hint=f"`fuser {path}` shows its pid.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
+        time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
