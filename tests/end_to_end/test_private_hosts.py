@@ -75,7 +75,8 @@ def state(sandbox: Sandbox, host: str, name: str) -> Any:
 
 
 def forwarder(sandbox: Sandbox, host: str) -> ProcessHandle:
-    return ProcessHandle(**state(sandbox, host, "forwarder.json"))
+    recorded = state(sandbox, host, "forwarder.json")
+    return ProcessHandle(recorded["pid"], recorded["start_time"])
 
 
 def both(sandbox: Sandbox) -> bool:
@@ -91,6 +92,8 @@ def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
     assert len(set(addresses)) == 3
     assert {address.partition(":")[0] for address in addresses} == {"localhost"}
     assert both(two)  # `up` has waited for the forwarders
+    # A forwarder of tfcluster 0.1.0, which continues after an upgrade, accepts no other fields.
+    assert state(two, "alpha", "forwarding.json").keys() == {"host", "forwarders", "certificate", "until"}
 
 
 def test_the_doctor_has_the_rule_for_the_firewall_of_each_host(two: Sandbox) -> None:
