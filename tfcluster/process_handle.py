@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -89,6 +90,17 @@ class ProcessHandle:
             return self.is_alive() and int(_fields(self.pid)[3]) == self.pid
         except _NO_PROCESS:
             return False
+
+    def title(self) -> str:
+        """Return the process title, such as `tfcluster: demo ps:0`; empty if the process has exited."""
+        try:
+            return Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+        except OSError:
+            return ""
+
+    def describe(self, cluster: str) -> str:
+        """Describe this process of a cluster by its title and its pid, such as `ps:0 (pid 123)`."""
+        return f"{self.title().removeprefix(f'tfcluster: {cluster} ') or 'process'} (pid {self.pid})"
 
     def kill(self) -> None:
         """Send SIGKILL to this process; do nothing if it no longer exists.
@@ -295,35 +307,61 @@ def mark_of(state_folder: Path) -> str:
 
 
 def marked_processes(mark: str) -> list[ProcessHandle]:
-    """List the processes of this user that have a mark, except this one and its children.
+    """List the processes of this user that have a mark, except this one and its descendants.
 
     Args:
         mark: The mark.
-
-    Returns:
-        The processes.
     """
-    processes = []
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-        # Read the start time before the environment: if the pid is reused in between, the handle does not match the new
-        # process.
-        with suppress(OSError):
-            process = ProcessHandle.from_pid(pid)
-            if process is not None and os.getpid() not in (pid, int(_fields(pid)[1])) and is_marked(pid, mark):
-                processes.append(process)
-    return processes
+    return [process for process, found in processes_with_marks() if found == mark and not _is_descendant(process.pid)]
+
+
+def processes_with_marks() -> Iterator[tuple[ProcessHandle, str]]:
+    """Yield the processes of this user, except zombies, that have a mark, each with its mark."""
+    with os.scandir("/proc") as entries:
+        pids = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+    for pid in pids:
+        with suppress(OSError):  # it has exited, or is another user's
+            # Of a thousand processes, only those with a mark are looked at more closely. The start time is read before
+            # the mark that counts: if the pid is reused in between, the handle does not match the new process.
+            if _mark_in(pid) and _is_own(pid) and (process := ProcessHandle.from_pid(pid)) and (mark := _mark_in(pid)):
+                yield process, mark
 
 
 def is_marked(pid: int, mark: str) -> bool:
     """Return whether a process of this user has a mark.
 
     Raises:
-        OSError: The process has exited, or its environment cannot be read.
+        OSError: It has exited, or its environment cannot be read.
     """
-    folder = Path(f"/proc/{pid}")
-    if folder.stat().st_uid != os.getuid():
-        return False
-    # A process in a container does not belong to this cluster, even if its state directory has the same path.
-    if not os.path.samestat((folder / "root").stat(), os.stat("/")):
-        return False
-    return f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+    return _is_own(pid) and _mark_in(pid) == mark
+
+
+def _mark_in(pid: int) -> str:
+    """Return the mark in the environment of a process; empty if it has none, as a zombie."""
+    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+        _, _, rest = (b"\0" + file.readall()).partition(f"\0{MARK}=".encode())
+    return rest.partition(b"\0")[0].decode(errors="replace")
+
+
+def _is_own(pid: int) -> bool:
+    """Return whether a process belongs to this user and is not in a container.
+
+    A process in a container does not belong to this cluster, even if its state directory has the same path.
+
+    Raises:
+        OSError: It has exited, or is another user's.
+    """
+    is_users = os.stat(f"/proc/{pid}").st_uid == os.getuid()
+    return is_users and os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/"))
+
+
+def _is_descendant(pid: int) -> bool:
+    """Return whether a process is this one or descends from it."""
+    seen: set[int] = set()
+    while pid not in (0, os.getpid(), *seen):  # a pid that is reused meanwhile could lead in a circle
+        seen.add(pid)
+        try:
+            pid = int(_fields(pid)[1])
+        except OSError:
+            return False
+    return pid == os.getpid()

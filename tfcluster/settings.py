@@ -129,6 +129,8 @@ STATE_FILE_MAX_BYTES = 64 * 2**20  # the journal of a thousand tasks takes 2 MiB
 JOURNAL_CHANGES_FACTOR = 2  # a journal is compacted when its changes take this many times as much as the snapshot,
 JOURNAL_CHANGES_MIN_BYTES = 1 << 18  # and at least so much: a snapshot is synced to the disk, and so is rare
 LOCK_FILE_MAX_BYTES = 1 << 12
+KILL_SECONDS = 30.0  # after SIGKILL: the kernel frees the memory of GPUs first
+UNRECORDED_EXIT_SECONDS = 2.0  # for an earlier agent and its helpers; a process that runs on is one that was left
 PROCESS_EXIT_POLL_SECONDS = 0.02  # until processes that were killed are gone
 STDOUT_LINE_MAX_BYTES = 1 << 14  # the C library writes a longer line of a server in parts
 # Health of tasks.

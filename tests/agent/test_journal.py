@@ -26,7 +26,7 @@ from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.spec.load import parse_spec
 
 TOPOLOGY = resolve_spec(
@@ -106,10 +106,46 @@ def test_a_journal_whose_copy_is_damaged_too_is_refused(journal: Journal) -> Non
         assert refuses(journal), text
 
 
-def test_a_copy_alone_is_no_journal(journal: Journal) -> None:
+def of_this_process(record: Record) -> Record:
+    """Return a record in which the ps runs, as this process."""
+    process = ProcessHandle.from_pid(os.getpid())
+    ps = replace(record.tasks["/job:ps/task:0"], process=process)
+    return replace(record, tasks={**record.tasks, "/job:ps/task:0": ps})
+
+
+def test_a_copy_alone_is_a_journal_as_long_as_a_task_runs(journal: Journal) -> None:
     journal.write(RECORD)
     journal.path.unlink()
     assert journal.read() is None
+    record = of_this_process(RECORD)
+    journal.write(record)
+    journal.path.unlink()
+    assert journal.read() == record
+    os.truncate(copy_of(journal), 100)
+    assert journal.read() is None
+
+
+def test_the_processes_of_a_journal_are_found_whatever_its_format(journal: Journal) -> None:
+    journal.write(RECORD)
+    assert journal.processes() == [], "process 17 does not run since then"
+    record = of_this_process(RECORD)
+    process = record.tasks["/job:ps/task:0"].process
+    journal.write(record)
+    assert journal.processes() == [process]
+    written = journal.path.read_text()
+    copy_of(journal).unlink()
+    for text in (
+        written.replace("topology", "cluster"),
+        written.replace(": ", ":"),
+        written[written.index('"tasks"') :],
+    ):
+        journal.path.write_text(text)
+        assert journal.processes() == [process]
+    journal.path.write_text(written.replace(boot_id(), "another boot"))
+    assert journal.processes() == [], "another process has the pid and start time in this boot"
+    journal.path.write_bytes(b"\xff" * 100)
+    copy_of(journal).write_text(written)
+    assert journal.processes() == [process]
 
 
 NEW_PS = TaskRecord(ProcessHandle(18, 234567), 1700000003.0, 4, TaskState.STARTING, exit_times=(11.5, 12.25, 20.0))

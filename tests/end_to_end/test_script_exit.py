@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, mostly_slow, wait_for
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.process_handle import NO_MARK, ProcessHandle, processes_with_marks
 
 # Each script with the files that it writes.
 CSV = """
@@ -225,12 +225,22 @@ def test_a_script_that_uses_the_cluster_ends_at_once(demo: Sandbox, tmp_path: Pa
     assert (tmp_path / "result.txt").read_text() == "42.0"
 
 
-def test_what_a_script_executes_does_not_count_as_the_clusters(demo: Sandbox) -> None:
-    """`down` ends by a mark in the environment what belongs to a cluster whose journal is damaged."""
+def test_what_a_script_executes_or_forks_does_not_count_as_the_clusters(demo: Sandbox) -> None:
+    """`down` ends by a mark in the environment what belongs to a cluster and is in no journal."""
     demo.spec("import subprocess\nprint(subprocess.run(['env'], capture_output=True, text=True).stdout)\n", "env.py")
     printed = demo("run", "env.py").stdout
     assert "TFCLUSTER_RUN=script-" in printed
     assert "TFCLUSTER_AGENT_MARK" not in printed
+    daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(0, 3)\n    time.sleep(600)\n"
+    demo.spec(f"{daemon}print('ended', flush=True)\n", "daemon.py")
+    before = set(demo.processes())
+    demo("run", "daemon.py")
+    run = demo.json("runs", "-n", "1")[0]["run"]
+    [pid] = [pid for pid, title in demo.processes().items() if run in title and pid not in before]
+    try:
+        assert pid not in {process.pid for process, mark in processes_with_marks() if mark != NO_MARK}
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 # What an interpreter draws at random while it starts, while TensorFlow is imported, or when first asked.

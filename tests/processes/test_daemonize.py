@@ -6,12 +6,15 @@ Each test of a fork is a small program, as this process may have threads.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tfcluster.process_handle import MARK, NO_MARK, marked_processes, processes_with_marks
 
 # The program's body runs in the forked child with `report`, a descriptor whose text is the parent's output.
 _PROGRAM = """
@@ -148,6 +151,46 @@ print(Path("/proc/self/cmdline").read_bytes() == before)
 """
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout == "True\n"
+
+
+_FORKS = """
+import os, sys
+from tfcluster.process_handle import MARK, marked_processes
+from tfcluster.processes import daemonize
+mark = "a" * 32
+daemonize.set_mark(mark)
+never, other = os.pipe()
+ready, ready_writing = os.pipe()
+pids = []
+for own in (mark, "0" * 32):
+    pid = os.fork()
+    if pid == 0:
+        if own != mark:
+            daemonize.set_mark(own)
+        os.write(ready_writing, b"x")
+        os.close(other)
+        os.read(never, 1)
+        os._exit(0)
+    pids.append(pid)
+for _ in pids:
+    os.read(ready, 1)
+print(os.environ[MARK], [process.pid for process in marked_processes(mark)], flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_mark_is_seen_by_others_and_a_forked_process_may_give_it_up() -> None:
+    command = [sys.executable, "-c", _FORKS]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: NO_MARK}
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == f"{'a' * 32} []\n", "neither itself nor its descendants"
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        assert marked_processes("a" * 32) == [], "for this process, they are descendants too"
+        marks = {process.pid: mark for process, mark in processes_with_marks()}
+        assert [marks[pid] for pid in (parent.pid, *map(int, children))] == ["a" * 32, "a" * 32, NO_MARK]
+        parent.communicate("")
 
 
 # A parent forks a child that would wait for ever, and ends; its own parent reads the end of file once the child, the

@@ -17,11 +17,12 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.rpc.rpc_connection import Dispatcher
 from tfcluster.agent.rpc.rpc_server import AgentSocket
-from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
+from tfcluster.agent.shutdown import Shutdown, UnreadableCluster, lasting_processes
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState, cluster_state
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import mark_of, marked_processes
+from tfcluster.process_handle import NO_MARK, mark_of
+from tfcluster.processes.daemonize import set_mark
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
 
@@ -45,7 +46,7 @@ class Agent:
         self._socket = agent_socket
         self._cluster_handlers = ClusterHandlers(context)
         self._shutdown = Shutdown(context, self._cluster_handlers.abandon)
-        self.dispatcher = Dispatcher(context, self._cluster_handlers, self._shutdown, self._detect_missing_journal)
+        self.dispatcher = Dispatcher(context, self._cluster_handlers, self._shutdown)
         self._last_repair_error = ""
 
     async def adopt(self, older_release: str | None = None) -> None:
@@ -59,6 +60,11 @@ class Agent:
             record = context.state_dir.journal.read(context.host)
         except JournalError as problem:
             self.dispatcher.unreadable = UnreadableCluster(context, problem)
+            return
+        if record is None and await lasting_processes(mark_of(context.state_dir.path)):
+            hint = f"`tfcluster down -c {context.cluster}` stops them."
+            missing = ClusterError(f"{context.state_dir.journal.path} is missing", hint=hint)
+            self.dispatcher.unreadable = UnreadableCluster(context, missing, is_missing=True)
             return
         if record is not None:
             if record.network is not None:
@@ -141,6 +147,7 @@ class Agent:
         context.runs.stop()
         context.ports.release_except(())
         context.network.leave()
+        set_mark(NO_MARK)  # another agent may start once the folder is unlocked, before this process has exited
         if unreadable is not None and not unreadable.is_down:
             context.state_dir.unlock()  # the journal may record processes: it and all files next to it stay
             return
@@ -149,15 +156,6 @@ class Agent:
         with contextlib.suppress(OSError):  # without the cluster the file has no use
             context.secrets.delete()
         context.state_dir.clean_up()
-
-    def _detect_missing_journal(self) -> None:
-        """Let `down` stop processes of the cluster that run although the journal is gone: its folder was deleted."""
-        context = self._context
-        if context.supervisor.topology is not None or self.dispatcher.unreadable is not None:
-            return
-        if marked_processes(mark_of(context.state_dir.path)):
-            missing = ClusterError(f"{context.state_dir.journal.path} is missing")
-            self.dispatcher.unreadable = UnreadableCluster(context, missing)
 
     def _restore_files(self) -> None:
         """Restore the files through which commands and other agents find this agent, if they were deleted."""

@@ -51,6 +51,7 @@ class ForwarderSupervisor:
 
     Attributes:
         ports: Reserves the port of the forwarder, which is in this machine's network.
+        process: The forwarder; None if there is none.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class ForwarderSupervisor:
         self._config: Forwarding | None = None
         self._pidfd: int | None = None
         self._child: ChildProcess | None = None
-        self._process: ProcessHandle | None = None
+        self.process: ProcessHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -135,7 +136,7 @@ class ForwarderSupervisor:
             self._write_files(self._config, self._certificate)
         except OSError as error:
             raise ClusterError(f"{error.filename}: cannot be written: {error.strerror}") from error
-        if self._process is None and self._timer is None:
+        if self.process is None and self._timer is None:
             self._fork()
         else:
             self._signal(signal.SIGHUP)
@@ -161,7 +162,7 @@ class ForwarderSupervisor:
             desired_hash = hashlib.sha256(self._folder.forwarding.read_bytes()).hexdigest()
         except OSError:  # it has loaded nothing yet; or the folder was deleted, and is about to be made again
             return False
-        return self._process is not None and loaded == desired_hash
+        return self.process is not None and loaded == desired_hash
 
     def adopt(self) -> None:
         """Adopt the forwarder of an earlier agent; start another one if it has died."""
@@ -174,13 +175,13 @@ class ForwarderSupervisor:
         with contextlib.suppress(OSError):  # no descriptor is left
             self.ports.lock(config.own.port)
         with contextlib.suppress(OSError, ValueError):
-            self._process = from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()), FORMAT)
-            self._pidfd = subprocesses.watch_exit(self._process, lambda status: self._on_exit())
+            self.process = from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()), FORMAT)
+            self._pidfd = subprocesses.watch_exit(self.process, lambda status: self._on_exit())
         if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
             with contextlib.suppress(OSError):  # the periodic check tries again
                 self.restore()
                 config.certificate.unlink(missing_ok=True)
-        if self._process is None:
+        if self.process is None:
             self._fork()
 
     def restore(self) -> None:
@@ -254,7 +255,7 @@ class ForwarderSupervisor:
         except OSError:
             self._fork_later()
             return
-        self._child, self._process, self._pidfd = child, child.process, child.pidfd
+        self._child, self.process, self._pidfd = child, child.process, child.pidfd
         try:
             self._write(self._folder.forwarder_process, json.dumps(to_stored(child.process, FORMAT)))
         except OSError as error:
@@ -269,7 +270,7 @@ class ForwarderSupervisor:
     def _on_exit(self) -> None:
         if self._child is not None:
             self._child.close_pipe()
-        self._child = self._process = self._pidfd = None
+        self._child = self.process = self._pidfd = None
         if self._config is not None:
             _logger.warning("the forwarder has died and is started again: see %s", self._folder.forwarder_log)
             self._fork_later()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import io
 import json
 import logging
@@ -24,7 +23,7 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.viewer import view
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
-from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, environment_address, mark_of
+from tfcluster.process_handle import ProcessHandle, mark_of
 from tfcluster.processes import daemonize
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import secrets_path
@@ -63,13 +62,13 @@ def main(line: str) -> None:
         if not state_dir.lock():
             readiness.send({"reply": {"serves": False}})
             return
-        _mark_this_process(mark_of(state_dir.path))
         _redirect_stderr(state_dir.agent_stderr)
         state_dir.on_recreated = partial(_redirect_stderr, state_dir.agent_stderr)
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AgentLogHandler(state_dir.agent_log)])
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         agent_socket = AgentSocket(cluster, host)
         state_dir.publish_socket(agent_socket.path)
+        daemonize.set_mark(mark_of(state_dir.path))  # commands know by the lock file whose process this is
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
         asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness, older and older["release"]))
     except (ClusterError, OSError) as problem:
@@ -160,22 +159,3 @@ def _redirect_stderr(path: Path) -> None:
     os.dup2(output, 2)
     os.close(output)
     sys.stderr = _BestEffortStderr()
-
-
-def _mark_this_process(mark: str) -> None:
-    """Overwrite the placeholder in the environment with which this process was started by the cluster's mark.
-
-    The kernel shows that environment (/proc/PID/environ), and a forked process has the same one as its parent. So all
-    processes that the agent forks, and all that these fork, can be found by the mark without any file. A program that
-    is started by exec gets a new environment.
-
-    Args:
-        mark: The mark.
-    """
-    placeholder = f"\0{MARK}=".encode()
-    # The NUL in front excludes a variable whose name merely ends with this one's name.
-    place = (b"\0" + Path("/proc/self/environ").read_bytes()).find(placeholder + NO_MARK.encode() + b"\0")
-    address = environment_address()
-    if place >= 0 and address:
-        ctypes.memmove(address + place + len(placeholder) - 1, mark.encode(), len(mark))
-    os.environ[MARK] = mark

@@ -6,7 +6,8 @@ import asyncio
 import os
 import select
 import signal
-from collections.abc import Awaitable, Callable, Collection
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,14 +16,9 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
-from tfcluster.core.text import pluralize
+from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import (
-    ProcessHandle,
-    mark_of,
-    marked_processes,
-    send_signal,
-)
+from tfcluster.process_handle import ProcessHandle, mark_of, marked_processes, send_signal
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
@@ -41,6 +37,7 @@ class Shutdown:
         self._abandon = abandon
         self._stopping: asyncio.Task[None] | None = None
         self._grace = 0.0  # seconds between SIGTERM and SIGKILL
+        self._unrecorded: list[str] = []  # the processes that were stopped although the journal did not record them
 
     async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
         """Stop all runs and tasks; see `DownRequest`."""
@@ -55,7 +52,7 @@ class Shutdown:
         async for _ in self._supervisor.changed.stream_until(stopping, self._context.status_interval):
             yield self._context.status()
         stopping.result()
-        yield Reply(DownReply())
+        yield Reply(DownReply(_describe_unrecorded(self._context.cluster, self._unrecorded)))
 
     def expire_lease(self) -> None:
         """Shut the cluster down if its lease has expired."""
@@ -78,6 +75,7 @@ class Shutdown:
             await self._context.runs.cancel_all()
             await self._supervisor.stop(self._grace)
             await self._context.notices.flush(settings.STOP_GRACE_SECONDS)
+            self._unrecorded = await self._end_unrecorded()
         except BaseException:
             self._reset()  # the remaining tasks stay supervised, and the next `down` tries again
             raise
@@ -99,6 +97,18 @@ class Shutdown:
         self._supervisor.history.record("down")
         self._context.quitting.set()
 
+    async def _end_unrecorded(self) -> list[str]:
+        """End the cluster's processes that the journal does not record, such as servers whose journal was lost earlier.
+
+        Returns:
+            The processes, described.
+        """
+        context = self._context
+        private = context.network.private
+        helpers = [context.forwarder.process, None if private is None else private.holder]  # `Agent.stop` ends them
+        unrecorded = await lasting_processes(mark_of(context.state_dir.path), known=helpers)
+        return await end_all(lambda: [each for each in unrecorded if each.is_alive()], context.cluster, self._grace)
+
     def _reset(self) -> None:
         self._stopping = None
         self._context.is_going_down = False
@@ -110,16 +120,18 @@ class UnreadableCluster:
     Args:
         context: The parts of the agent.
         problem: Why the journal cannot be read.
+        is_missing: Whether there is none.
 
     Attributes:
         is_down: Whether all processes have stopped and the journal is removed.
     """
 
-    def __init__(self, context: AgentContext, problem: ClusterError) -> None:
+    def __init__(self, context: AgentContext, problem: ClusterError, *, is_missing: bool = False) -> None:
         self.is_down = False
         self._context = context
         self._problem = problem
-        self._stopping: asyncio.Task[int] | None = None
+        self._is_missing = is_missing
+        self._stopping: asyncio.Task[list[str]] | None = None
 
     async def reject(self) -> Response[Any, Any]:
         """Reject a request.
@@ -127,11 +139,14 @@ class UnreadableCluster:
         Raises:
             ClusterError: Always.
         """
-        raise self._problem
+        running = summarize_list([process.describe(self._context.cluster) for process in self._processes()])
+        raise ClusterError(
+            f"{self._problem.message}; still running: {running or 'nothing of the cluster'}", hint=self._problem.hint
+        )
         yield  # makes this function an async generator
 
     async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
-        """Stop every process that has the cluster's mark, and remove the journal.
+        """Stop every process of the cluster, and remove the journal.
 
         This continues if the command that requested it dies. The reply has a warning.
 
@@ -146,38 +161,48 @@ class UnreadableCluster:
         # Yield at once: the command's timeout applies until the first message only.
         yield self._status()
         await asyncio.wait({self._stopping})
-        stopped = pluralize(self._stopping.result(), "process", "processes")
-        yield Reply(DownReply(f"{self._problem.message}; {stopped} of the cluster stopped nevertheless"))
+        stopped = self._stopping.result()
+        if self._is_missing:
+            yield Reply(DownReply(_describe_unrecorded(self._context.cluster, stopped)))
+        else:
+            yield Reply(DownReply(f"{self._problem.message}; {_describe_stopped(self._context.cluster, stopped)}"))
 
-    async def _stop(self, grace: float) -> int:
+    async def _stop(self, grace: float) -> list[str]:
         """Stop the processes and remove the journal.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL.
 
         Returns:
-            The number of processes that were running.
+            The processes, described.
 
         Raises:
-            ClusterError: The journal cannot be removed.
+            ClusterError: A process cannot be stopped, or the journal cannot be removed.
         """
-        state_dir, count = self._context.state_dir, 0
-        mark = mark_of(state_dir.path)
+        context, stopped = self._context, list[str]()
         try:
-            while processes := marked_processes(mark):  # a process may have forked another one in the meantime
-                count += await end_processes(processes, grace)
-            state_dir.journal.remove()
+            stopped = await end_all(self._processes, context.cluster, grace)
+            context.state_dir.journal.remove()
             self.is_down = True
         except OSError as error:
-            stopped = f"{pluralize(count, 'process', 'processes')} of {self._context.cluster!r}"
             raise ClusterError(
-                f"{stopped} stopped, but {state_dir.path} cannot be cleared: {error.strerror}",
+                f"{_describe_stopped(context.cluster, stopped)}, but {context.state_dir.path} cannot be cleared: "
+                f"{error.strerror}",
                 hint="Make it writable and type `tfcluster down` again.",
             ) from error
         finally:
-            self._context.is_killing_unrecorded = False
-            self._context.quitting.set()
-        return count
+            context.is_killing_unrecorded = False
+            context.quitting.set()
+        return stopped
+
+    def _processes(self) -> list[ProcessHandle]:
+        """Return the processes that have the cluster's mark, and those that the journal names, which may have none.
+
+        The mark may be one of another version, for example, or the processes were started before there were marks.
+        """
+        state_dir = self._context.state_dir
+        processes = {*marked_processes(mark_of(state_dir.path)), *state_dir.journal.processes()}
+        return sorted(processes, key=lambda process: process.pid)
 
     def _status(self) -> ClusterStatus:
         """Return the status of the cluster, without tasks: nothing is known of them."""
@@ -185,7 +210,59 @@ class UnreadableCluster:
         return ClusterStatus(self._context.cluster, ClusterState.DEGRADED, "", hosts, (), ())
 
 
-async def end_processes(processes: Collection[ProcessHandle], grace: float) -> int:
+def _describe_stopped(cluster: str, processes: Sequence[str], more: str = "") -> str:
+    count = pluralize(len(processes), "process", "processes")
+    return f"stopped {count} of {cluster}{more}{': ' if processes else ''}{summarize_list(processes)}"
+
+
+def _describe_unrecorded(cluster: str, processes: Sequence[str]) -> str | None:
+    return _describe_stopped(cluster, processes, " that no journal recorded") if processes else None
+
+
+async def lasting_processes(mark: str, known: Collection[ProcessHandle | None] = ()) -> list[ProcessHandle]:
+    """Return the processes that have a mark, except those that are about to exit, as an earlier agent's helpers.
+
+    Args:
+        mark: The mark.
+        known: Processes to leave out.
+    """
+    processes = [process for process in marked_processes(mark) if process not in known]
+    deadline = time.monotonic() + settings.UNRECORDED_EXIT_SECONDS
+    while processes and time.monotonic() < deadline:
+        await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+        processes = [process for process in processes if process.is_alive()]
+    return processes
+
+
+async def end_all(find: Callable[[], Sequence[ProcessHandle]], cluster: str, grace: float) -> list[str]:
+    """End processes until none is found: one may have forked another one in the meantime.
+
+    Args:
+        find: Returns the processes that run now.
+        cluster: The cluster's name.
+        grace: Seconds between SIGTERM and SIGKILL.
+
+    Returns:
+        The processes, described.
+
+    Raises:
+        ClusterError: SIGKILL has not ended all of them.
+    """
+    ended: list[str] = []
+    while processes := find():
+        names = {process: process.describe(cluster) for process in processes}
+        if survivors := await end_processes(processes, grace):
+            raise ClusterError(
+                f"{summarize_list([names[each] for each in survivors])} of cluster {cluster!r}: still running "
+                f"{settings.KILL_SECONDS:g} s after SIGKILL",
+                hint="The kernel may wait for a disk or a device on their behalf: `cat /proc/PID/stack` shows it. "
+                "Then type `tfcluster down` again.",
+            )
+        ended += names.values()
+    return ended
+
+
+async def end_processes(processes: Collection[ProcessHandle], grace: float) -> list[ProcessHandle]:
     """Terminate processes and wait until they have exited.
 
     Sends SIGTERM to all of them, and SIGKILL to those that still run after the grace period.
@@ -195,23 +272,22 @@ async def end_processes(processes: Collection[ProcessHandle], grace: float) -> i
         grace: Seconds between SIGTERM and SIGKILL.
 
     Returns:
-        The number of processes that were running.
+        The processes that still run some time after SIGKILL.
     """
-    pidfds = [pidfd for process in processes if (pidfd := process.open()) is not None]
+    opened = {pidfd: process for process in processes if (pidfd := process.open()) is not None}
     try:
-        running = list(pidfds)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + grace
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        running = list(opened)
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, settings.KILL_SECONDS)):
+            deadline = time.monotonic() + seconds
             for pidfd in running:
                 send_signal(pidfd, number)
                 send_signal(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
-            while (running := _not_ended(running)) and (number is signal.SIGKILL or loop.time() < deadline):
+            while (running := _not_ended(running)) and time.monotonic() < deadline:
                 await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+        return [opened[pidfd] for pidfd in running]
     finally:
-        for pidfd in pidfds:
+        for pidfd in opened:
             os.close(pidfd)
-    return len(pidfds)
 
 
 def _not_ended(pidfds: Collection[int]) -> list[int]:

@@ -62,7 +62,7 @@ async def view(cluster: str, host: str, state_dir: StateDir, release: str, repor
 class _ViewerDispatcher(Dispatcher):
     def __init__(self, context: AgentContext, release: str) -> None:
         cluster = ClusterHandlers(context)
-        super().__init__(context, cluster, Shutdown(context, cluster.abandon), lambda: None)
+        super().__init__(context, cluster, Shutdown(context, cluster.abandon))
         self._error = ClusterError(
             f"the agent of {context.cluster!r} is tfcluster {release}, older than this command, {OWN_GREETING}, which "
             "can only show what its files record",

@@ -9,7 +9,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, register, unregister
 from tfcluster.client.resolve import find_cluster, resolve_cluster
-from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
@@ -17,11 +17,11 @@ from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST, running_clusters
+from tfcluster.paths import CLUSTER_NAME, running_clusters, state_folder
+from tfcluster.process_handle import mark_of, processes_with_marks
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.transport.channel import not_running
-from tfcluster.transport.local import LocalTransport
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
@@ -38,10 +38,19 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
         return [resolve_cluster(named)]
     if named:
         raise ClusterError("give -c or --all, not both", exit_code=ExitCode.USAGE)
-    running = running_clusters()
+    running = sorted({*running_clusters(), *_clusters_of_processes()})
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
     return [find_cluster(name) for name in running]
+
+
+def _clusters_of_processes() -> Iterator[str]:
+    """Yield the cluster of each process that the kernel shows, with or without a journal; its mark proves the name."""
+    for process, mark in processes_with_marks():
+        prefix, _, title = process.title().partition(": ")
+        cluster = title.partition(" ")[0]
+        if prefix == "tfcluster" and CLUSTER_NAME.fullmatch(cluster) and mark == mark_of(state_folder(cluster)):
+            yield cluster
 
 
 def take_down(
@@ -69,10 +78,6 @@ def take_down(
         _register_remaining(cluster, lost_hosts)
         if lost_hosts:
             raise _incomplete(cluster, lost_hosts, []) from None
-        return
-    except ClusterError as error:
-        if error.exit_code is not ExitCode.NOT_RUNNING or not _stop_unrecorded(cluster, grace):
-            raise
         return
     errors = _stop_without_status(cluster, snapshot.errors, grace)
     _cancel_runs(cluster, snapshot)
@@ -130,7 +135,7 @@ def _stop_in_order(
 
 
 def _stop_without_status(cluster: Cluster, errors: Mapping[str, ClusterError], grace: float) -> dict[str, ClusterError]:
-    """Stop the hosts that can be reached but report no status, because their agent cannot parse its journal.
+    """Stop the hosts that can be reached but report no status, because their journal cannot be parsed or is missing.
 
     Args:
         cluster: The cluster.
@@ -148,25 +153,8 @@ def _stop_without_status(cluster: Cluster, errors: Mapping[str, ClusterError], g
     return remaining
 
 
-def _stop_unrecorded(cluster: Cluster, grace: float) -> bool:
-    """Stop the processes that a cluster has on this machine although its state directory was deleted.
-
-    Returns:
-        Whether there were any.
-
-    Raises:
-        ClusterError: They could not be stopped.
-    """
-    if LOCAL_HOST not in cluster.hosts or not LocalTransport(cluster.name).has_unrecorded_processes():
-        return False
-    for _, status in stop_hosts(cluster, [LOCAL_HOST], grace, start=True):
-        if isinstance(status, ClusterError):
-            raise status
-    return True
-
-
 def stop_hosts(
-    cluster: Cluster, hosts: Collection[str], grace: float, *, start: bool = False
+    cluster: Cluster, hosts: Collection[str], grace: float
 ) -> Iterator[tuple[str, ClusterStatus | ClusterError]]:
     """Stop everything that a cluster has on some of its hosts, on all of them in parallel.
 
@@ -174,12 +162,11 @@ def stop_hosts(
         cluster: The cluster.
         hosts: The hosts.
         grace: Seconds between SIGTERM and SIGKILL.
-        start: Start an agent even on a host that has no journal.
 
     Yields:
         Each host with its status at each change, or with the error that ended its stream.
     """
-    streams = {host: partial(_stop_host, cluster.connect(host), grace, start) for host in hosts}
+    streams = {host: partial(_stop_host, cluster.connect(host), grace) for host in hosts}
     with contextlib.closing(merge_streams(streams)) as statuses:
         for host, status in statuses:
             # A concurrent `down` stopped the host first, which is the desired result.
@@ -187,13 +174,15 @@ def stop_hosts(
                 yield host, status
 
 
-def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamContext) -> Iterator[ClusterStatus]:
+def _stop_host(client: AgentClient, grace: float, context: StreamContext) -> Iterator[ClusterStatus]:
     """Stop everything on one host; if its agent dies meanwhile, retry with the next agent.
+
+    An agent is started even if there is no journal: it finds the processes that a lost journal, or an agent that died
+    after it had removed the journal, has left.
 
     Args:
         client: The host's agent.
         grace: Seconds between SIGTERM and SIGKILL.
-        start: Start an agent even if there is no journal.
         context: The context of the stream.
 
     Yields:
@@ -203,11 +192,12 @@ def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamCo
     policy = RetryPolicy(settings.WAIT_AGENTS, timeout=settings.DOWN_RECONNECT_SECONDS, retry_initial=False)
     reconnector: Reconnector[ClusterStatus, DownReply] = Reconnector(client, context, policy)
     try:
-        for status in reconnector.events(lambda: client.stream(DownRequest(grace), start=start)):
+        for status in reconnector.events(lambda: client.stream(DownRequest(grace), start=True)):
             if status is not None:
                 yield status
-    except ClusterError:
-        if reconnector.stream is not None and not client.transport.is_up():
+    except ClusterError as error:
+        is_down = isinstance(error, AgentDisconnectedError) or error.exit_code is ExitCode.NOT_RUNNING
+        if is_down and reconnector.stream is not None and not client.transport.is_up():
             reconnector.stream.close_and_reap()
             # A concurrent `down` was faster, and the agent has exited.
             raise not_running(client.transport.cluster) from None

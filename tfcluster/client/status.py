@@ -29,7 +29,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
-from tfcluster.transport.channel import not_running
+from tfcluster.transport.channel import UnrecordedProcessesError, not_running
 
 _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
 
@@ -60,7 +60,9 @@ class NoStatusError(ClusterError):
 
     def __init__(self, cluster: Cluster, errors: Mapping[str, ClusterError]) -> None:
         error = unreachable(cluster, errors)
-        super().__init__(error.message, hint=error.hint, exit_code=error.exit_code)
+        is_down = all(isinstance(each, UnrecordedProcessesError) for each in errors.values())
+        code = ExitCode.NOT_RUNNING if is_down else error.exit_code
+        super().__init__(error.message, hint=error.hint, exit_code=code)
         self.errors = errors
 
 
@@ -86,7 +88,11 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
     reports, failures = partition(
         map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error)
     )
-    errors = {host: error for host, error in failures.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    errors = {
+        host: error
+        for host, error in failures.items()
+        if error.exit_code is not ExitCode.NOT_RUNNING or isinstance(error, UnrecordedProcessesError)
+    }
     if not reports and not errors:
         unregister(cluster.name)
         raise failures.get(LOCAL_HOST) or not_running(cluster.name)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.process_handle import MARK, NO_MARK, environment_address
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -121,3 +123,22 @@ def set_process_title(title: str) -> None:
     if start and room > 1:
         ctypes.memmove(start, os.fsencode(title)[: room - 1].ljust(room, b"\0"), room)
     Path("/proc/self/comm").write_bytes(os.fsencode(title)[:15])
+
+
+def set_mark(mark: str) -> None:
+    """Overwrite the mark in the environment with which this process, or the one that forked it, was started.
+
+    The kernel shows that environment (/proc/PID/environ), and a forked process has the same one as its parent. So all
+    processes that the agent forks, and all that these fork, can be found by the mark without any file. A program that
+    is started by exec gets a new environment.
+
+    Args:
+        mark: The mark; NO_MARK for what does not belong to the cluster although it was forked from its processes.
+    """
+    # The NUL in front excludes a variable whose name merely ends with this one's name.
+    environment = b"\0" + Path("/proc/self/environ").read_bytes()
+    found = re.search(rb"\0%b=([0-9a-f]{%d})\0" % (MARK.encode(), len(NO_MARK)), environment)
+    address = environment_address()
+    if found and address:
+        ctypes.memmove(address + found.start(1) - 1, mark.encode(), len(mark))
+    os.environ[MARK] = mark

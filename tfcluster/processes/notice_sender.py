@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.notices import Notice, environment_of
+from tfcluster.process_handle import MARK
 from tfcluster.processes.daemonize import set_parent_death_signal
 
 # The exit code of timeout(1) when the time is over.
@@ -62,6 +63,8 @@ def run_command(command: str, notice: Notice) -> str | None:
         Why it failed; None if it succeeded.
     """
     home = Path.home()
+    environment = {**os.environ, **environment_of(notice)}
+    environment.pop(MARK, None)  # what the command leaves behind does not belong to the cluster
     limit = settings.NOTICE_SECONDS
     with tempfile.TemporaryFile() as output:  # no pipe, which a process that the command leaves behind would hold open
         # If this process is killed, `timeout` gets SIGTERM, and ends the command with all that it has started.
@@ -70,7 +73,7 @@ def run_command(command: str, notice: Notice) -> str | None:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment_of(notice)},
+            env=environment,
             cwd=home if home.is_dir() else "/",
             preexec_fn=partial(set_parent_death_signal, os.getpid(), signal.SIGTERM),
         )

@@ -29,6 +29,19 @@ class HostUnreachableError(ClusterError):
         self.host = host
 
 
+class UnrecordedProcessesError(ClusterError):
+    """Processes of a cluster run on a host although it has no journal of the cluster.
+
+    Args:
+        cluster: The cluster's name.
+        message: Which journal is missing, and which processes run.
+    """
+
+    def __init__(self, cluster: str, message: str) -> None:
+        hint = f"`tfcluster down -c {cluster}` stops them."
+        super().__init__(message, hint=hint, exit_code=ExitCode.NOT_RUNNING)
+
+
 def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
     """Wait until a descriptor is readable or its other end is closed.
 

@@ -33,7 +33,7 @@ from tfcluster.protocol.codec import (
 )
 from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.agent_process import AgentProcess, print_note
-from tfcluster.transport.channel import Channel, not_running, readable_fds
+from tfcluster.transport.channel import Channel, UnrecordedProcessesError, not_running, readable_fds
 
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
@@ -195,9 +195,13 @@ class LocalTransport:
                     return self._open_viewer(greeting)
                 self._upgrade(agent, greeting)
                 continue
-            if not start and not self.is_up():
-                raise self._not_running()
             now = time.monotonic()
+            if not start and not self.is_up():
+                unrecorded = self.find_unrecorded()
+                if unrecorded is None or now > began + settings.UNRECORDED_EXIT_SECONDS:
+                    raise unrecorded or not_running(self.cluster)
+                time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # an agent may exit, or restore its files
+                continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
                 raise self._nothing_listens()
@@ -255,23 +259,24 @@ class LocalTransport:
             exit_code=ExitCode.UNREACHABLE,
         )
 
-    def _not_running(self) -> ClusterError:
-        if not self.has_unrecorded_processes():
-            return not_running(self.cluster)
-        folder = state_folder(self.cluster, self.host)
-        return ClusterError(
-            f"{folder} was deleted, but processes of cluster {self.cluster!r} are running",
-            hint=f"`tfcluster down -c {self.cluster}` stops them.",
-            exit_code=ExitCode.NOT_RUNNING,
-        )
+    def find_unrecorded(self) -> UnrecordedProcessesError | None:
+        """Return which processes of the cluster run on this machine if no agent does; call this if there is no journal.
 
-    def has_unrecorded_processes(self) -> bool:
-        """Return whether processes of the cluster run on this machine although its state directory was deleted."""
-        return not self.has_state() and bool(marked_processes(mark_of(state_folder(self.cluster, self.host))))
+        An agent that exits, and its helpers, are among them.
+        """
+        processes = marked_processes(mark_of(state_folder(self.cluster, self.host)))
+        if not processes or agent_pid(self.cluster, self.host) in {process.pid for process in processes}:
+            return None
+        from tfcluster.core.text import summarize_list  # rarely needed
+
+        running = summarize_list([process.describe(self.cluster) for process in processes])
+        journal = journal_path(self.cluster, self.host)
+        return UnrecordedProcessesError(self.cluster, f"{journal} is missing; still running: {running}")
 
     def is_up(self) -> bool:
         """See `HostTransport.is_up`."""
-        return journal_path(self.cluster, self.host).exists()
+        journal = journal_path(self.cluster, self.host)
+        return journal.exists() or journal.with_suffix(".copy").exists()  # only the file was deleted
 
     def has_state(self) -> bool:
         """See `HostTransport.has_state`."""

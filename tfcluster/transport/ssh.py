@@ -14,7 +14,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import Greeting, encode_greeting
 from tfcluster.transport.agent_process import print_note
-from tfcluster.transport.channel import Channel, HostUnreachableError
+from tfcluster.transport.channel import Channel, HostUnreachableError, UnrecordedProcessesError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
 from tfcluster.transport.ssh_master import RemoteAgent, SshMaster, ssh_command
@@ -95,6 +95,8 @@ class SshTransport:
     def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
         """Have a session on the host find or start the agent, print what was done to it, and return the reply."""
         reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
+        if "unrecorded" in reply:
+            raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
         for note in reply["notes"]:
             print_note(f"host {self.host!r}: {note}")
         return reply

@@ -260,7 +260,7 @@ def show_checks(checks: Sequence[CheckResult]) -> None:
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
     for *names, text, hint in rows:
         first = "  ".join(f"{name:<{width}}" for name, width in zip(names, widths, strict=True))
-        summary, *details = [*text.splitlines(), *hint.splitlines()]
+        summary, *details = [*text.splitlines(), *hint.splitlines()] or [""]
         screen.print("\n    ".join([f"{first}  {summary}", *details]), soft_wrap=True)
 
 

@@ -235,4 +235,5 @@ class DownView(StatusLine):
 
     def finish(self) -> None:
         """Print that the cluster is down."""
-        console().print(f"{self._cluster} is down: {pluralize(self._tasks, 'task')} stopped")
+        stopped = f": {pluralize(self._tasks, 'task')} stopped" if self._tasks else ""  # else a warning says what was
+        console().print(f"{self._cluster} is down{stopped}")

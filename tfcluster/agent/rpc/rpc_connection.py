@@ -194,21 +194,13 @@ class Dispatcher:
         context: The parts of the agent.
         cluster: The handlers of requests about the cluster and its tasks.
         shutdown: The handler of `down`.
-        before_down: Called before each `down`; may set `unreadable`.
 
     Attributes:
         unreadable: Handles all requests if the journal is damaged or missing; otherwise None.
         meter: Measures what the host and the tasks use.
     """
 
-    def __init__(
-        self,
-        context: AgentContext,
-        cluster: ClusterHandlers,
-        shutdown: Shutdown,
-        before_down: Callable[[], None],
-    ) -> None:
-        self._before_down = before_down
+    def __init__(self, context: AgentContext, cluster: ClusterHandlers, shutdown: Shutdown) -> None:
         self.unreadable: UnreadableCluster | None = None
         status = StatusHandlers(context, cluster.wait_idle)
         self.meter = status.meter
@@ -268,8 +260,6 @@ class Dispatcher:
         Raises:
             ClusterError: During iteration: the request failed.
         """
-        if isinstance(request, DownRequest):
-            self._before_down()
         if self.unreadable is not None:
             return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.reject()
         if (receive := self._receivers.get(type(request))) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +14,14 @@ from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_fi
 from tfcluster.agent.state.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError
 
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)
+# A process, and the boot in which the file was written, in the journal of any version.
+_PROCESS = re.compile(rb'"pid":\s*(\d{1,7}),\s*"start_time":\s*(\d{1,19})\b')
+_BOOT = re.compile(rb'"boot":\s*"([^"]*)"')
 
 
 class JournalError(ClusterError):
@@ -200,7 +204,7 @@ class Journal:
                 data = copy
             return parse(data, host)
         except FileNotFoundError:
-            return None  # ignore the copy: `remove` removes the file last when a cluster goes down
+            return self._parse_lone_copy(copy, host)
         except _UNREADABLE as error:
             cause: BaseException = error
             if copy is not None and not isinstance(error, NewerFormatError):  # then the copy can be an older one
@@ -209,6 +213,35 @@ class Journal:
                 except _UNREADABLE as other:
                     cause = other if isinstance(other, NewerFormatError) else error
             raise JournalError(self.path, cause) from cause
+
+    def _parse_lone_copy(self, copy: bytes | None, host: str | None) -> Record | None:
+        """Return the record of a copy whose file was deleted; None unless a task that it names still runs.
+
+        When a cluster goes down, `remove` removes the copy first.
+        """
+        try:
+            record = parse(copy or b"", host)
+        except NewerFormatError as error:
+            raise JournalError(self.path, error) from error
+        except _UNREADABLE:
+            return None
+        processes = [task.process for task in record.tasks.values() if task.process is not None]
+        return record if any(process.is_alive() for process in processes) else None
+
+    def processes(self) -> list[ProcessHandle]:
+        """Return the processes that the file or its copy names and that still run, even if neither can be parsed.
+
+        Unlike `read`, this also understands what an older or newer version has written: every version writes a process
+        in the same way.
+        """
+        found = set()
+        for path in (self.path, self._copy):
+            with suppress(OSError, ValueError):
+                data = read_file(path, settings.STATE_FILE_MAX_BYTES)
+                boots = _BOOT.findall(data)
+                if not boots or boot_id().encode() in boots:
+                    found |= {ProcessHandle(int(pid), int(start)) for pid, start in _PROCESS.findall(data)}
+        return [process for process in found if process.is_alive()]
 
     def remove(self) -> None:
         """Remove the journal after the cluster has gone down.

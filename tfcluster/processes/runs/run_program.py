@@ -13,7 +13,7 @@ from typing import NoReturn
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
-from tfcluster.process_handle import MARK
+from tfcluster.process_handle import MARK, NO_MARK
 from tfcluster.processes import daemonize
 from tfcluster.processes.runs import stack_dump
 from tfcluster.processes.runs.program_process import (
@@ -52,6 +52,8 @@ def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, in
         daemonize.set_parent_death_signal(driver)
         os.setpgid(0, 0)  # so that the driver can signal the program's children too
         daemonize.set_process_title(title_of(spec))
+        # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
+        daemonize.set_mark(NO_MARK)
         connect_streams(stdin, outputs)
         handle_signals()
         stack_dump.enable(spec.folder)
@@ -59,7 +61,6 @@ def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, in
             _hand_over_trap(link)
         if spec.traits.is_script:
             start_script(spec, link)
-        # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
         os.environ.pop(MARK, None)
         os.environ.update(no_proxy_env(os.environ, hosts_of(spec)), TFCLUSTER_OUTPUT=str(spec.output_folder))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -142,7 +142,8 @@ class _Server:
             The connection, or None if there is no agent.
 
         Raises:
-            ClusterError: The cluster is up, but its agent has died, or is stopped. A dry run changes neither.
+            ClusterError: The cluster is up, or its processes run without a journal, but its agent has died or is
+                stopped. A dry run changes neither.
         """
         cluster = self._transport.cluster
         pid = agent_pid(cluster, self._transport.host)
@@ -156,18 +157,26 @@ class _Server:
         while True:
             # Without this check, looking for the socket would create the folder for sockets.
             if (self._folder / LOCK).exists():
-                agent = connect(cluster, self._transport.host)
+                agent = connect(self._transport.cluster, self._transport.host)
                 if agent is not None:
                     return agent
-            if not self._transport.is_up():
+            if (problem := self._why_not_examined()) is None:
                 return None
             if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"cluster {cluster!r} is up, but its agent has died: not examined",
-                    hint=f"`tfcluster status -c {cluster}` starts the next one; an examination does not.",
-                    exit_code=ExitCode.UNHEALTHY,
-                )
+                raise problem
             time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
+
+    def _why_not_examined(self) -> ClusterError | None:
+        """Return why the host cannot be examined although no agent listens; None if nothing of the cluster runs."""
+        cluster = self._transport.cluster
+        if self._transport.is_up():
+            return ClusterError(
+                f"cluster {cluster!r} is up, but its agent has died: not examined",
+                hint=f"`tfcluster status -c {cluster}` starts the next one; an examination does not.",
+                exit_code=ExitCode.UNHEALTHY,
+            )
+        unrecorded = self._transport.find_unrecorded()
+        return None if unrecorded is None else ClusterError(unrecorded.message, hint=unrecorded.hint)
 
 
 def _closest_existing(path: Path) -> Path:

@@ -20,6 +20,7 @@ from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folde
 from tfcluster.process_handle import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
+from tfcluster.transport.channel import UnrecordedProcessesError
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote.bootstrap import send_message
 
@@ -37,7 +38,8 @@ def serve(session: dict[str, Any]) -> None:
             `survey` -> as `survey` returns;
             `time` -> {time}, in Unix seconds;
             `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it
-            until the session ends -> {socket, pid, is_viewer, notes};
+            until the session ends -> {socket, pid, is_viewer, notes}, or {unrecorded}, the message of an
+            UnrecordedProcessesError;
             `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the
             connection in both directions, for viewers and for hosts whose ssh server does not forward the agent's
             socket;
@@ -109,7 +111,10 @@ class _Server:
         self.proxied: LocalAgentConnection | None = None
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
-        self._agent = self._transport.find(start=start, upgrade=upgrade)
+        try:
+            self._agent = self._transport.find(start=start, upgrade=upgrade)
+        except UnrecordedProcessesError as error:
+            return {"unrecorded": error.message}
         path = agent_socket(self._transport.cluster, self._transport.host)
         return {
             **{"socket": str(path), "pid": self._agent.pid},

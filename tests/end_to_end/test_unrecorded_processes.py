@@ -1,0 +1,250 @@
+"""Processes that no journal records, or one that cannot be read: every command finds them, and `down` ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, mostly_slow, running, wait_for
+from tests.end_to_end.test_ssh import over
+from tfcluster.process_handle import ProcessHandle
+
+SPEC = "name: lost\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+
+
+def folder_of(sandbox: Sandbox) -> Path:
+    return sandbox.folder / "state/tfcluster/lost/localhost"
+
+
+def tasks_of(sandbox: Sandbox) -> set[str]:
+    """Return the tasks as messages name them: `ps:0 (pid 123)`."""
+    return {f"{task['job']}:{task['index']} (pid {task['pid']})" for task in sandbox.status()["tasks"]}
+
+
+def named_in(message: str) -> set[str]:
+    return set(re.findall(r"\w+:\d \(pid \d+\)", message))
+
+
+def remove_journal(sandbox: Sandbox) -> None:
+    for path in folder_of(sandbox).glob("journal.*"):
+        path.unlink()
+
+
+def remove_state(sandbox: Sandbox) -> None:
+    shutil.rmtree(sandbox.folder / "state")
+
+
+def remove_all(sandbox: Sandbox) -> None:
+    remove_state(sandbox)
+    shutil.rmtree(sandbox.folder / "run")
+    (sandbox.folder / "run").mkdir(mode=0o700)
+
+
+def cut_copy(sandbox: Sandbox) -> None:
+    """Lose the journal, and all but the beginning of its copy."""
+    (folder_of(sandbox) / "journal.json").unlink()
+    os.truncate(folder_of(sandbox) / "journal.copy", 100)
+
+
+LOSSES = [remove_journal, remove_state, remove_all, cut_copy]
+
+
+@pytest.mark.parametrize("lose", mostly_slow(LOSSES, fast=[remove_journal]))
+def test_a_lost_journal(sandbox: Sandbox, lose: Callable[[Sandbox], None]) -> None:
+    sandbox.spec(SPEC)
+    sandbox("up")
+    tasks = tasks_of(sandbox)
+    sandbox.kill_agent()
+    lose(sandbox)
+    wait_for(lambda: len(sandbox.processes()) == 3)  # the log writer ends without a journal
+    # A copy that cannot be read is like a damaged journal.
+    for command, code in (("status", 1 if lose is cut_copy else 3), ("up", 1)):
+        error = sandbox(command, code=code).stderr
+        assert "journal.json is missing; still running: ps:0 (pid " in error
+        assert "`tfcluster down -c lost`" in error
+        assert named_in(error) == tasks
+    wait_for(lambda: len(sandbox.processes()) == 3)  # nothing was started, and no agent stays
+    down = sandbox("down", *(["--all"] if lose is remove_state else []))
+    assert "stopped 3 processes of lost that no journal recorded: " in down.stderr
+    assert named_in(down.stderr) == tasks
+    assert down.stdout == "lost is down\n"
+    assert sandbox.leftovers() == []
+    sandbox("down", code=3)
+    sandbox("up")
+
+
+@pytest.mark.slow
+def test_the_doctor_names_what_is_left(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.kill_agent()
+    for problem in ("its agent has died", "journal.json is missing; still running: ps:0 (pid "):
+        result = sandbox("doctor", code=1)
+        assert problem in result.stdout
+        assert result.stderr == ""
+        shutil.rmtree(folder_of(sandbox), ignore_errors=True)
+    assert "stopped 3 processes of lost" in sandbox("down").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lose", LOSSES)
+def test_an_agent_that_lives_restores_what_was_lost(sandbox: Sandbox, lose: Callable[[Sandbox], None]) -> None:
+    spec = sandbox.spec(SPEC)
+    sandbox("up", spec)
+    tasks = tasks_of(sandbox)
+    lose(sandbox)
+    assert tasks_of(sandbox) == tasks
+    assert "already" in sandbox("up", spec).stdout
+    assert "3 tasks stopped" in sandbox("down").stdout
+    assert sandbox.leftovers() == []
+
+
+def test_the_copy_of_a_lost_journal_is_enough(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    tasks = tasks_of(sandbox)
+    sandbox.kill_agent()
+    (folder_of(sandbox) / "journal.json").unlink()
+    assert tasks_of(sandbox) == tasks
+    assert "3 tasks stopped" in sandbox("down").stdout
+    assert sandbox.leftovers() == []
+
+
+def write_other_format(sandbox: Sandbox) -> None:
+    """Write the journal as another version does: its fields have other names, but not those of a process."""
+    for path in folder_of(sandbox).glob("journal.*"):
+        first, _, changes = path.read_text().partition("\n")
+        path.write_text(
+            json.dumps({f"other {name}": value for name, value in json.loads(first).items()}) + "\n" + changes
+        )
+
+
+def test_down_ends_what_another_version_has_started_and_marked_otherwise(sandbox: Sandbox) -> None:
+    """Before, `down` removed such a journal, said that it had stopped 0 tasks, and left every server listening."""
+    other = sandbox.with_fault("tfcluster.process_handle", "MARK = 'TFCLUSTER_OTHER_MARK'")
+    sandbox("up", sandbox.spec(SPEC), env=other)
+    tasks = tasks_of(sandbox)
+    sandbox.kill_agent()
+    write_other_format(sandbox)
+    for command in (["status"], ["up"]):
+        error = sandbox(*command, code=1).stderr
+        assert "journal.json is damaged" in error
+        assert named_in(error) == tasks
+    down = sandbox("down")
+    assert "stopped 3 processes of lost: " in down.stderr
+    assert named_in(down.stderr) == tasks
+    assert down.stdout == "lost is down\n"
+    wait_for(lambda: not sandbox.processes())  # the log writer ends by itself
+    sandbox("up")
+
+
+def test_a_journal_stays_if_a_process_survives(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    tasks = tasks_of(sandbox)
+    sandbox.kill_agent()
+    write_other_format(sandbox)
+    written = (folder_of(sandbox) / "journal.json").read_bytes()
+    deaf = {
+        **sandbox.with_fault("tfcluster.agent.shutdown", "send_signal = lambda pidfd, number: None"),
+        **sandbox.with_settings({"KILL_SECONDS": 0.1}),
+    }
+    down = sandbox("down", "--grace", "0.1", code=1, env=deaf)
+    assert named_in(down.stderr) == tasks
+    assert "still running 0.1 s after SIGKILL" in down.stderr
+    assert down.stdout == ""
+    assert (folder_of(sandbox) / "journal.json").read_bytes() == written
+    # Also without a journal, what survives is an error.
+    remove_journal(sandbox)
+    assert "still running 0.1 s after SIGKILL" in sandbox("down", "--grace", "0.1", code=1, env=deaf).stderr
+    assert "stopped 3 processes" in sandbox("down").stderr
+    assert sandbox.leftovers() == []
+
+
+def test_down_ends_what_the_journal_does_not_record(sandbox: Sandbox) -> None:
+    """Such as a first set of servers, of which an earlier version started a second one when their journal was lost."""
+    sandbox("up", sandbox.spec(SPEC))
+    [mark] = {
+        variable
+        for pid in sandbox.processes()
+        for variable in Path(f"/proc/{pid}/environ").read_text().split("\0")
+        if variable.startswith("TFCLUSTER_AGENT_MARK=")
+    }
+    name, _, value = mark.partition("=")
+    with running("sleep", "600", env={name: value}) as first:
+        down = sandbox("down")
+        assert first.wait(30) == -signal.SIGTERM
+    assert f"stopped 1 process of lost that no journal recorded: sleep (pid {first.pid})" in down.stderr
+    assert down.stdout == "lost is down: 3 tasks stopped\n"
+
+
+@pytest.mark.slow
+def test_an_agent_that_starts_is_not_taken_for_what_is_left(sandbox: Sandbox) -> None:
+    spec = sandbox.spec(SPEC)
+    fault = """
+adopt = Agent.adopt
+async def wait_and_adopt(agent):
+    while not os.path.exists(f"{os.environ['TEST_HOSTS']}/go"):
+        await asyncio.sleep(0.05)
+    await adopt(agent)
+Agent.adopt = wait_and_adopt
+"""
+    up = sandbox.start("up", spec, env=sandbox.with_fault("tfcluster.agent.agent", fault))
+    wait_for(lambda: any("agent on" in title for title in sandbox.processes().values()))
+    for command in (["status"], ["down"]):
+        assert "is not running" in sandbox(*command, code=3).stderr
+    (sandbox.folder / "go").touch()
+    _, error = up.communicate(timeout=90)
+    assert up.returncode == 0, error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [["beta"], ["alpha", "beta"]])
+def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str]) -> None:
+    hosts = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
+    with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
+        spec = sandbox.spec(f"name: lost\n{hosts}jobs:\n  worker: {{tasks: 4}}\n")
+        sandbox("up", spec)
+        tasks = {
+            f"worker:{task['index']} (pid {task['pid']})" for task in sandbox.status()["tasks"] if task["host"] in lost
+        }
+        for host in lost:
+            lose_host(sandbox.folder / f"state/tfcluster/lost/{host}")
+        status = sandbox("status", code=5 if len(lost) == 1 else 3)
+        up = sandbox("up", spec, code=1)
+        down = sandbox("down")
+        assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
+        assert down.stderr.count("stopped 2 processes of lost that no journal recorded") == len(lost)
+        assert sandbox.leftovers() == []
+        sandbox("status", code=3)
+
+
+def lose_host(folder: Path) -> None:
+    """Kill the agent of a host, and delete the host's state folder."""
+    agent = ProcessHandle.from_pid(json.loads((folder / "lock").read_text())["pid"])
+    assert agent is not None
+    os.kill(agent.pid, signal.SIGKILL)
+    wait_for(lambda: not agent.is_alive())
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_a_lost_journal_over_ssh(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha") as sandbox:
+        spec = sandbox.spec(sandbox.text(("alpha",), "jobs: {worker: {tasks: 2}}\n"))
+        sandbox("up", spec)
+        tasks = tasks_of(sandbox)
+        lose_host(sandbox.network.home("alpha") / "state/tfcluster/wide/alpha")
+        status = sandbox("status", code=3)
+        up = sandbox("up", spec, code=1)
+        down = sandbox("down")
+        assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
+        assert "host 'alpha': " in status.stderr
+        assert "stopped 2 processes of wide that no journal recorded" in down.stderr
+        assert sandbox.processes() == {}
+        sandbox("status", code=3)
