@@ -168,6 +168,7 @@ LOG_LINES_PER_TURN = 256  # read before the agent's other coroutines may run
 LATE_TASK_SECONDS = 10.0  # then `up` shows what the tasks print that are not ready; most are within two
 EVENT_LOG_FILE_BYTES = 1_000_000
 EVENT_LOG_FILES = 4
+LOG_UNWRITTEN_MAX = 1000  # lines of these logs that wait in memory until a full disk has room again
 NOTICES_MAX = 100  # that wait to be delivered; of more, the oldest are dropped
 NOTICE_SECONDS = 30.0  # for a webhook or a command to accept a notice
 NOTICE_BACKOFF_SECONDS = (1.0, 5.0, 30.0, 120.0, 600.0)  # before each further attempt
