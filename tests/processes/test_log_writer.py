@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.processes.test_run_events import files_up_to
 from tfcluster import settings
 from tfcluster.processes.logs import log_buffer, rotating_log
 from tfcluster.processes.logs.log_buffer import LogBuffer, prepare, size_of
 from tfcluster.processes.logs.log_writer import LogWriter
-from tfcluster.processes.logs.rotating_log import RotatingLog, end_of, files_of, parse
+from tfcluster.processes.logs.rotating_log import LineLog, RotatingLog, end_of, files_of, parse
 
 NOON = 1795262400.25
 
@@ -157,6 +158,20 @@ def test_a_writer_that_is_interrupted_loses_and_duplicates_nothing(
     assert end_of(log) < path.stat().st_size
     drain(buffered)
     assert texts(log) == printed
+
+
+def test_lines_that_do_not_fit_on_the_disk_follow_when_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "LOG_UNWRITTEN_MAX", 3)
+    path = tmp_path / "events.log"
+    log = LineLog(path)
+    log.append(b"first\n", NOON)
+    with files_up_to(path.stat().st_size + 30):  # a part of the next line fits
+        for number in range(5):
+            log.append(b"line %d\n" % number, NOON + number)
+    log.append(b"last\n", NOON + 9)
+    assert texts(path) == [b"first", b"line 3", b"line 4", b"last"]
+    times = [line.time for line in map(parse, path.read_bytes().splitlines()) if line is not None]
+    assert times == [NOON, NOON + 3, NOON + 4, NOON + 9]
 
 
 def test_copied_output_is_freed_and_positions_do_not_change(paths: tuple[Path, Path]) -> None:

@@ -1,6 +1,7 @@
 """The logs that an agent keeps: the cluster's events, the agent's own log, and the tasks' logs with their log writer.
 
-All of them stay after `down`. If the disk is full, lines of the first two are lost, but supervision continues.
+All of them stay after `down`. If the disk is full, supervision continues, and the latest lines of the first two are
+written when there is room again.
 """
 
 from __future__ import annotations

@@ -50,6 +50,9 @@ class AtomicFiles:
                 self._before("sync", path)
                 os.fsync(fd)
             self._before("close", path)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             os.close(fd)
 
@@ -134,8 +137,8 @@ class FileLock:
         """
         if os.pread(self._fd, len(data) + 1, 0) == data:
             return
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
+        os.pwrite(self._fd, data, 0)  # first, as on a full disk another file would get the block of an emptied one
+        os.ftruncate(self._fd, len(data))
 
     def release(self) -> None:
         """Remove the file and release the lock.

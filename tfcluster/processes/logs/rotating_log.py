@@ -226,7 +226,7 @@ def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
 
 
 class LineLog:
-    """Appends lines to a rotating log, and loses them if that is not possible.
+    """Appends lines to a rotating log. Lines that cannot be written, as on a full disk, are written with later ones.
 
     Args:
         path: The newest file of the log.
@@ -235,13 +235,18 @@ class LineLog:
     def __init__(self, path: Path) -> None:
         self._log = RotatingLog(path, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)
         self._position: int | None = None
+        self._unwritten: list[tuple[bytes, float]] = []
 
     def append(self, lines: bytes, now: float) -> None:
         """Append complete lines that were written at a time."""
+        self._unwritten = [*self._unwritten[1 - settings.LOG_UNWRITTEN_MAX :], (lines, now)]
         try:
-            if self._position is None:
-                self._position = self._log.recover()
-            self._log.append(lines, self._position, now)
-            self._position += len(lines)
+            while self._unwritten:
+                if self._position is None:
+                    self._position = self._log.recover()
+                lines, now = self._unwritten[0]
+                self._log.append(lines, self._position, now)
+                self._position += len(lines)
+                del self._unwritten[0]
         except OSError:
             self._position = None  # a part of a line may have been written: find the end of the log again
