@@ -26,6 +26,7 @@ from tfcluster.processes.runs.run_spec import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.sparse_files import UNSUPPORTED, first_data, first_hole, punch
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
+_NEVER = float("inf")
 
 
 class OutputRecorder:
@@ -52,7 +53,8 @@ class OutputRecorder:
         self._head = self._end  # the end of the beginning, which is kept
         self._marks = deque([self._end])  # the end of what is freed, and later ones up to which more can be freed
         self._can_punch = True
-        self._held_at = float("-inf")  # when a command was last seen that the output is for
+        # Until when to wait for the command that the output is for, and whose agent died.
+        self._wait_until = _NEVER if _is_locked(self._output, 0) else 0.0
         self._separator = ""
         self.lost_bytes = 0
 
@@ -110,11 +112,11 @@ class OutputRecorder:
 
     def _is_awaited(self, end: int) -> bool:
         """Return whether a command has to read the output up to a position; one whose agent died may still return."""
-        now = time.monotonic()
         if _is_locked(self._output, 0):
-            self._held_at = now
+            self._wait_until = _NEVER
             return _is_locked(self._output, end)
-        return now - self._held_at < settings.RUN_OWNER_RECONNECT_SECONDS
+        self._wait_until = min(self._wait_until, time.monotonic() + settings.RUN_OWNER_RECONNECT_SECONDS)
+        return time.monotonic() < self._wait_until
 
     def _free(self, mark: tuple[int, int]) -> None:
         """Free all between the beginning and a position.
@@ -237,12 +239,9 @@ def free_all(folder: Path) -> None:
     Raises:
         OSError: It cannot be freed.
     """
-    fd = os.open(folder / OUTPUT, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if not _is_locked(fd, 0):
-            size = os.fstat(fd).st_size
-            os.truncate(folder / OUTPUT_INDEX, 0)
-            os.ftruncate(fd, 0)
-            os.ftruncate(fd, size)
-    finally:
-        os.close(fd)
+    for name in (OUTPUT_INDEX, OUTPUT):
+        with open(folder / OUTPUT, "rb") as output, open(folder / name, "r+b") as file:
+            if not _is_locked(output.fileno(), 0):
+                size = file.seek(0, os.SEEK_END)
+                file.truncate(0)
+                file.truncate(size)
