@@ -177,7 +177,7 @@ def test_the_folders_of_old_runs_are_removed_in_a_child_process(
     before = set(psutil.Process().children())
 
     async def remove() -> None:
-        remove_old_runs(records, [])
+        remove_old_runs(records, [], settings.RUNS_OUTPUT_BYTES)
         while records.has_old([]) or set(psutil.Process().children()) - before:
             await asyncio.sleep(0.01)
 

@@ -121,3 +121,24 @@ def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
         assert (found.threads, found.problem) == ((), "its main thread blocks signal 49")
+
+
+#: A program that writes more than a pipe holds, without a buffer, and then how much of it was written.
+PRINTING = """
+import os, sys
+from pathlib import Path
+from tfcluster.processes.runs import stack_dump
+
+stack_dump.enable(Path(sys.argv[1]))
+written = os.write(1, bytes(200_000))
+os.write(2, b"%d" % written)
+"""
+
+
+def test_a_write_is_not_interrupted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PRINTING, str(tmp_path)]
+    with running(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        wait_for(lambda: "write" in Path(f"/proc/{process.pid}/wchan").read_text())
+        found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
+        assert (found.threads, found.problem) == ((), "its main thread waits until what it prints is read")
+        assert process.communicate(timeout=60)[1] == "200000"

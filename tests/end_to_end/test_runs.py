@@ -132,7 +132,19 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     assert "no run 'nobody'" in demo("cancel", "nobody", code=2).stderr
     result = demo.json("run", "pi", "--samples", "1000", "--seed", "3")
     (last,) = demo.json("runs", "-n", "1")
-    fields = ["run", "program", "parameters", "state", "seconds", "started", "result", "error", "timeout", "origin"]
+    fields = [
+        "run",
+        "program",
+        "parameters",
+        "state",
+        "seconds",
+        "started",
+        "result",
+        "error",
+        "timeout",
+        "origin",
+        "missing_output",
+    ]
     assert list(last) == fields
     assert (last["run"], last["result"]) == (result["run"], result["result"])
     assert events(demo("attach", last["run"], "-o", "json").stdout)[-1] == result

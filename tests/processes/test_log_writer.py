@@ -215,7 +215,7 @@ def test_the_buffer_is_truncated_where_holes_are_not_supported(
     def refuse(fd: int, start: int, end: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(log_buffer, "_punch", refuse)
+    monkeypatch.setattr(log_buffer, "punch", refuse)
     path, log = paths
     put(path, (b"y" * 99 + b"\n") * 10_000)
     drain(LogBuffer(path, RotatingLog(log, 1 << 20, 3)))

@@ -27,7 +27,7 @@ from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
 from tfcluster.processes import daemonize
-from tfcluster.processes.runs import latest_metrics, run_driver, run_output, run_spec, supervised_program
+from tfcluster.processes.runs import latest_metrics, run_driver, run_spec, stored_output, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
@@ -43,7 +43,7 @@ def run_program(spec, parent, link, outputs, stdin):
 supervised_program.run_program.main = run_program
 daemonize.become_subreaper()
 poll = select.poll()
-recorder = run_output.OutputRecorder(folder)
+recorder = stored_output.OutputRecorder(folder)
 program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
 print("driving", flush=True)
 run_driver._supervise(job, program, poll, recorder, latest_metrics.LatestMetrics())

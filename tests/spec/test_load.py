@@ -258,7 +258,7 @@ BAD_TOPS = {
     "expected a URL that begins with http:// or https://",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [lost]}": "2:19: notify.events[0]: expected task-failed, host-away or "
     "run-finished, found the text 'lost'",
-    "jobs: {a: {tasks: 1}}\nlogs: 5": "2:7: logs: expected the keys size, count, found 5",
+    "jobs: {a: {tasks: 1}}\nlogs: 5": "2:7: logs: expected the keys size, count, run, runs, found 5",
     "jobs: {a: {tasks: 1}}\nlogs: {sice: 5}": "2:8: logs.sice: unknown key; did you mean 'size'?",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 10 apples}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
     "or 500 kB, or bytes, found the text '10 apples'",
@@ -269,6 +269,8 @@ BAD_TOPS = {
     "jobs: {a: {tasks: 1}}\nlogs: {size: 0.9 kB}": "2:14: logs.size: must be 1 kB or more, found the text '0.9 kB'",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 1001 TB}": "2:14: logs.size: must be 1000 TB or less, "
     "found the text '1001 TB'",
+    "jobs: {a: {tasks: 1}}\nlogs: {run: 999 kB}": "2:13: logs.run: must be 1 MB or more, found the text '999 kB'",
+    "jobs: {a: {tasks: 1}}\nlogs: {run: 5 GB}": "2:7: logs: runs (2000 MB) must be run (5000 MB) or more",
     "jobs: {a: {tasks: 1}}\nlogs: {count: 0}": "2:15: logs.count: must be 1 or more, found 0",
     "jobs: {a: {tasks: 1}, a: {tasks: 2}}": "1:23: jobs.a: this key is already at line 1, column 8; "
     "keep one of the two",

@@ -34,7 +34,7 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
-from tfcluster.core.topology import PRIVATE, ClusterTopology
+from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import mark_of
@@ -108,6 +108,7 @@ class AgentContext:
         self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, lambda: self.supervisor.topology)
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run
+        self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
         self._tensorflow: TensorFlow | None = None
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None

@@ -76,9 +76,11 @@ jobs:
 # limit in that number of seconds make a task fail (default: 5 in 60).
 #restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
 
-# How much of each task's output is kept: `count` files of this size each; rotation deletes the oldest. A size is
-# written 10 MB, 1 GiB, 500 kB or in bytes. Default: 10 MB and 5.
-#logs: {size: 10 MB, count: 5}
+# How much of the output of tasks and runs is kept. For each task, `count` files of this size (default: 5 and 10 MB);
+# rotation deletes the oldest. For each run, its beginning and its end, together of the size `run` (default: 100 MB); a
+# command that follows it shows all of it. For all runs on a host together, the size `runs` (default: 2 GB); the output
+# of the oldest ones is removed first. A size is written 10 MB, 1 GiB, 500 kB or in bytes.
+#logs: {size: 10 MB, count: 5, run: 100 MB, runs: 2 GB}
 
 # Where notifications of failed tasks, unreachable hosts and finished runs are sent (events, default: all three): a
 # webhook gets JSON by HTTP POST, a shell command gets it as input. What fails is tried again. Default: none.

@@ -38,7 +38,7 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
         spec=spec_file,
         network=spec.network,
         tasks=tuple(place for place in places if place.index < len(spec.jobs[place.job].tasks)),
-        logs=LogLimits(spec.logs.size, spec.logs.count),
+        logs=LogLimits(**spec.logs.model_dump()),
         reserved=tuple(place for place in places if place.index >= len(spec.jobs[place.job].tasks)),
         max={name: job.max for name, job in spec.jobs.items() if job.max is not None},
         hosts=tuple(hosts.values()),

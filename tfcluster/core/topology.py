@@ -101,15 +101,19 @@ class Task:
 
 @dataclass(frozen=True)
 class LogLimits:
-    """The limits of log rotation: how much of each task's output is kept.
+    """How much of the output of tasks and runs is kept.
 
     Attributes:
         size: The size of each file of a task's log, in bytes.
         count: The maximum number of files of each task's log.
+        run: The maximum size of the stored output of a run, in bytes.
+        runs: The maximum size of the stored output of all runs on a host together, in bytes.
     """
 
     size: int = settings.LOG_FILE_BYTES
     count: int = settings.LOG_FILES
+    run: int = settings.RUN_OUTPUT_BYTES
+    runs: int = settings.RUNS_OUTPUT_BYTES
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class ClusterTopology:
         spec: The spec's file as the user named it.
         network: `private`, `closed` or `open`.
         tasks: Every task.
-        logs: How much of each task's output is kept.
+        logs: How much of the output of tasks and runs is kept.
         reserved: Tasks that do not run but whose addresses are kept, either for tasks to be added later or because
             running servers still know the addresses.
         max: The number of tasks of a job that have addresses from the start, by job, for the jobs where the spec

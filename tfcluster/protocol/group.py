@@ -61,6 +61,17 @@ class InterruptOrder:
 
 
 @dataclass(frozen=True)
+class HoldOutput:
+    """The order to read what members print only when it can be stored; without that, members that print wait.
+
+    Attributes:
+        is_full: Whether it cannot be stored now: the command that follows the run has not read what is.
+    """
+
+    is_full: bool
+
+
+@dataclass(frozen=True)
 class End:
     """The order to exit: the group has ended.
 
@@ -164,7 +175,7 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | StopIdle | InterruptOrder | End
+Order = Reserve | Start | Stop | StopIdle | InterruptOrder | HoldOutput | End
 Report = Ports | Started | Output | Measured | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 

@@ -1,8 +1,9 @@
-"""The schema of `restart:`, which a job can override, of `logs:`, the limits of log rotation, and of `notify:`."""
+"""The schema of `restart:`, which a job can override, of `logs:`, what is kept of output, and of `notify:`."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -141,8 +142,13 @@ class JobRestart(_Overriding):
         return RestartSpec(policy=self.policy or cluster.policy, backoff=backoff, limit=self.limit or cluster.limit)
 
 
-def _size(value: Any) -> int:
+def _size(value: Any, smallest: int = settings.LOG_FILE_MIN_BYTES, name: str = "1 kB") -> int:
     """Parse a size: a number of bytes, or text such as 10 MB or 1 GiB.
+
+    Args:
+        value: The size.
+        smallest: The smallest one.
+        name: The smallest one as text.
 
     Returns:
         The size in bytes.
@@ -153,15 +159,16 @@ def _size(value: Any) -> int:
         size = round(float(match[1]) * (1024 if match[3] else 1000) ** ("", *"kmgt").index(match[2].lower()))
     if isinstance(size, bool) or not isinstance(size, int):
         raise validation_error("expected", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
-    if not settings.LOG_FILE_MIN_BYTES <= size <= settings.LOG_FILE_MAX_BYTES:
-        raise validation_error(
-            "expected", "must be 1 kB or more" if size < settings.LOG_FILE_MIN_BYTES else "must be 1000 TB or less"
-        )
+    if not smallest <= size <= settings.LOG_FILE_MAX_BYTES:
+        raise validation_error("expected", f"must be {name} or more" if size < smallest else "must be 1000 TB or less")
     return size
 
 
+_OutputSize = Annotated[int, BeforeValidator(partial(_size, smallest=settings.RUN_OUTPUT_MIN_BYTES, name="1 MB"))]
+
+
 class Logs(FrozenModel):
-    """The limits of log rotation: how much of each task's output is kept; `size` is in bytes."""
+    """How much of the output of tasks and runs is kept; sizes are in bytes."""
 
     size: Annotated[
         int,
@@ -175,6 +182,32 @@ class Logs(FrozenModel):
         Field(ge=1, le=1000),
         Key("1 to 1000", "How many files a task's log has; rotation deletes the oldest one.", "2"),
     ] = settings.LOG_FILES
+    run: Annotated[
+        _OutputSize,
+        Key(
+            "a size of 1 MB or more",
+            "How much is stored of a run's output: its beginning and its end.",
+            "1 GB",
+            "`100 MB`",
+        ),
+    ] = settings.RUN_OUTPUT_BYTES
+    runs: Annotated[
+        _OutputSize,
+        Key(
+            "a size of 1 MB or more",
+            "How much is stored of the output of all runs on a host; that of the oldest ended runs is removed first.",
+            "10 GB",
+            "`2 GB`",
+        ),
+    ] = settings.RUNS_OUTPUT_BYTES
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Logs:
+        if self.runs < self.run:
+            raise validation_error(
+                "complete", f"runs ({self.runs / 1e6:g} MB) must be run ({self.run / 1e6:g} MB) or more"
+            )
+        return self
 
 
 def _url(value: str | Secret) -> str | Secret:

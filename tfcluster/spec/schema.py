@@ -249,7 +249,7 @@ class Spec(FrozenModel):
     restart: Annotated[RestartSpec, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = (
         RestartSpec()
     )
-    logs: Annotated[Logs, Key("keys", "How much of each task's output is kept.", "{size: 1 GiB}")] = Logs()
+    logs: Annotated[Logs, Key("keys", "How much of the output of tasks and runs is kept.", "{size: 1 GiB}")] = Logs()
     notify: Annotated[
         NotifySpec | None,
         Key("keys", "Where notifications are sent.", "{webhook: https://hooks.example.org/T0}", "none"),

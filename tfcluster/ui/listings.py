@@ -139,11 +139,14 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
     content = make_table(columns, rows, right=("TIME",), wrapped=columns[4:])
     if _fit_between_words(content, 4, [columns, *rows]):
         console().print(content)
-        return
-    for row in rows:
-        for indent, cells in (("", row[:4]), ("  ", row[4:5]), ("  ", row[5:])):
-            for line in _wrap_words(indent + " ".join(cells), console().width):
-                console().print(line, soft_wrap=True)
+    else:
+        for row in rows:
+            for indent, cells in (("", row[:4]), ("  ", row[4:5]), ("  ", row[5:])):
+                for line in _wrap_words(indent + " ".join(cells), console().width):
+                    console().print(line, soft_wrap=True)
+    if incomplete := [run["run"] for run in runs if run["missing_output"]]:
+        text = f"\nNot all output is stored of {summarize_list(incomplete)}: `logs:` in the spec has the limits."
+        console().print(text, soft_wrap=True)
 
 
 def show_run(run: Mapping[str, Any]) -> None:
@@ -161,6 +164,8 @@ def show_run(run: Mapping[str, Any]) -> None:
         "devices": origin and " ".join(origin["devices"]),
         "tfcluster": origin and origin["version"],
         "result": format_outcome(run),
+        "output": run["missing_output"]
+        and f"{format_bytes(run['missing_output'])} of it are not stored (`logs:` in the spec)",
         "metrics": _format_metrics((run["result"] or {}).get("metrics", {})),
     }
     width = max(map(len, lines))

@@ -102,6 +102,7 @@ def _spec(context: AgentContext, run_id: str, request: RunRequest | JoinRequest,
         group=group,
         network=context.network.private,
         ports=topology.program_ports_on(context.host),
+        output_limit=topology.logs.run,
     )
 
 

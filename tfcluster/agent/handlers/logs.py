@@ -110,8 +110,7 @@ class LogHandlers:
                 run = self._find_run(patterns[0])
                 if run is None:
                     raise
-                output = state_dir.runs / run / OUTPUT  # raw output: it is not rotated
-                streams[run] = LogReader(output.with_suffix(".kept"), output)
+                streams[run] = LogReader(None, state_dir.runs / run / OUTPUT)
         return streams
 
     def _task_names(self) -> list[str]:
@@ -131,7 +130,7 @@ class LogHandlers:
         ):
             name = process if host == LOCAL_HOST else f"{process} on {host}"
             streams[name] = LogReader(log)
-            streams[f"{name}, stderr"] = LogReader(stderr.with_suffix(".kept"), stderr)  # raw output: it is not rotated
+            streams[f"{name}, stderr"] = LogReader(None, stderr)
         return streams
 
     def _find_run(self, prefix: str) -> str | None:

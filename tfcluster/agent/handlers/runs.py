@@ -21,6 +21,7 @@ from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.stored_output import missing_bytes
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import (
     AttachRequest,
@@ -128,6 +129,7 @@ class RunHandlers:
             network=network,
             notify=request.notify,
             ports=topology.program_ports_on(self._supervisor.host),
+            output_limit=topology.logs.run,
         )
 
     async def _events(
@@ -144,7 +146,7 @@ class RunHandlers:
         has_remote_members = group is not None and group.hosts != (self._supervisor.host,)
         is_detached = False
         try:
-            async with contextlib.aclosing(follow(self._runs, run.id)) as events:
+            async with contextlib.aclosing(follow(self._runs, run.id, is_owner=not detach)) as events:
                 async for each in events:
                     yield each
                     # The command knows the run's id now, so that it can find the run again if this agent dies.
@@ -186,7 +188,10 @@ class RunHandlers:
         records = self._runs.all_records()
         if request.lines is not None:
             records = records[len(records) - min(request.lines, len(records)) :]
-        yield Reply(RunsReply(tuple(RunSummary(**record.summary()) for record in records)))
+        missing = {record.run: missing_bytes(self._runs.store.folder(record.run)) for record in records}
+        yield Reply(
+            RunsReply(tuple(RunSummary(**each.summary(), missing_output=missing[each.run]) for each in records))
+        )
 
     async def attach(self, request: AttachRequest) -> Response[RunEvent, Done]:
         """Send the events of a run up to its result; see `AttachRequest`."""
@@ -200,9 +205,9 @@ class RunHandlers:
         if request.cancel_on_disconnect and (active := self._runs.runs.get(run_id)):
             active.mark_reclaimed()
         try:
-            with_output = request.output is not None
-            async with contextlib.aclosing(follow(self._runs, run_id, with_output=with_output)) as events:
-                async for event in skip(events, request.events, request.output or 0):
+            followed = follow(self._runs, run_id, output=request.output, is_owner=request.is_owner)
+            async with contextlib.aclosing(followed) as events:
+                async for event in skip(events, request.events):
                     yield RunEvent(event)
         finally:
             if request.cancel_on_disconnect:

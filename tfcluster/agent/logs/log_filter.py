@@ -142,10 +142,9 @@ async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str
 
 
 def _part_to_json(part: LogPart) -> Message:
-    log, log_buffer = part.reader.paths
     return {
         "log": part.log,
-        "paths": [str(log), None if log_buffer is None else str(log_buffer)],
+        "paths": [None if path is None else str(path) for path in part.reader.paths],
         "start": part.start,
         "end": part.end,
         "last": part.last,
@@ -153,8 +152,7 @@ def _part_to_json(part: LogPart) -> Message:
 
 
 def _part_from_json(message: Message) -> LogPart:
-    log, log_buffer = message["paths"]
-    reader = LogReader(Path(log), None if log_buffer is None else Path(log_buffer))
+    reader = LogReader(*(None if path is None else Path(path) for path in message["paths"]))
     return LogPart(message["log"], reader, message["start"], message["end"], message["last"])
 
 

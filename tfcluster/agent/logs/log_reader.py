@@ -18,6 +18,7 @@ from tfcluster import settings
 from tfcluster.agent.logs.log_file import LogSegment
 from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.rotating_log import Line, numbered, numbers_of
+from tfcluster.processes.runs.stored_output import missing_text
 
 
 class _MovedError(Exception):
@@ -28,16 +29,16 @@ class LogReader:
     """Reads the lines of one log.
 
     Args:
-        log: The newest file of the log.
+        log: The newest file of the log; None for raw output, which is not rotated, but may be freed in the middle.
         log_buffer_path: The log buffer, which continues after the files; None if there is none.
     """
 
-    def __init__(self, log: Path, log_buffer_path: Path | None = None) -> None:
+    def __init__(self, log: Path | None, log_buffer_path: Path | None = None) -> None:
         self._log = log
         self._log_buffer = log_buffer_path
 
     @property
-    def paths(self) -> tuple[Path, Path | None]:
+    def paths(self) -> tuple[Path | None, Path | None]:
         """The arguments of this reader, from which another process makes one of its own."""
         return self._log, self._log_buffer
 
@@ -135,7 +136,7 @@ class LogReader:
         yield from self._buffered_lines(position, end, partial)
 
     def _buffered_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
-        """Yield the lines between two positions from the log buffer.
+        """Yield the lines between two positions from the log buffer, and one for each part of raw output that is freed.
 
         Args:
             position: The position at which a line begins.
@@ -143,8 +144,20 @@ class LogReader:
             partial: Whether to include a last line without a newline.
 
         Raises:
-            _MovedError: The log writer has moved the lines to the log files in the meantime.
+            _MovedError: The log writer has moved the lines to the log files in the meantime, or they were freed.
         """
+        while self._log is None and self._log_buffer is not None and position < end:
+            freed = log_buffer.find_freed(self._log_buffer, position)
+            if freed is None or freed[0] >= end:
+                break
+            start, next_position, time = freed
+            yield from self._stored_lines(position, start, partial=True)
+            yield Line(time, start, missing_text(next_position - start).encode(), next_position)
+            position = next_position
+        yield from self._stored_lines(position, end, partial)
+
+    def _stored_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
+        """Yield the lines between two positions from the log buffer; as `_buffered_lines`."""
         while self._log_buffer is not None and position < end:
             block = log_buffer.read(self._log_buffer, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
             if block is None:
@@ -165,6 +178,9 @@ class LogReader:
     @contextmanager
     def _files(self) -> Iterator[list[LogSegment]]:
         """Open the log's files and yield those that contain lines, oldest first."""
+        if self._log is None:
+            yield []
+            return
         with ExitStack() as stack:
             segments: dict[int, LogSegment] = {}
             highest = max(numbers_of(self._log), default=-1)

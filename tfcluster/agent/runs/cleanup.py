@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -13,8 +14,10 @@ from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import fork_child
 from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.daemonize import detach
+from tfcluster.processes.runs.stored_output import free_all, stored_bytes
 
 # Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
 _Servers = dict[str, ProcessHandle | None]
@@ -22,26 +25,44 @@ _Servers = dict[str, ProcessHandle | None]
 _logger = logging.getLogger(__name__)
 
 
-def remove_old_runs(store: RunStore, active: Collection[str]) -> None:
-    """Remove the folders of old runs in a child process: a run may have written many large files.
+def remove_old_runs(store: RunStore, active: Collection[str], output_limit: int) -> None:
+    """Remove the folders of old runs, and output of the others, in a child process: there may be many large files.
 
     A failure only goes into the agent's log: the next run tries it again.
 
     Args:
         store: The folders of the runs.
         active: Ids of the runs that have not ended.
+        output_limit: The bytes that the stored output of all runs may take.
     """
     agent_pid = os.getpid()
 
     def remove(link: socket.socket) -> None:
         detach("tfcluster: removal of old runs", keep=[link.fileno()], parent=agent_pid)
         store.remove_old(active)
+        _free_old_output(store, active, output_limit)
 
     try:
-        if store.has_old(active):
+        if store.has_old(active) or sum(_output_sizes(store).values()) > output_limit:
             child = fork_child(remove, lambda status: child.close_pipe())
     except OSError as error:
         _logger.error("%s: cannot remove old runs: %s", store.path, error.strerror)
+
+
+def _output_sizes(store: RunStore) -> dict[str, int]:
+    """Return the size of the stored output of each run."""
+    return {folder.name: stored_bytes(folder) for folder in store.path.iterdir()} if store.path.exists() else {}
+
+
+def _free_old_output(store: RunStore, active: Collection[str], limit: int) -> None:
+    """Free the stored output of the oldest runs that have ended, until that of all runs is within a limit."""
+    sizes = _output_sizes(store)
+    excess = sum(sizes.values()) - limit
+    for record in store.read_all():
+        if excess > 0 and record.run not in active and record.state not in ACTIVE_RUN_STATES:
+            with contextlib.suppress(OSError):
+                free_all(store.folder(record.run))
+            excess -= sizes.get(record.run, 0) - stored_bytes(store.folder(record.run))
 
 
 class ContainerCleaner:

@@ -22,6 +22,7 @@ from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_spec import RunSpec, acquire_run, append_event, driver_of
@@ -47,6 +48,7 @@ class RunManager:
         runs: The runs by id, oldest first.
         store: The persistent records of all runs, including earlier ones.
         on_end: Called with the final record of each run that ends.
+        log_limits: Returns how much output is kept.
         changed: Notified whenever the state of any run changes.
         watcher: Notifies each run of what is written to its folder, while it is followed.
         fork_server: The fork server that starts the drivers.
@@ -67,6 +69,7 @@ class RunManager:
         self._check_tasks = check_tasks
         self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
         self.on_end: Callable[[RunRecord], None] = lambda record: None
+        self.log_limits: Callable[[], LogLimits] = LogLimits
         self._background: set[asyncio.Task[None]] = set()
         self._actions: Mapping[RunAction, Callable[[Run], None]] = {
             RunAction.REQUEST_DRIVER: self._request_driver,
@@ -101,8 +104,12 @@ class RunManager:
         ended = [each.id for each in self.runs.values() if not each.is_active]
         for run_id in ended[: -settings.RUNS_KEPT]:
             del self.runs[run_id]
-        remove_old_runs(self.store, [each.id for each in self.runs.values() if each.is_active])
+        self._remove_old()
         return run
+
+    def _remove_old(self) -> None:
+        active = [each.id for each in self.runs.values() if each.is_active]
+        remove_old_runs(self.store, active, self.log_limits().runs)
 
     def start(self, run: Run) -> None:
         """Request a driver for a run, unless one was requested already or the run is being stopped."""
@@ -309,3 +316,4 @@ class RunManager:
             _logger.exception("no notice of %s could be made", run.id)
         self.store.try_write(run.record)
         self._feed(run, RunMachineEvent.FINALIZED)
+        self._remove_old()

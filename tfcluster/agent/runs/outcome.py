@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,19 @@ def result_event(record: RunRecord) -> Message:
 def _driver_error(run: Run, log: Path) -> ClusterError:
     """Return the error of a run whose driver died without an explanation."""
     cause = run.exit_cause if run.exit_status is None else format_exit_status(run.exit_status)
-    lines, _ = tail(log, settings.RUN_ERROR_LINES)
+    lines = _last_lines(log)
     shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
     return ClusterError(f"the driver of {run.id} died ({cause}){shown}", hint=f"The whole log is {log}.")
+
+
+def _last_lines(log: Path) -> list[str]:
+    """Return the last lines of a run's output, and read no more of it than these may take."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - settings.IO_BLOCK_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-settings.RUN_ERROR_LINES :]
+    except FileNotFoundError:
+        return []
 
 
 def _final_event(path: Path) -> Message:

@@ -22,6 +22,7 @@ from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
+from tfcluster.processes.runs.stored_output import OutputHold
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Run:
         losses: What happened last to each task that was down during the run, by its name.
         down: Names of the tasks that are down.
         was_stopped: Whether the driver had to be continued at the last check.
+        output_hold: Keeps what the command that the output is for has not read yet; None if there is none.
     """
 
     record: RunRecord
@@ -68,6 +70,7 @@ class Run:
     losses: dict[str, str] = field(default_factory=dict)
     down: frozenset[str] = frozenset()
     was_stopped: bool = False
+    output_hold: OutputHold | None = None
 
     def __post_init__(self) -> None:
         if self.spec is not None:
@@ -140,6 +143,20 @@ class Run:
         if self.orphan_timer is not None:
             self.orphan_timer.cancel()
             self.orphan_timer = None
+
+    def hold_output(self, position: int) -> OutputHold | None:
+        """Keep the output from a position on until the command that it is for has read it.
+
+        An earlier connection of this command, which is lost, is not waited for any more. Without locks in the file
+        system, nothing is kept.
+        """
+        if self.output_hold is not None:
+            self.output_hold.close()
+        try:
+            self.output_hold = OutputHold(self.folder, position)
+        except OSError:
+            self.output_hold = None
+        return self.output_hold
 
     def attach_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Record that the run's driver has been started.

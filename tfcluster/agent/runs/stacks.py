@@ -157,6 +157,10 @@ async def _read_threads(
             if thread == pid:
                 return f"its main thread {f'blocks signal {settings.STACK_SIGNAL}' if blocks else 'computes'}"
             continue
+        if _waits_to_write(pid, thread):  # the signal would cut what it writes; without a buffer, Python loses the rest
+            if thread == pid:
+                return "its main thread waits until what it prints is read"
+            continue
         os.truncate(path, 0)
         if thread == pid:
             send_signal(pidfd, settings.STACK_SIGNAL)
@@ -194,6 +198,13 @@ async def _pauses(pid: int, thread: int, deadline: float) -> bool:
             return False
         await asyncio.sleep(settings.STACK_POLL_SECONDS)
     return True
+
+
+def _waits_to_write(pid: int, thread: int) -> bool:
+    """Return whether a thread writes to a pipe, or a terminal, that is full."""
+    with contextlib.suppress(OSError):  # it has exited
+        return "write" in Path(f"/proc/{pid}/task/{thread}/wchan").read_text()
+    return False
 
 
 def _thread_ids(pid: int) -> list[int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeWaiter
@@ -14,17 +17,23 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
+from tfcluster.processes.runs.run_output import STDERR
 from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
+from tfcluster.processes.runs.stored_output import OutputHold, missing_text
+from tfcluster.processes.sparse_files import first_data
 from tfcluster.protocol.codec import Message
 
 
-async def follow(runs: RunManager, run_id: str, *, with_output: bool = True) -> AsyncGenerator[Message, None]:
+async def follow(
+    runs: RunManager, run_id: str, *, output: int | None = 0, is_owner: bool = False
+) -> AsyncGenerator[Message, None]:
     """Stream a run's events from the first one to its result, also for a run that has ended.
 
     Args:
         runs: The runs of this agent.
         run_id: The run's id.
-        with_output: Whether to read what a script prints.
+        output: The position in what a script prints from which on to read it; None to leave it out.
+        is_owner: Whether the script waits if it is not read as fast as it prints; only for one reader at a time.
 
     Yields:
         The events, as soon as they are written.
@@ -37,19 +46,22 @@ async def follow(runs: RunManager, run_id: str, *, with_output: bool = True) -> 
     if record is None:
         raise ClusterError(f"no result recorded for {run_id}")
     folder = runs.store.folder(run_id)
-    output = folder if record.traits.is_script and with_output else None
     has_result = False
 
     def is_active() -> bool:
         return run is not None and run.is_active
 
     with contextlib.ExitStack() as stack:
+        parts = Output(folder, output) if record.traits.is_script and output is not None else None
+        if parts is not None and is_owner and run is not None and run.is_active:
+            parts.hold = run.hold_output(parts.position)
+            stack.callback(parts.release)
         wait: Callable[[], Awaitable[None]] = _no_wait
         if run is not None and run.is_active:
             is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.notify))
             poll_interval = None if is_watched else settings.RUN_POLL_SECONDS
             wait = ChangeWaiter(run.changed, settings.RUN_READ_INTERVAL_SECONDS, poll_interval).wait
-        async for event in stream_files(folder / EVENTS, output, is_active, wait):
+        async for event in stream_files(folder / EVENTS, parts, is_active, wait):
             has_result = event["event"] == "result"
             yield event
     record = record if run is None else run.record
@@ -93,53 +105,120 @@ class _Lines:
         self._offset = 0
         self._rest = b""
 
-    def read_block(self) -> tuple[list[bytes], bool]:
-        """Return the lines that the next block of the file completes, and whether there was nothing to read."""
+    def read_block(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Return the lines that the next block of the file completes, with their offsets, and whether it was empty."""
         data = b""
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read(settings.IO_BLOCK_BYTES)
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb", buffering=0) as file:
+            if (stored := first_data(file.fileno(), self._offset)) > self._offset:
+                self._offset, self._rest = stored, b""
+            data = os.pread(file.fileno(), settings.IO_BLOCK_BYTES, self._offset)
+        start = self._offset - len(self._rest)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines, not data
+        starts = itertools.accumulate((len(line) + 1 for line in lines), initial=start)
+        return list(zip(starts, lines, strict=False)), not data
 
 
-class _Output:
-    """Reads the output of a run, part by part; see `tfcluster.processes.runs.run_output`.
+class _Part(NamedTuple):
+    """A part of the output: the offset and the text of its line in the index, and what this line says."""
+
+    at: int
+    line: bytes
+    source: Message
+    offset: int
+    size: int
+
+    @classmethod
+    def parse(cls, at: int, line: bytes) -> _Part | None:
+        """Return the part of a line; None if the line was truncated by a full disk, or freed."""
+        text = line.rpartition(b"\0")[2]  # what was freed is read as zeros
+        try:
+            stream, offset, size, *task = text.decode().split(" ")
+            source = {"stream": stream, **({"task": task[0]} if task else {})}
+            return cls(at + len(line) - len(text), text, source, int(offset), int(size))
+        except ValueError:
+            return None
+
+
+class Output:
+    """Reads the stored output of a run, part by part; see `tfcluster.processes.runs.stored_output`.
 
     Args:
         folder: The run's folder.
+        position: The position in the whole output from which on to read.
+
+    Attributes:
+        position: The position after what was read.
+        hold: Keeps what was not read yet; None if nothing waits for this reader.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / OUTPUT
-        self._index = _Lines(folder / OUTPUT_INDEX)
+    def __init__(self, folder: Path, position: int = 0) -> None:
+        self._path, self._index_path = folder / OUTPUT, folder / OUTPUT_INDEX
+        self._index = _Lines(self._index_path)
+        self.position = position
+        self.hold: OutputHold | None = None
+
+    def release(self) -> None:
+        """Give up the hold, if there is one."""
+        if self.hold is not None:
+            self.hold.close()
 
     async def read_events(self) -> AsyncIterator[Message]:
         """Yield an event for each part that has been written. Other asyncio tasks get to run after each block."""
         is_quiet = False
         while not is_quiet:
             lines, is_quiet = self._index.read_block()
+            parts = [part for at, line in lines if (part := _Part.parse(at, line)) is not None]
             with contextlib.suppress(FileNotFoundError):
-                for source, data in self._read_parts(lines):
-                    yield {"event": "output", **source, "data": data.decode(errors="surrogateescape")}
+                for event in self._read(part for part in parts if part.offset >= self.position):
+                    yield event
             await asyncio.sleep(0)
 
-    def _read_parts(self, lines: list[bytes]) -> Iterator[tuple[Message, bytes]]:
-        if not lines:
-            return
-        with self._path.open("rb") as file:
-            for line in lines:
-                try:
-                    stream, offset, size, *task = line.decode().split(" ")
-                    file.seek(int(offset))
-                    yield {"stream": stream, **({"task": task[0]} if task else {})}, file.read(int(size))
-                except ValueError:  # a full disk has truncated the line
-                    continue
+    def read_missing_end(self) -> Iterator[Message]:
+        """Yield an event if the end of the output is not stored; call this when all that is stored has been read."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from self._skip_to(self._path.stat().st_size)
+
+    def _read(self, parts: Iterable[_Part]) -> Iterator[Message]:
+        """Yield the events of parts, as far as these are still stored when they have been read."""
+        with self._path.open("rb") as output, self._index_path.open("rb", buffering=0) as index:
+            for batch in _batches(parts):
+                data = []
+                for part in batch:
+                    output.seek(part.offset)
+                    data.append(output.read(part.size))
+                start = batch[0].at
+                stored = os.pread(index.fileno(), batch[-1].at + len(batch[-1].line) - start, start)
+                for part, content in zip(batch, data, strict=True):
+                    if stored.startswith(part.line, part.at - start):
+                        yield from self._skip_to(part.offset)
+                        yield {"event": "output", **part.source, "data": content.decode(errors="surrogateescape")}
+                        self.position = part.offset + part.size
+                if self.hold is not None:
+                    self.hold.move(self.position)
+
+    def _skip_to(self, position: int) -> Iterator[Message]:
+        if (missing := position - self.position) > 0:
+            self.position = position
+            yield {"event": "output", "stream": STDERR, "data": f"{missing_text(missing)}\n", "missing": missing}
+
+
+def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+    """Yield groups of parts of some size: what is checked after it was read is checked together."""
+    batch: list[_Part] = []
+    size = 0
+    for part in parts:
+        batch.append(part)
+        size += part.size
+        if size >= settings.IO_BLOCK_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 async def stream_files(
-    events: Path, output: Path | None, is_active: Callable[[], bool], wait: Callable[[], Awaitable[None]]
+    events: Path, output: Output | None, is_active: Callable[[], bool], wait: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[Message]:
     """Stream a run's events and, optionally, its output.
 
@@ -147,7 +226,7 @@ async def stream_files(
 
     Args:
         events: The file that holds the run's events.
-        output: The run's folder, which holds its output; None to leave that out.
+        output: Reads the run's output; None to leave that out.
         is_active: Returns whether the run is active.
         wait: Waits until more may have been written.
 
@@ -155,7 +234,6 @@ async def stream_files(
         The events.
     """
     event_lines = _Lines(events)
-    parts = None if output is None else _Output(output)
     result: Message | None = None
     while True:
         has_ended = not is_active()  # checked before reading, so that the last writes are not missed
@@ -163,8 +241,8 @@ async def stream_files(
         new_events = _events(lines)
         if new_events and new_events[0]["event"] == "run":  # written before any driver could print
             yield new_events.pop(0)
-        if parts is not None:
-            async for part in parts.read_events():
+        if output is not None:
+            async for part in output.read_events():
                 yield part
         for event in new_events:
             if event["event"] == "result":
@@ -175,34 +253,30 @@ async def stream_files(
             break
         if is_quiet:
             await wait()
+    for part in output.read_missing_end() if output is not None else ():
+        yield part
     if result is not None:
         yield result
 
 
-async def skip(messages: AsyncIterator[Message], events: int, output: int) -> AsyncIterator[Message]:
-    """Skip the first events of a stream, for a client that received them before its agent died.
+async def skip(messages: AsyncIterator[Message], events: int) -> AsyncIterator[Message]:
+    """Skip the first events of a stream, for a client that received them before its agent died; those of output stay.
 
     Args:
         messages: All events.
         events: Number of events to skip that are not output.
-        output: Number of output events to skip.
-
-    Yields:
-        The remaining events.
     """
-    to_skip = {True: output, False: events}
     async for message in messages:
-        is_output = message["event"] == "output"
-        if to_skip[is_output]:
-            to_skip[is_output] -= 1
-        else:
+        if message["event"] == "output" or events <= 0:
             yield message
+        else:
+            events -= 1
 
 
-def _events(lines: list[bytes]) -> list[Message]:
+def _events(lines: list[tuple[int, bytes]]) -> list[Message]:
     """Return the events on the given lines, without lines that a full disk has truncated."""
     events = []
-    for line in lines:
+    for _, line in lines:
         try:
             events.append(json.loads(line))
         except ValueError:

@@ -190,7 +190,7 @@ def _problems_of(topology: ClusterTopology) -> Iterator[str]:
             yield f"topology.tasks.{index}.port: {task.port} is not a port"
         if any(not name or "=" in name or "\0" in name + value for name, value in task.env.items()):
             yield f"topology.tasks.{index}.env: not an environment"
-    if topology.logs.size < 1 or topology.logs.count < 1:
+    if min(asdict(topology.logs).values()) < 1:
         yield "topology.logs: less than one byte or file"
     if topology.lease is not None and topology.lease <= 0:
         yield "topology.lease: not a time to wait"

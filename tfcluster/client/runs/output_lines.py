@@ -19,14 +19,19 @@ class OutputLines:
     def convert(self, event: Event) -> Iterator[Event]:
         """Yield an event as it is, or of one of output those of the lines that it completes.
 
-        The result is preceded by lines that have no end. A line that is too long comes in pieces.
+        The result, and a line about output that is missing, are preceded by lines that have no end. A line that is too
+        long comes in pieces.
         """
-        if event["event"] == "output":
+        is_missing = "missing" in event  # its data is a line that says so
+        if event["event"] == "output" and not is_missing:
             yield from self._complete((event["stream"], event.get("task", "")), encode(event))
             return
-        if event["event"] == "result":
+        if event["event"] == "result" or is_missing:
             for source in list(self._rest):
                 yield from self._complete(source, b"\n")
+        if is_missing:
+            event = {**event, "line": event["data"].rstrip("\n")}
+            del event["data"]
         yield event
 
     def _complete(self, source: tuple[str, str], data: bytes) -> Iterator[Event]:

@@ -14,6 +14,7 @@ from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition, u
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.output_lines import encode
 from tfcluster.core.runs import find_run
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
@@ -77,7 +78,7 @@ def follow(
     def attach_again() -> RunResponse:
         if first:
             return first.pop()
-        request = api.AttachRequest(run, events, output, cancel_on_disconnect)
+        request = api.AttachRequest(run, events, output, cancel_on_disconnect, is_owner=interrupt is not None)
         return client.stream(request, start=True, interrupt=interrupt)
 
     context = _stream_context(client.transport.host, interrupt, placements)
@@ -93,8 +94,10 @@ def follow(
                 record = _complete_wait(cluster, record, with_logs=interrupt is not None)
             if record["event"] != "placement":
                 run = record.get("run", run)
-                output += record["event"] == "output"
-                events += record["event"] != "output"
+                if record["event"] == "output":
+                    output += record.get("missing") or len(encode(record))
+                else:
+                    events += 1
             yield record
 
 

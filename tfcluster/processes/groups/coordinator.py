@@ -30,11 +30,13 @@ from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.driver_process import wake_on_signals
 from tfcluster.processes.runs.latest_metrics import LatestMetrics
-from tfcluster.processes.runs.run_output import STDERR, OutputRecorder
+from tfcluster.processes.runs.run_output import STDERR
 from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.protocol.group import (
     End,
     Exited,
+    HoldOutput,
     InterruptOrder,
     Measured,
     Observed,
@@ -70,7 +72,8 @@ class GroupCoordinator:
         self._spec = spec
         self._group = group
         self._cluster = cluster
-        self._recorder = OutputRecorder(spec.folder)
+        self._recorder = OutputRecorder(spec.folder, spec.output_limit)
+        self._holds_output = False
         self._states = MemberStates(spec.folder)
         self._poll = select.poll()
         self._links: dict[int, GroupLink] = {}
@@ -153,12 +156,16 @@ class GroupCoordinator:
         """Coordinate the group to its end, write the final event of the run, and exit."""
         while not self._has_ended():
             timers = (self._end_at, self._resume_at, self._ready_by, self._stop_at)
-            timeout = min(settings.DRIVER_POLL_SECONDS, max(0.0, min(timers) - time.monotonic()))
+            longest = settings.OUTPUT_FULL_SECONDS if self._holds_output else settings.DRIVER_POLL_SECONDS
+            timeout = min(longest, max(0.0, min(timers) - time.monotonic()))
             for fd, _ in self._poll.poll(1000 * timeout):
                 self._handle(fd)
             self._states.write()
             self._continue_local_host()
             self._check_timers()
+            if self._recorder.is_full() is not self._holds_output:
+                self._holds_output = not self._holds_output
+                self._order(HoldOutput(self._holds_output))
         self._finish()
 
     def _continue_local_host(self) -> None:

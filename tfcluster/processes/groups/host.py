@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
     Exited,
+    HoldOutput,
     InterruptOrder,
     Measured,
     Observed,
@@ -69,6 +71,7 @@ class GroupHost:
         self._idle = IdleMembers()
         self._observations: dict[int, MemberObservation] = {}  # as reported, by rank
         self._poll = select.poll()
+        self._holds_output = False
         self.is_coordinator_lost = False
         self._wakeup = wake_on_signals()
 
@@ -102,6 +105,8 @@ class GroupHost:
                     self._report_exit(rank, program)
             if code is None and not self._spec.folder.exists():
                 code = self._leave()
+            if self._holds_output:
+                time.sleep(settings.OUTPUT_FULL_SECONDS)
         return code
 
     def _seconds_left(self) -> float:
@@ -164,6 +169,8 @@ class GroupHost:
         elif isinstance(order, InterruptOrder):
             for program in self._programs.values():
                 program.signal_group(signal.SIGINT)
+        elif isinstance(order, HoldOutput):
+            self._holds_output = order.is_full
 
     def _start(self, member: Member, order: Start) -> None:
         parameters = self._spec.parameters
@@ -175,7 +182,7 @@ class GroupHost:
             group=None,
             member=self._environment(member, order),
         )
-        sink = _MemberOutput(self._report, member.rank)
+        sink = _MemberOutput(self._report, member.rank, lambda: self._holds_output)
         report = partial(self._report_measured, member.rank)
         program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, report, self._release)
         self._programs[member.rank] = program
@@ -239,9 +246,10 @@ class GroupHost:
 class _MemberOutput:
     """Sends what a member prints to the coordinator."""
 
-    def __init__(self, report: Callable[[Output], None], rank: int) -> None:
+    def __init__(self, report: Callable[[Output], None], rank: int, is_full: Callable[[], bool]) -> None:
         self._report = report
         self._rank = rank
+        self.is_full = is_full
 
     def append(self, stream: str, data: bytes) -> None:
         """Send what has arrived on a stream."""

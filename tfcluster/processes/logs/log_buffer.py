@@ -9,19 +9,14 @@ long as all the output before it.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.processes.logs.rotating_log import RotatingLog, end_of
-
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+from tfcluster.processes.sparse_files import UNSUPPORTED, first_data, first_hole, punch
 
 
 def prepare(path: Path, log: Path) -> None:
@@ -61,10 +56,39 @@ def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
         return None
     try:
         data = os.pread(fd, size, position)
-        # Check for a hole after reading, not before: holes only grow, from the beginning of the file, so data that is
-        # not in a hole now was not in one during the read either.
-        is_intact = _first_data(fd, position) == position or not data
+        # Check for a hole after reading, not before: holes only grow, so data that is not in a hole now was not in one
+        # during the read either.
+        end = position + len(data)
+        is_intact = not data or (first_data(fd, position) == position and first_hole(fd, position) >= end)
         return (data, os.fstat(fd).st_mtime) if is_intact else None
+    finally:
+        os.close(fd)
+
+
+def find_freed(path: Path, position: int) -> tuple[int, int, float] | None:
+    """Find the first part of raw output that was freed at or after a position; short lines are freed as a whole.
+
+    Args:
+        path: The file with the output.
+        position: A position at which a line begins.
+
+    Returns:
+        Where the part begins and ends, and the time of the last write to the file; None if there is no such part.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(fd)
+        hole = first_hole(fd, position)
+        if hole >= status.st_size:
+            return None
+        end = first_data(fd, hole)
+        before = max(position, hole - status.st_blksize)
+        text = os.pread(fd, hole - before, before)
+        start = before + text.rfind(b"\n") + 1 if b"\n" in text or before == position else hole
+        return start, end + os.pread(fd, status.st_blksize, end).find(b"\n") + 1, status.st_mtime
     finally:
         os.close(fd)
 
@@ -127,7 +151,7 @@ class LogBuffer:
             end = position + os.pwrite(fd, moved, position)
         if position == end:
             return False
-        position = _first_data(fd, position)
+        position = first_data(fd, position)
         if end - position > self._log.capacity:
             position = _offset_after_line(fd, end - self._log.capacity)
         data = os.pread(fd, settings.LOG_LINE_MAX_BYTES, position)
@@ -144,9 +168,9 @@ class LogBuffer:
         if end - self._freed < settings.LOG_BUFFER_FREED_BYTES:
             return
         try:
-            _punch(fd, self._freed, end)
+            punch(fd, self._freed, end)
         except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            if error.errno not in UNSUPPORTED:
                 raise
             # The file system cannot punch holes, so the space can be freed only by truncating the whole file. Output
             # that is printed between the two ftruncate calls is lost.
@@ -169,28 +193,3 @@ def _offset_after_line(fd: int, position: int) -> int:
         `settings.LOG_LINE_MAX_BYTES` bytes.
     """
     return position + os.pread(fd, settings.LOG_LINE_MAX_BYTES, position).find(b"\n") + 1
-
-
-def _first_data(fd: int, position: int) -> int:
-    """Return the first position at or after `position` that is not in a hole of the file."""
-    try:
-        return os.lseek(fd, position, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # the hole extends to the end of the file
-            return os.fstat(fd).st_size
-        if error.errno == errno.EINVAL:  # the file system does not support holes
-            return position
-        raise
-
-
-@cache
-def _fallocate() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).fallocate
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-    return function
-
-
-def _punch(fd: int, start: int, end: int) -> None:
-    if _fallocate()(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

@@ -38,10 +38,11 @@ from tfcluster.processes.runs.driver_process import (
     wake_on_signals,
 )
 from tfcluster.processes.runs.latest_metrics import LatestMetrics
-from tfcluster.processes.runs.run_output import STDERR, OutputRecorder
+from tfcluster.processes.runs.run_output import STDERR
 from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec, acquire_run
 from tfcluster.processes.runs.script_outcome import final_event
 from tfcluster.processes.runs.standard_streams import receive_stdin
+from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.supervised_program import SupervisedProgram
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.codec import Message
@@ -79,7 +80,7 @@ def main(spec: RunSpec, code_cache: Path) -> None:
     poll = select.poll()
     metrics = LatestMetrics()
     try:
-        recorder = OutputRecorder(folder)
+        recorder = OutputRecorder(folder, spec.output_limit)
         program = SupervisedProgram(spec, poll, recorder, stdin, cluster, partial(_report, spec, metrics))
     except OSError as error:
         _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
@@ -183,6 +184,8 @@ def _supervise(
         program.kill_if_overdue()
         if not spec.folder.exists():
             program.kill()
+        if recorder.is_full():
+            time.sleep(settings.OUTPUT_FULL_SECONDS)
     _record_end(spec, program, recorder, metrics, time.monotonic() - started_at, interrupted=interrupted)
 
 

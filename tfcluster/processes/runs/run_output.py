@@ -1,8 +1,4 @@
-"""The output of a run's program: pipes or terminals that its driver reads, and the files to which the driver appends.
-
-A run's output is two files: what the program has written, byte for byte and in the order of arrival, and an index with
-a line `STREAM OFFSET SIZE` for each part, such as `stderr 1024 17`; in a group of processes, the member's task follows.
-"""
+"""The output of a run's program: pipes or terminals that its driver reads."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import os
 import select
 import struct
 import termios
+import time
 import tty
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Protocol
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes.runs.run_spec import OUTPUT, OUTPUT_INDEX, TERMINAL_SIZE
+from tfcluster.processes.runs.run_spec import TERMINAL_SIZE
 
 STDOUT, STDERR = "stdout", "stderr"
 
@@ -31,55 +28,8 @@ class OutputSink(Protocol):
     def append(self, stream: str, data: bytes, /) -> None:
         """Take what has arrived on a stream."""
 
-
-class OutputRecorder:
-    """Appends to the output of a run.
-
-    Args:
-        folder: The run's folder.
-
-    Attributes:
-        lost_bytes: How many bytes could not be written, because the disk is full.
-
-    Raises:
-        OSError: The files cannot be created.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._output = os.open(folder / OUTPUT, flags, 0o600)
-        self._index = os.open(folder / OUTPUT_INDEX, flags, 0o600)
-        self._offset = os.fstat(self._output).st_size
-        self._separator = ""
-        self.lost_bytes = 0
-
-    def append(self, stream: str, data: bytes, task: str = "") -> None:
-        """Append what has arrived on a stream; a full disk keeps no program from running.
-
-        Args:
-            stream: The name of the stream.
-            data: What has arrived.
-            task: The short name of the member's task, for a group of processes.
-        """
-        size = _write(self._output, data)
-        self.lost_bytes += len(data) - size
-        if size:
-            member = f" {task}" if task else ""
-            line = f"{self._separator}{stream} {self._offset} {size}{member}\n".encode()
-            is_complete = _write(self._index, line) == len(line)
-            # After a line that was truncated, the next one begins on a line of its own.
-            self._separator = "" if is_complete else "\n"
-            self.lost_bytes += 0 if is_complete else size
-            self._offset += size
-
-
-def _write(fd: int, data: bytes) -> int:
-    """Write as much as possible to a file and return the number of bytes."""
-    size = 0
-    with contextlib.suppress(OSError):  # the disk is full
-        while size < len(data):
-            size += os.write(fd, data[size:])
-    return size
+    def is_full(self) -> bool:
+        """Return whether nothing is to be read for now: a command reads more slowly than the program prints."""
 
 
 class OutputCapture:
@@ -168,6 +118,8 @@ class OutputCapture:
                 self.read(fd)
                 if fd not in self._streams:
                     poll.unregister(fd)
+            while self._sink.is_full():
+                time.sleep(settings.OUTPUT_FULL_SECONDS)
 
 
 def _open_stream(is_terminal: bool, streams: OutputStreams) -> tuple[int, int]:

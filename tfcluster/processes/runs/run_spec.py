@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.groups import Group
@@ -88,6 +89,7 @@ class RunSpec:
         network: The private network that the run's processes enter; None for none.
         notify: The command that the agent runs when the run has ended; None for none.
         ports: The ports in it to which the other hosts can connect; empty if there are no other hosts, or for none.
+        output_limit: The bytes that what is stored of the run's output may take.
     """
 
     run: str
@@ -115,6 +117,7 @@ class RunSpec:
     network: PrivateNetwork | None = None
     notify: str | None = None
     ports: tuple[int, ...] = ()
+    output_limit: int = settings.RUN_OUTPUT_BYTES
 
     @property
     def upload_path(self) -> Path | None:

@@ -131,9 +131,12 @@ class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
     Attributes:
         run: The run's id, or a unique prefix of it.
         events: How many events, without those of output, the command has received.
-        output: How many events of output the command has received; None to send none.
+        output: How many bytes of the output the command has received, with those that it was told are missing; None to
+            send none.
         cancel_on_disconnect: As for `RunRequest`.
         only_result: Whether to send nothing but the run's id, at once, and the result.
+        is_owner: Whether the output is for this command: a script that prints faster than it reads waits for it, as if
+            it wrote to a pipe.
     """
 
     run: str
@@ -141,6 +144,7 @@ class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
     output: int | None
     cancel_on_disconnect: bool
     only_result: bool = False
+    is_owner: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,7 @@ class RunSummary:
         error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
         timeout: Seconds after which the run is stopped; None for no limit.
         origin: What the run was started from; None if that is not known.
+        missing_output: How many bytes of the run's output are not stored any more.
     """
 
     run: str
@@ -222,6 +227,7 @@ class RunSummary:
     error: dict[str, Any] | None
     timeout: float | None
     origin: RunOrigin | None
+    missing_output: int = 0
 
 
 @dataclass(frozen=True)

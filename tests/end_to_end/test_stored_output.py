@@ -1,0 +1,167 @@
+"""What is stored of the output of runs has a limit; what a command shows that runs a script has none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+from tfcluster.processes.runs.run_spec import FILES
+from tfcluster.processes.runs.stored_output import stored_bytes
+
+SPEC = "jobs: {worker: {tasks: 2}}\nlogs: {run: 1 MB, runs: 3500 kB}\n"
+LIMIT, LIMIT_OF_ALL = 1_000_000, 3_500_000
+#: What may be stored in addition: what was printed in the meantime, and parts of blocks.
+MORE = 300_000
+NOT_STORED = "of the output are not stored: `logs:` in the spec has the limits]"
+# Prints so many lines, and then, if there is a second argument, waits for this file and prints a last line.
+PRINT = """
+import os, pathlib, sys, time
+for first in range(0, int(sys.argv[1]), 1000):
+    print("\\n".join(f"line {number:07d} of the output" for number in range(first, first + 1000)), flush=True)
+pathlib.Path(os.environ["TFCLUSTER_OUTPUT"], f"model-{os.getpid()}").write_bytes(bytes(3_000_000))
+if len(sys.argv) > 2:
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
+    print("the end")
+"""
+
+
+def lines_up_to(count: int) -> str:
+    return "".join(f"line {number:07d} of the output\n" for number in range(count))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox with a cluster, shared by the tests."""
+    with make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
+        (sandbox.folder / "print.py").write_text(PRINT)
+        sandbox("up", sandbox.spec(SPEC))
+        yield sandbox
+
+
+def run_folder(sandbox: Sandbox, run: str = "*") -> Path:
+    """The folder of the latest run, or of the one with this id."""
+    return max(sandbox.folder.glob(f"state/tfcluster/*/*/runs/{run}"), key=lambda path: path.stat().st_ctime)
+
+
+def check_stored(text: str, printed: str) -> None:
+    """Check that the text is the beginning and the end of what was printed, and says between them what is missing."""
+    head, notice, tail = text.partition("[tfcluster: ")
+    size, _, tail = tail.partition(f" {NOT_STORED}\n")
+    assert notice, text[:200]
+    assert len(size.split()) == 2
+    assert len(head) > LIMIT // 4
+    assert len(tail) > LIMIT // 4
+    assert printed.startswith(head)
+    assert printed.endswith(tail)
+    assert head.endswith("\n")
+    assert tail.startswith("line ")
+
+
+def test_all_is_shown_and_the_beginning_and_the_end_are_stored(cluster: Sandbox) -> None:
+    printed = lines_up_to(200_000)
+    shown = cluster("run", "print.py", "200000")
+    assert (digest(shown.stdout), shown.stderr) == (digest(printed), "")
+    folder = run_folder(cluster)
+    assert stored_bytes(folder) < LIMIT + MORE
+    assert [path.stat().st_size for path in (folder / FILES).iterdir()] == [3_000_000]
+    check_stored(cluster("logs", folder.name, "--no-prefix").stdout, printed)
+    assert cluster("logs", folder.name, "--no-prefix", "-n", "2").stdout == "".join(printed.splitlines(True)[-2:])
+    found = cluster("logs", folder.name, "--no-prefix", "--grep", "line 0000007|0199999|tfcluster").stdout.splitlines()
+    assert found == ["line 0000007 of the output", found[1], "line 0199999 of the output"]
+    assert found[1].endswith(NOT_STORED)
+    again = cluster("attach", folder.name)
+    assert again.stderr.startswith("[tfcluster: ")
+    assert again.stderr.endswith(f"{NOT_STORED}\n")
+    events = [json.loads(line) for line in cluster("attach", folder.name, "-o", "json").stdout.splitlines()]
+    check_stored("".join(f"{event['line']}\n" for event in events if event["event"] == "output"), printed)
+    (gap,) = [event for event in events if "missing" in event]
+    assert gap["stream"] == "stderr"
+    assert gap["missing"] == len(printed) - len(again.stdout)
+    record = cluster.json("runs", folder.name)
+    assert abs(record["missing_output"] - gap["missing"]) < MORE
+    assert f"Not all output is stored of {folder.name}" in cluster("runs", "-n", "1").stdout
+    assert "of it are not stored" in cluster("runs", folder.name).stdout
+
+
+def test_a_script_waits_for_the_command_that_shows_its_output(cluster: Sandbox) -> None:
+    """It is not disturbed then: without a buffer, Python loses the rest of a write that a signal interrupts.
+
+    And if the agent dies, the command gets all from the next one.
+    """
+    cluster("run", "pi", "--samples", "10")
+    earlier = run_folder(cluster)
+    command = cluster.start("run", "print.py", "150000", env={"PYTHONUNBUFFERED": "1"})
+    folder = wait_for(lambda: path if (path := run_folder(cluster)) != earlier else None)
+    wait_for(lambda: stored_bytes(folder) > LIMIT)
+    assert cluster.json("runs", folder.name)["state"] == "running"
+    for _ in range(3):
+        assert "its main thread waits until what it prints is read" in cluster("stack", folder.name).stdout
+    cluster.kill_agent()
+    shown, errors = command.communicate(timeout=90)
+    assert (command.returncode, errors) == (0, "")
+    assert digest(shown) == digest(lines_up_to(150_000))
+    assert stored_bytes(folder) < LIMIT + MORE
+
+
+def test_a_command_that_attaches_is_told_what_is_missing(cluster: Sandbox) -> None:
+    cluster("run", "--detach", "print.py", "150000", "go")
+    folder = run_folder(cluster)
+    wait_for(lambda: any((folder / FILES).iterdir()))
+    printed = lines_up_to(150_000)
+    command = cluster.start("attach", folder.name, "-o", "json")
+    follower = cluster.start("logs", "-f", folder.name, "--no-prefix", "-n", "3")
+    assert command.stdout is not None
+    assert follower.stdout is not None
+    first = [json.loads(command.stdout.readline()) for _ in range(2)]
+    assert first[1]["line"] == "line 0000000 of the output"
+    assert follower.stdout.readline() == "line 0149997 of the output\n"
+    cluster.kill_agent()
+    (cluster.folder / "go").touch()
+    events = [*first, *map(json.loads, command.stdout)]
+    assert command.wait(60) == 0
+    check_stored("".join(f"{event['line']}\n" for event in events if event["event"] == "output"), printed + "the end\n")
+    assert [follower.stdout.readline() for _ in range(3)][2] == "the end\n"
+    assert stored_bytes(folder) < LIMIT + MORE
+
+
+def test_the_members_of_a_launch(cluster: Sandbox) -> None:
+    launched = cluster("launch", "print.py", "60000")
+    assert launched.stderr == ""
+    shown = launched.stdout
+    for task in ("worker:0", "worker:1"):
+        lines = [line.removeprefix(f"{task} | ") for line in shown.splitlines(keepends=True) if line.startswith(task)]
+        assert digest("".join(lines)) == digest(lines_up_to(60_000))
+    folder = run_folder(cluster)
+    assert stored_bytes(folder) < LIMIT + MORE
+    again = cluster("attach", folder.name)
+    assert again.stderr.endswith(f"{NOT_STORED}\n")
+    assert len(list((folder / FILES).iterdir())) == 2
+    assert shown.startswith(again.stdout[: LIMIT // 4])
+    assert shown.endswith(again.stdout[-LIMIT // 4 :])
+
+
+def test_the_oldest_output_is_removed_if_that_of_all_runs_exceeds_the_limit(cluster: Sandbox) -> None:
+    folders = []
+    for _ in range(6):
+        cluster("run", "--detach", "print.py", "150000")
+        folders.append(run_folder(cluster))
+        wait_for(lambda: cluster.json("runs", folders[-1].name)["state"] == "succeeded")
+    runs = folders[0].parent
+    wait_for(lambda: sum(map(stored_bytes, runs.iterdir())) <= LIMIT_OF_ALL)
+    size = 150_000 * len("line 0000000 of the output\n")
+    records = {record["run"]: record for record in cluster.json("runs")}
+    assert [records[each.name]["missing_output"] == size for each in folders] == [True, True, True, False, False, False]
+    (line,) = cluster("logs", folders[0].name, "--no-prefix").stdout.splitlines()
+    assert line.endswith(NOT_STORED)
+    assert cluster("attach", folders[0].name).stderr == f"{line}\n"
+    assert [path.stat().st_size for path in (folders[0] / FILES).iterdir()] == [3_000_000]

@@ -1,0 +1,185 @@
+"""The stored output of a run: its beginning and its end, complete for the command that it is for, and never zeros."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_for
+from tfcluster import settings
+from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.runs.stream import Output
+from tfcluster.client.runs.output_lines import OutputLines, encode
+from tfcluster.processes.runs import stored_output
+from tfcluster.processes.runs.run_spec import OUTPUT
+from tfcluster.processes.runs.stored_output import OutputHold, OutputRecorder, free_all, missing_bytes, stored_bytes
+
+LIMIT = 400_000
+Events = list[dict[str, Any]]
+
+
+def line(number: int) -> bytes:
+    return b"line %06d of the output\n" % number
+
+
+def print_lines(recorder: OutputRecorder, numbers: range, lines_in_part: int = 50) -> bytes:
+    """Print lines in parts that end within lines, as a pipe with a buffer does."""
+    data = b"".join(map(line, numbers))
+    size = lines_in_part * len(line(0)) + 5
+    for start in range(0, len(data), size):
+        recorder.is_full()
+        recorder.append("stdout", data[start : start + size])
+    recorder.is_full()
+    return data
+
+
+def read(output: Output) -> Events:
+    async def collect() -> Events:
+        return [each async for each in output.read_events()]
+
+    return [*asyncio.run(collect()), *output.read_missing_end()]
+
+
+def logged(folder: Path, start: int = 0) -> list[bytes]:
+    reader = LogReader(None, folder / OUTPUT)
+    return [each.text + b"\n" for each in reader.lines(start, reader.end(), partial=True)]
+
+
+@pytest.fixture(params=["holes", "none"])
+def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that can free ranges of files, and one that cannot."""
+
+    def refuse(fd: int, start: int, end: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    if request.param == "none":
+        monkeypatch.setattr(stored_output, "punch", refuse)
+
+
+@pytest.mark.usefixtures("file_system")
+@pytest.mark.parametrize("lines_in_part", [1, 50, 3000])
+def test_the_beginning_and_the_end_are_stored_in_whole_lines(tmp_path: Path, lines_in_part: int) -> None:
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    printed = print_lines(recorder, range(100_000), lines_in_part)
+    assert stored_bytes(tmp_path) < LIMIT + 2 * lines_in_part * len(line(0)) + 30_000
+    events = read(Output(tmp_path))
+    (gap,) = [number for number, event in enumerate(events) if "missing" in event]
+    head, tail = (b"".join(map(encode, part)) for part in (events[:gap], events[gap + 1 :]))
+    assert printed.startswith(head)
+    assert printed.endswith(tail)
+    assert head.endswith(b"\n")
+    assert tail.startswith(b"line ")
+    assert len(head) > LIMIT // 4
+    assert len(tail) > LIMIT // 40
+    missing = events[gap]["missing"]
+    assert len(head) + missing + len(tail) == len(printed)
+    assert (
+        events[gap]["data"] == "[tfcluster: 2 MiB of the output are not stored: `logs:` in the spec has the limits]\n"
+    )
+    assert abs(missing_bytes(tmp_path) - missing) < 10_000
+    # And as a log.
+    lines = logged(tmp_path)
+    (gap,) = [number for number, text in enumerate(lines) if not text.startswith(b"line ")]
+    assert lines[:gap] == [line(number) for number in range(gap)]
+    assert lines[gap + 1 :] == [line(100_000 + number) for number in range(gap + 1 - len(lines), 0)]
+    assert lines[gap].startswith(b"[tfcluster: 2 MiB of the output")
+
+
+def test_less_than_the_limit_is_stored_as_it_is(tmp_path: Path) -> None:
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    zeros = bytes(20_000)
+    recorder.append("stdout", zeros)
+    printed = print_lines(recorder, range(10_000))
+    events = read(Output(tmp_path))
+    assert b"".join(map(encode, events)) == zeros + printed
+    assert missing_bytes(tmp_path) == 0
+    assert b"".join(logged(tmp_path)) == zeros + printed
+
+
+def test_output_without_lines(tmp_path: Path) -> None:
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    for number in range(50_000):
+        recorder.is_full()
+        recorder.append("stderr", b"\rstep %06d" % number)
+    assert stored_bytes(tmp_path) < LIMIT + 30_000
+    events = read(Output(tmp_path))
+    assert sum(event.get("missing", len(encode(event))) for event in events) == 12 * 50_000
+    lines = OutputLines()
+    shown = [part for event in [*events, {"event": "result"}] for part in lines.convert(event)]
+    before, notice, after, _ = [part.get("line", "") for part in shown]
+    assert before.startswith("\rstep 000000\rstep 000001")
+    assert notice == events[next(number for number, event in enumerate(events) if "missing" in event)]["data"].rstrip()
+    assert after.endswith("\rstep 049999")
+
+
+def test_a_reader_continues_where_it_was(tmp_path: Path) -> None:
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    printed = print_lines(recorder, range(100_000))
+    events = read(Output(tmp_path))
+    position = 0
+    for number in range(0, len(events), 7):
+        position = sum(event.get("missing", len(encode(event))) for event in events[:number])
+        assert read(Output(tmp_path, position)) == events[number:]
+    assert read(Output(tmp_path, len(printed))) == []
+
+
+@pytest.mark.usefixtures("file_system")
+def test_the_command_that_the_output_is_for_gets_all_of_it(tmp_path: Path) -> None:
+    hold = OutputHold(tmp_path, 0)
+    output = Output(tmp_path)
+    output.hold = hold
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    printed = received = b""
+    for number in range(300):
+        part = b"".join(map(line, range(500 * number, 500 * (number + 1))))
+        while recorder.is_full():
+            assert stored_bytes(tmp_path) < LIMIT + 60_000
+            events = read(output)
+            assert events
+            received += b"".join(map(encode, events))
+        recorder.append("stdout", part)
+        printed += part
+    assert stored_bytes(tmp_path) < LIMIT + 60_000
+    received += b"".join(map(encode, read(output)))
+    assert received == printed
+    hold.close()
+
+
+def test_a_command_whose_agent_died_is_waited_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = OutputHold(tmp_path, 0)
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    recorder.append("stdout", b"".join(map(line, range(20_000))))
+    recorder.append("stdout", b"more\n")
+    hold.close()
+    monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.1)
+    assert recorder.is_full()
+    wait_for(lambda: not recorder.is_full())
+
+
+def test_a_reader_that_is_late_is_told_what_is_missing(tmp_path: Path) -> None:
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    output = Output(tmp_path)
+    total = 0
+    for number in range(20):
+        total += len(print_lines(recorder, range(5_000 * number, 5_000 * (number + 1))))
+        events = read(output)
+        assert b"\0" not in b"".join(encode(event) for event in events)
+    assert output.position == total
+
+
+def test_all_of_the_output_is_freed(tmp_path: Path) -> None:
+    printed = print_lines(OutputRecorder(tmp_path, LIMIT), range(10_000))
+    hold = OutputHold(tmp_path, 0)
+    free_all(tmp_path)
+    assert missing_bytes(tmp_path) == 0, "a command reads it"
+    hold.close()
+    free_all(tmp_path)
+    assert stored_bytes(tmp_path) < 10_000
+    assert missing_bytes(tmp_path) == len(printed)
+    assert [event["missing"] for event in read(Output(tmp_path))] == [len(printed)]
+    assert len(logged(tmp_path)) == 1
