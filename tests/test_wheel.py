@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox, make_sandbox
 from tests.screens import Terminal
-from tfcluster.version import __version__
+from tfcluster.version import PROTOCOL, __version__
 
 COMPLETIONS = {
     "share/bash-completion/completions/tfcluster": "tfcluster.bash",
@@ -117,7 +117,8 @@ def test_the_wheel_has_all_files_of_the_package(wheel: Path) -> None:
 def test_the_command_and_the_page_work_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     python("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=tmp_path)
-    assert python("-m", "tfcluster", "--version", cwd=tmp_path, PYTHONPATH=str(site)).split()[-1] == __version__
+    version = python("-m", "tfcluster", "--version", cwd=tmp_path, PYTHONPATH=str(site)).strip()
+    assert version == f"tfcluster, version {__version__} (protocol {PROTOCOL})"
     assert python(site / "bin" / "tfcluster", "--version", cwd=tmp_path, PYTHONPATH=str(site)).strip()
     package, *names = python("-c", FETCH, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
     assert Path(package) == site / "tfcluster"
