@@ -15,7 +15,7 @@ from tfcluster.core.devices import Device
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError
-from tfcluster.ui.console import Text, console, make_table
+from tfcluster.ui.console import Text, console, error_console, make_table
 from tfcluster.ui.format import format_bytes, format_duration, format_optional, short_device, style_of
 
 _CELLS: dict[str, Callable[[TaskStatus], str]] = {
@@ -145,8 +145,8 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
                 for line in _wrap_words(indent + " ".join(cells), console().width):
                     console().print(line, soft_wrap=True)
     if incomplete := [run["run"] for run in runs if run["missing_output"]]:
-        text = f"\nNot all output is stored of {summarize_list(incomplete)}: `logs:` in the spec has the limits."
-        console().print(text, soft_wrap=True)
+        text = f"note: not all output is stored of {summarize_list(incomplete)}: `logs:` in the spec has the limits"
+        error_console().print(text, style="yellow", soft_wrap=True)
 
 
 def show_run(run: Mapping[str, Any]) -> None:
