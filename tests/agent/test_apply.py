@@ -1,16 +1,19 @@
-"""Applying a topology writes the journal once; if that fails, nothing has changed."""
+"""Tasks are started with one write of the journal. If it fails, a new topology is undone, and a restart waits."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
+from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.logs.cluster_logs import LogCollector
@@ -19,6 +22,7 @@ from tfcluster.agent.state.journal import Journal
 from tfcluster.agent.state.journal_record import Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.tasks import task_launcher
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.states import TaskState
@@ -127,6 +131,117 @@ def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
             child.close_pipe()
             child.kill()
             child.wait()
+        ports.release_except(())
+
+    asyncio.run(play())
+
+
+def break_journal(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(journal: Journal, content: object) -> None:
+        raise OSError(number, os.strerror(number), str(journal.path))
+
+    monkeypatch.setattr(Journal, "write", fail)
+    monkeypatch.setattr(Journal, "append", fail)
+
+
+def break_secrets(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    break_journal(monkeypatch, number)
+
+    def fail(store: SecretStore, *topologies: object) -> None:
+        raise OSError(number, os.strerror(number), store.path.with_name("elsewhere") / "demo.secrets")
+
+    monkeypatch.setattr(SecretStore, "redact", fail)
+
+
+def break_fork(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail() -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fork", fail)
+
+
+def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(path: Path, log: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(task_launcher, "prepare", fail)
+
+
+@pytest.mark.parametrize(
+    ("break_system", "number", "reason"),
+    [
+        (break_journal, errno.ENOSPC, "the disk of {} is full (ENOSPC)"),
+        (break_journal, errno.EDQUOT, "the disk quota for {} is used up (EDQUOT)"),
+        (break_journal, errno.EROFS, "the disk of {} is read-only (EROFS)"),
+        (break_journal, errno.ENOMEM, "the system has no memory left (ENOMEM)"),
+        (break_secrets, errno.ENOSPC, "the disk of {}/elsewhere is full (ENOSPC)"),
+        (break_log_buffer, errno.ENOSPC, "the disk of {}/log-buffers is full (ENOSPC)"),
+        (break_fork, errno.ENOMEM, "the system has no memory left (ENOMEM)"),
+        (break_fork, errno.EAGAIN, "no more processes are allowed (`ulimit -u`, or pids.max of the cgroup) (EAGAIN)"),
+        (break_fork, errno.EMFILE, "Too many open files (EMFILE)"),
+    ],
+)
+def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
+    folder: StateDir,
+    monkeypatch: pytest.MonkeyPatch,
+    break_system: Callable[[pytest.MonkeyPatch, int], None],
+    number: int,
+    reason: str,
+) -> None:
+    """Here a server stays as it is after its fork: it waits for a message that `send` does not send."""
+    topology = topology_of([task_of("worker:0", "a")])
+    monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
+
+    async def play() -> None:
+        ports, children = PortAllocator(), child_pids()
+        supervisor = supervisor_in(folder, ports)
+        supervisor.apply(topology, [task.name for task in topology.tasks])
+        [task] = supervisor.tasks.values()
+        with monkeypatch.context() as patch:
+            break_system(patch, number)
+            assert task.process is not None
+            task.process.kill()
+            for _ in range(20):  # many times more attempts than the limit of restarts
+                await asyncio.sleep(0.02)
+            state = task.machine.state, task.machine.restarts, len(task.machine.exit_times), vars(task)["process"]
+            assert state == (TaskState.BACKING_OFF, 0, 1, None)
+            assert task.last_exit is not None
+            detail = f"waiting: {reason.format(folder.path)}"
+            assert (task.last_exit.reason, task.last_exit.detail) == ("not started", detail)
+            assert child_pids() == children
+        if supervisor.is_journal_outdated:
+            supervisor.write_journal()  # as the agent does every second
+        await asyncio.sleep(0.1)
+        assert task.process is not None
+        assert (task.machine.state, task.machine.restarts) == (TaskState.STARTING, 1)
+        events = [line.split(" ", 2)[2] for line in folder.events.read_text().splitlines()]
+        names = [json.loads(line)["event"] for line in events]
+        assert names == ["started", "died", "blocked", "started"]
+        assert json.loads(events[2])["detail"] == detail
+        record = folder.journal.read()
+        assert record is not None
+        assert record.tasks[task.spec.name].process == task.process
+        await supervisor.stop(1.0)
+        ports.release_except(())
+
+    asyncio.run(play())
+
+
+def test_a_server_that_cannot_be_started_at_first_waits(folder: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = topology_of([task_of("worker:0", "a")])
+
+    async def play() -> None:
+        ports = PortAllocator()
+        supervisor = supervisor_in(folder, ports)
+        with monkeypatch.context() as patch:
+            break_fork(patch, errno.EAGAIN)
+            supervisor.apply(topology, [task.name for task in topology.tasks])
+        [task] = supervisor.tasks.values()
+        assert (task.machine.state, task.machine.restarts) == (TaskState.BACKING_OFF, 0)
+        record = folder.journal.read()
+        assert record is not None
+        assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
         ports.release_except(())
 
     asyncio.run(play())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory_group import memory_group
+from tests.control_groups import memory_group
 from tfcluster.agent.tasks.resource_usage import OomCounters, OomDetector
 
 GROUP = "app.slice/my task"

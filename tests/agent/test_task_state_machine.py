@@ -34,9 +34,9 @@ stopped      starting+NEW .             starting+NEW  .        .            .   
 starting     backing-off  starting+NEW  .
 ready        .            .             .
 unresponsive .            .             .
-backing-off  backing-off  .             starting+NEW
+backing-off  .            .             starting+NEW
 failed       .            .             .
-stopping     stopped      .             stopping+KILL
+stopping     .            .             stopping+KILL
 stopped      .            .             .
 """
 _ACTIONS = {"NEW": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, "": None}
@@ -329,12 +329,7 @@ def test_state_and_process_agree_in_any_sequence_of_events(
             if not has_process:
                 continue
             has_process = False
-        elif event in (TaskEvent.BLOCKED, TaskEvent.UNSTARTED) and machine.state in (
-            TaskState.STARTING,
-            TaskState.STOPPING,
-        ):
-            if machine.state is TaskState.STOPPING and event is TaskEvent.UNSTARTED:
-                continue
+        elif event in (TaskEvent.BLOCKED, TaskEvent.UNSTARTED) and machine.state is TaskState.STARTING:
             has_process = False  # it has none, though it counts as one that has
         machine, action = machine.handle(event, now, jitter)
         if action is Action.SPAWN:
@@ -343,6 +338,7 @@ def test_state_and_process_agree_in_any_sequence_of_events(
         elif action is not None:
             assert has_process
         assert has_process is (machine.state in HAS_PROCESS)
+        assert machine.restarts >= 0
         if machine.state is TaskState.BACKING_OFF:
             assert machine.deadline is not None
             assert machine.deadline <= now + POLICY.max
@@ -358,18 +354,27 @@ def test_an_unstartable_task_is_not_retried(policy: str) -> None:
     assert (failed.state, failed.deadline, action) == (TaskState.FAILED, None, None)
 
 
-def test_a_taken_port_is_awaited_without_a_limit() -> None:
-    machine, _ = TaskStateMachine(POLICY).handle(TaskEvent.START, NOW, WHOLE)
+@pytest.mark.parametrize("exits", [0, 1, 3])
+def test_a_task_that_cannot_be_started_waits_without_a_limit(exits: int) -> None:
+    """Waiting is no restart: neither after exits, nor of a task that was never started."""
+    machine, action = TaskStateMachine(POLICY).handle(TaskEvent.START, NOW, WHOLE)
     now = NOW
-    for _ in range(100):
-        machine, action = machine.handle(TaskEvent.BLOCKED, now, WHOLE)
-        assert (machine.state, action, machine.restarts, machine.exit_times) == (TaskState.BACKING_OFF, None, 0, ())
+    for _ in range(exits):
+        machine, _ = machine.handle(TaskEvent.FAILED_EXIT, now, WHOLE)
         assert machine.deadline is not None
-        assert machine.deadline > now
         now = machine.deadline
-    assert machine.handle(TaskEvent.TIMER, now, WHOLE)[0].state is TaskState.STARTING
+        machine, action = machine.handle(TaskEvent.TIMER, now, WHOLE)
+    assert (machine.restarts, action) == (exits, Action.SPAWN)
+    for _ in range(100):
+        waiting, action = machine.handle(TaskEvent.BLOCKED, now, WHOLE)
+        assert (waiting.state, action, waiting.restarts) == (TaskState.BACKING_OFF, None, max(0, exits - 1))
+        assert waiting.exit_times == machine.exit_times
+        assert waiting.deadline == now + settings.START_RETRY_SECONDS
+        now = waiting.deadline
+        started, action = waiting.handle(TaskEvent.TIMER, now, WHOLE)
+        assert (started, action) == (machine, Action.SPAWN)
 
 
-def test_a_taken_port_fails_a_task_with_the_policy_never() -> None:
+def test_a_task_with_the_policy_never_fails_if_it_cannot_be_started() -> None:
     machine, _ = TaskStateMachine(replace(POLICY, policy="never")).handle(TaskEvent.START, NOW, WHOLE)
     assert machine.handle(TaskEvent.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)

@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from tests.conftest import COMMAND, Sandbox, wait_for
-from tests.memory_group import memory_group
+from tests.control_groups import memory_group
 
 
 def pids(sandbox: Sandbox) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A state folder in trouble: deleted underneath, on a disk that is full, on one that has become read-only."""
+"""A state folder in trouble: deleted underneath, on a disk that is full or read-only; and no process is allowed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.control_groups import no_more_processes
+from tfcluster import settings
 
 SPEC = "name: tough\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"
 
@@ -158,6 +161,94 @@ def test_a_disk_that_has_become_read_only(sandbox: Sandbox, mount: Mount) -> Non
     subprocess.run(["mount", "-o", "remount,ro", state], check=True)
     assert "Read-only file system" in sandbox("up", spec, code=1).stderr
     assert sandbox.processes() == {}
+
+
+# With the default limit of restarts. Each change of the journal is a snapshot: a line might fit into its last page.
+LIMITED = "name: tough\njobs:\n  worker: {tasks: 2}\n"
+SNAPSHOTS = {"JOURNAL_CHANGES_MIN_BYTES": -1, "JOURNAL_CHANGES_FACTOR": -1}
+
+
+def kill_three_times(sandbox: Sandbox) -> None:
+    """Kill worker:0 three times within seconds, or as often as it is started again."""
+    for _ in range(3):
+        if pid := sandbox.task("worker:0", code=None)["pid"]:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.5)
+
+
+def check_that_it_waits(sandbox: Sandbox, reason: str, restarts: int = 0) -> None:
+    """Check that worker:0 waits for several seconds, and that status, up and the other task say and know so."""
+    kill_three_times(sandbox)
+    time.sleep(3 * settings.START_RETRY_SECONDS)
+    task, other = sandbox.status(code=4)["tasks"]
+    assert (task["state"], task["restarts"], task["pid"]) == ("backing-off", restarts, None)
+    assert (task["last_exit"]["reason"], task["last_exit"]["detail"]) == ("not started", f"waiting: {reason}")
+    assert (other["state"], other["restarts"]) == ("ready", 0)
+    assert f"worker:0: not started at {time.strftime('%Y-')}" in sandbox("status", code=4).stdout
+    assert f": waiting: {reason}\n" in sandbox("wait", "--ready", "--timeout", "1", code=124).stderr
+
+
+def check_that_it_starts(sandbox: Sandbox, reason: str, restarts: int = 1) -> None:
+    """Check that worker:0 starts by itself at once, now that it can, and that the events say why it did not."""
+    begin = time.monotonic()
+    task = sandbox.wait_until("running")["tasks"][0]
+    waited = time.monotonic() - begin
+    print(f"ready after {waited:.1f} s")  # a second or two on an idle machine
+    assert waited < 10
+    assert task["restarts"] == restarts
+    events = [json.loads(line) for line in sandbox("events", "-o", "json").stdout.splitlines()]
+    assert f"waiting: {reason}" in [event["detail"] for event in events if event["event"] == "blocked"]
+    # The journal has what happened meanwhile.
+    sandbox.kill_agent()
+    after = sandbox.wait_until("running")["tasks"][0]
+    assert (after["pid"], after["restarts"]) == (task["pid"], restarts)
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+@pytest.mark.slow
+def test_a_task_waits_for_room_on_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
+    mount("-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs")
+    sandbox("up", sandbox.spec(LIMITED), env=sandbox.with_settings(SNAPSHOTS))
+    state = sandbox.folder / "state"
+    filler = fill(state)
+    reason = f"the disk of {state}/tfcluster/tough/localhost is full (ENOSPC)"
+    check_that_it_waits(sandbox, reason)
+    # The next agent, which cannot write its snapshot either, adopts one task and lets the other wait.
+    other = sandbox.task("worker:1", code=4)["pid"]
+    sandbox.kill_agent()
+    check_that_it_waits(sandbox, reason)
+    assert sandbox.task("worker:1", code=4)["pid"] == other
+    assert "0 MiB" in sandbox("up", code=1).stderr
+    starts = sandbox("logs", "worker:0").stdout.count("Started server")
+    for writer in [pid for pid, title in sandbox.processes().items() if title.endswith(" log writer")]:
+        os.kill(writer, signal.SIGKILL)  # its successor cannot write its lock
+    time.sleep(4 * settings.HELPER_RESTART_SECONDS)
+    filler.unlink()
+    wait_for(lambda: sandbox("logs", "worker:0").stdout.count("Started server") > starts)
+    check_that_it_starts(sandbox, reason)
+
+
+@pytest.mark.slow
+def test_a_task_waits_until_a_read_only_disk_can_be_written_again(sandbox: Sandbox, mount: Mount) -> None:
+    mount("-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs")
+    sandbox("up", sandbox.spec(LIMITED), env=sandbox.with_settings(SNAPSHOTS))
+    state = sandbox.folder / "state"
+    mount("--bind", "-o", "ro", state)
+    subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
+    reason = f"the disk of {state}/tfcluster/tough/localhost is read-only (EROFS)"
+    check_that_it_waits(sandbox, reason)
+    subprocess.run(["umount", state], check=True)
+    check_that_it_starts(sandbox, reason)
+
+
+@pytest.mark.slow
+def test_a_task_waits_until_a_process_is_allowed_for_it(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(LIMITED))
+    reason = "no more processes are allowed (`ulimit -u`, or pids.max of the cgroup) (EAGAIN)"
+    with no_more_processes(sandbox.agent()):
+        check_that_it_waits(sandbox, reason)
+    check_that_it_starts(sandbox, reason)
 
 
 def replace_by_file(path: Path) -> None:

@@ -122,6 +122,13 @@ def test_the_same_exit_of_several_tasks_is_told_once(capsys: pytest.CaptureFixtu
     assert "\nworker:0, worker:1, worker:2 last ended with SIGKILL at 2026-01-31 12:00:00\n" in printed(capsys)
 
 
+def test_a_task_that_waits_says_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+    waits = LastExit("not started", NOON, "waiting: the disk of /state/demo is full (ENOSPC)")
+    show_status(dataclasses.replace(STATUS, tasks=(task("worker", 0, TaskState.BACKING_OFF, last_exit=waits),)))
+    text = "worker:0: not started at 2026-01-31 12:00:00: waiting: the disk of /state/demo is full (ENOSPC)\n"
+    assert f"\n{text}" in printed(capsys)
+
+
 def test_checks_in_a_pipe_are_no_wider_than_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     long_advice = "Type `" + "x" * 150 + "`."
     show_checks(

@@ -166,7 +166,7 @@ class Agent:
         self._last_repair_error = text
 
     def _repair_state_dir(self) -> None:
-        """Recreate the state directory if it was deleted; see `StateDir.repair`."""
+        """Recreate the state directory if it was deleted, see `StateDir.repair`; write a journal that is outdated."""
         state_dir, supervisor = self._context.state_dir, self._context.supervisor
         if supervisor.topology is None or self._context.is_going_down:
             return
@@ -174,6 +174,8 @@ class Agent:
             supervisor.write_journal()
             detail = "; ".join([f"{state_dir.path} had been deleted", *supervisor.deleted_log_warning()])
             supervisor.history.record("state-dir-repaired", detail=detail)
+        elif supervisor.is_journal_outdated:
+            supervisor.write_journal()  # tasks that could not be recorded wait for it
 
     def _restore_socket(self) -> None:
         """Recreate the socket, and the file with the secret values next to it, if they were deleted."""

@@ -10,6 +10,9 @@ from typing import Literal
 from tfcluster.core.states import ClusterState, RunState, TaskState, cluster_state
 from tfcluster.core.topology import ClusterTopology, Task
 
+#: The exit reason of a task for which no process was started.
+NOT_STARTED = "not started"
+
 
 @dataclass(frozen=True)
 class LastExit:

@@ -12,7 +12,7 @@ from rich.table import Table
 from tfcluster import settings
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
-from tfcluster.core.status import ClusterStatus, TaskStatus
+from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, make_table
@@ -68,7 +68,8 @@ def show_status(status: ClusterStatus) -> None:
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
     for tasks_of_exit, exit_text in _unexpected_exits(status.tasks):
-        screen.print(f"\n{summarize_list(tasks_of_exit)} last ended with {exit_text}", soft_wrap=True)
+        ended = ":" if exit_text.startswith(NOT_STARTED) else " last ended with"
+        screen.print(f"\n{summarize_list(tasks_of_exit)}{ended} {exit_text}", soft_wrap=True)
     if status.runs:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]

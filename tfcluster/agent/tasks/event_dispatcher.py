@@ -8,17 +8,19 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.logs.cluster_logs import EventLog
-from tfcluster.agent.state.journal import Journal, journal_error
-from tfcluster.agent.state.journal_record import TaskRecord, to_record
+from tfcluster.agent.state.journal import Journal
+from tfcluster.agent.state.journal_record import to_record
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
-from tfcluster.agent.tasks.task_launcher import TaskLauncher
+from tfcluster.agent.tasks.task_launcher import StartBlockedError, TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TaskState
+from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import send_signal
@@ -44,6 +46,7 @@ class Transition:
         before: The task's state machine before the transition.
         action: The action that the state machine requested; None for no action.
         child: The process that was forked and waits to be released; None if none was forked.
+        obstacle: Why the task could not be started, unless it has waited for the same reason before.
     """
 
     task: TaskRuntime
@@ -51,13 +54,14 @@ class Transition:
     before: TaskStateMachine
     action: Action | None
     child: ChildProcess | None
+    obstacle: str = ""
 
     @property
     def is_visible(self) -> bool:
         """Whether the watchers of the task must be notified."""
         after = self.task.machine
         changed = (after.state, after.desired_running) != (self.before.state, self.before.desired_running)
-        return changed or self.action is Action.SPAWN
+        return changed or self.action is Action.SPAWN or bool(self.obstacle)
 
     @property
     def is_durable(self) -> bool:
@@ -82,15 +86,17 @@ class Transition:
         return max(0.0, after.deadline - after.exit_times[-1])
 
     def undo(self) -> None:
-        """Undo the transition: restore the state machine, kill the process that was forked and wait for its exit.
-
-        The process has not been released, so it has not begun its work.
-        """
+        """Undo the transition: restore the state machine, and end the process that was forked."""
         self.task.machine = self.before
+        self.end_child()
+
+    def end_child(self) -> None:
+        """Kill the process that was forked, which has not begun its work, and wait for its exit."""
         if self.child is not None:
             self.child.close_pipe()
             self.child.kill()
             self.child.wait()
+            self.task.clear_process()
 
     def describe(self) -> tuple[str, str] | None:
         """Describe the transition for the event log.
@@ -99,6 +105,10 @@ class Transition:
             The name of the logged event and its detail, or None if there is nothing to record.
         """
         task, after, event = self.task, self.task.machine, self.event
+        if event is TaskEvent.BLOCKED:
+            if after.state is TaskState.FAILED:
+                return "failed", f"{NOT_STARTED}: {self.obstacle}"
+            return ("blocked", self.obstacle) if self.obstacle else None
         if after.state is self.before.state:
             return self._describe_unchanged()
         exit_reason = task.last_exit.reason if task.last_exit else ""
@@ -111,12 +121,10 @@ class Transition:
                 return "ready", "it answers again"
             case TaskState.UNRESPONSIVE:
                 return "unresponsive", f"it did not answer {after.failed_probes} times in a row"
-            case TaskState.BACKING_OFF if event is TaskEvent.BLOCKED:
-                return "blocked", task.startup_error
             case TaskState.BACKING_OFF:
                 restart = f"backing off {self.delay:.2g} s" if self.delay else "restarting immediately"
                 return "died", f"{exit_reason}; {restart}"
-            case TaskState.FAILED if event in (TaskEvent.UNSTARTABLE, TaskEvent.BLOCKED):
+            case TaskState.FAILED if event is TaskEvent.UNSTARTABLE:
                 return "failed", f"{exit_reason}: {task.startup_error}"
             case TaskState.FAILED:
                 policy = after.policy
@@ -147,6 +155,9 @@ class TaskEventDispatcher:
         changed: Notified whenever a task's state changes.
         topology: Returns the topology of the cluster.
         write_snapshot: Writes a snapshot to the journal; raises a ClusterError if it cannot.
+
+    Attributes:
+        journal_obstacle: Why the last snapshot could not be written; empty if it was.
     """
 
     def __init__(
@@ -164,53 +175,68 @@ class TaskEventDispatcher:
         self._changed = changed
         self._topology = topology
         self._write_snapshot = write_snapshot
+        self.journal_obstacle = ""
 
     def dispatch(self, events: Iterable[tuple[TaskRuntime, TaskEvent]]) -> None:
         """Dispatch events to the tasks' state machines, and write the journal once for all transitions that result.
 
         A process that is forked begins its work when the journal contains it: if this agent dies, the next one can
-        adopt it.
-
-        Raises:
-            ClusterError: The journal cannot be written, so that the processes that were forked exit again.
+        adopt it. If the journal cannot be written, the process is ended and the task waits until it can be.
         """
         transitions = [self.make_transition(task, event) for task, event in events]
         try:
             self._record(transitions)
         except ClusterError as error:
-            unrecorded = [each.child for each in transitions if each.child is not None]
-            for child in unrecorded:
-                child.close_pipe()  # makes it exit
-            self.publish(transitions)
-            if unrecorded:
-                raise
-            # Processes that have exited or are exiting need no record: the next agent finds that they are gone.
             _logger.error("%s", error.message)
-            return
+            transitions = [self._withdraw(each) if each.child is not None else each for each in transitions]
         self.publish(transitions)
         self.release(transitions)
 
     def make_transition(self, task: TaskRuntime, event: TaskEvent) -> Transition:
         """Dispatch an event to a task's state machine, and carry out the action that it requests.
 
-        A process that is forked waits to be released.
+        A process that is forked waits to be released. A task that cannot be started now waits until it can be.
 
         Returns:
             The transition that was made.
         """
         before = task.machine
         task.machine, action = before.handle(event, time.monotonic(), random.random())
-        child = self._act(task, event, action) if action is not None else None
+        try:
+            child = self._act(task, event, action) if action is not None else None
+        except StartBlockedError as obstacle:
+            return self._wait(task, event, before, str(obstacle))
         self.set_timer(task)
         return Transition(task, event, before, action, child)
+
+    def _withdraw(self, transition: Transition) -> Transition:
+        """Let a task wait whose process is not in the journal."""
+        transition.end_child()
+        return self._wait(transition.task, transition.event, transition.before, self.journal_obstacle)
+
+    def _wait(self, task: TaskRuntime, event: TaskEvent, before: TaskStateMachine, obstacle: str) -> Transition:
+        """Let a task wait that cannot be started now; its status and the event log say why."""
+        task.machine, _ = task.machine.handle(TaskEvent.BLOCKED, time.monotonic(), random.random())
+        if task.machine.state is TaskState.BACKING_OFF:
+            obstacle = f"waiting: {obstacle}"
+        is_new = event is not TaskEvent.TIMER or task.startup_error != obstacle
+        if is_new:
+            task.startup_error, task.last_exit = obstacle, LastExit(NOT_STARTED, time.time(), obstacle)
+        self.set_timer(task)
+        return Transition(task, TaskEvent.BLOCKED, before, None, None, obstacle if is_new else "")
 
     def _act(self, task: TaskRuntime, event: TaskEvent, action: Action) -> ChildProcess | None:
         """Fork a task's process, or send a signal to it.
 
         Returns:
             The process that was forked, if any.
+
+        Raises:
+            StartBlockedError: No process can be started now.
         """
         if action is Action.SPAWN:
+            if event is TaskEvent.TIMER and self.journal_obstacle:  # the agent tries to write it once a second
+                raise StartBlockedError(self.journal_obstacle)
             return self._launcher.fork(task, self._topology())
         if task.pidfd is not None:
             send_signal(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
@@ -225,14 +251,10 @@ class TaskEventDispatcher:
             ClusterError: The journal cannot be written.
         """
         tasks = {each.task.spec.name: to_record(each.task) for each in transitions if each.is_durable}
-        if tasks and not self._append(tasks):
-            self._write_snapshot()
-
-    def _append(self, tasks: dict[str, TaskRecord]) -> bool:
-        try:
-            return self._journal.append(tasks)
-        except OSError as error:
-            raise journal_error(self._journal.path, error) from error
+        with suppress(OSError):  # only a snapshot can follow, which fails as well
+            if not tasks or self._journal.append(tasks):
+                return
+        self._write_snapshot()
 
     def publish(self, transitions: Iterable[Transition]) -> None:
         """Record transitions in the event log, and notify those who watch the cluster."""
@@ -255,15 +277,4 @@ class TaskEventDispatcher:
             task.timer = None
         if task.machine.deadline is not None:
             delay = max(0.0, task.machine.deadline - time.monotonic())
-            task.timer = asyncio.get_running_loop().call_later(delay, self._handle_timer, task)
-
-    def _handle_timer(self, task: TaskRuntime) -> None:
-        """Dispatch the timer event of a task, or BLOCKED if its back-off is over and another process uses its port."""
-        if task.machine.state is TaskState.BACKING_OFF and (blocked := self._launcher.blocked(task)):
-            if blocked != task.startup_error:
-                self._launcher.note_blocked(task, blocked)
-                self._history.record("blocked", task=task.spec.short, detail=blocked)
-                self._changed.notify()
-            self.dispatch([(task, TaskEvent.BLOCKED)])
-        else:
-            self.dispatch([(task, TaskEvent.TIMER)])
+            task.timer = asyncio.get_running_loop().call_later(delay, self.dispatch, [(task, TaskEvent.TIMER)])

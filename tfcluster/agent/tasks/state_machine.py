@@ -25,7 +25,7 @@ class TaskEvent(Enum):
     FAILED_EXIT = auto()  # the process ended by a signal or with an exit code other than 0
     CLEAN_EXIT = auto()  # the process ended with exit code 0
     UNSTARTABLE = auto()  # the task cannot be started, and retrying would not help
-    BLOCKED = auto()  # another process uses the task's port
+    BLOCKED = auto()  # the task cannot be started now: its port is taken, the disk is full, no process can be forked
     UNSTARTED = auto()  # the previous agent died before it released the process
     TIMER = auto()  # the machine's `deadline` has passed
 
@@ -67,6 +67,11 @@ class TaskStateMachine:
         """Whether the task is meant to run."""
         return self.state in DESIRED_RUNNING or self.restart_pending
 
+    @property
+    def _is_restart(self) -> bool:
+        """Whether a start counts as a restart: the task has exited by itself since it was last started on request."""
+        return bool(self.exit_times)
+
     def handle(self, event: TaskEvent, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
         """Handle an event.
 
@@ -89,7 +94,7 @@ class TaskStateMachine:
         if event is TaskEvent.UNSTARTABLE:
             return self._fail() if self.state in HAS_PROCESS else (self, None)
         if event is TaskEvent.BLOCKED:
-            return self._handle_blocked(now, jitter)
+            return self._handle_blocked(now)
         if event is TaskEvent.UNSTARTED:
             return self, Action.SPAWN if self.state is TaskState.STARTING else None
         if event is TaskEvent.TIMER:
@@ -137,21 +142,21 @@ class TaskStateMachine:
         state = TaskState.STOPPED if self.state is TaskState.STOPPING else TaskState.FAILED
         return replace(self, state=state, failed_probes=0, deadline=None, restart_pending=False), None
 
-    def _handle_blocked(self, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
-        """Wait until the port may be free. This says nothing about the task, so it does not count as an exit."""
-        if self.state is TaskState.STOPPING:
-            return self._handle_exit(TaskEvent.FAILED_EXIT, now, jitter)
-        if self.state is TaskState.STARTING and self.policy.policy == "never":
+    def _handle_blocked(self, now: float) -> tuple[TaskStateMachine, Action | None]:
+        """Wait before the next attempt. This says nothing about the task, so it is neither an exit nor a restart."""
+        if self.state is not TaskState.STARTING:
+            return self, None
+        if self.policy.policy == "never":
             return replace(self, state=TaskState.FAILED), None
-        if self.state in (TaskState.STARTING, TaskState.BACKING_OFF):
-            return replace(self, state=TaskState.BACKING_OFF, deadline=now + settings.PORT_RETRY_SECONDS), None
-        return self, None
+        deadline, restarts = now + settings.START_RETRY_SECONDS, self.restarts - self._is_restart
+        return replace(self, state=TaskState.BACKING_OFF, deadline=deadline, restarts=restarts), None
 
     def _handle_timer(self, now: float) -> tuple[TaskStateMachine, Action | None]:
         if self.deadline is None or now < self.deadline:
             return self, None
         if self.state is TaskState.BACKING_OFF:
-            return replace(self, state=TaskState.STARTING, restarts=self.restarts + 1, deadline=None), Action.SPAWN
+            restarts = self.restarts + self._is_restart
+            return replace(self, state=TaskState.STARTING, restarts=restarts, deadline=None), Action.SPAWN
         return replace(self, deadline=None), Action.KILL
 
     def _handle_probe(self, event: TaskEvent) -> tuple[TaskStateMachine, Action | None]:

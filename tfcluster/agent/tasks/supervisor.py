@@ -20,7 +20,7 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.event_dispatcher import TaskEventDispatcher
 from tfcluster.agent.tasks.health_monitor import HealthMonitor, ProbeClient
 from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
-from tfcluster.agent.tasks.task_launcher import TaskLauncher
+from tfcluster.agent.tasks.task_launcher import TaskLauncher, explain
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
@@ -145,7 +145,7 @@ class Supervisor:
         for task in self.tasks.values():
             if task.process is not None and task.pidfd is not None:
                 self.history.record("adopted", task=task.spec.short, detail=f"pid {task.process.pid}")
-        with suppress(ClusterError, OSError):  # the disk is full: the earlier agent's journal stays
+        with suppress(ClusterError, OSError):  # the earlier agent's journal stays, until the disk has room again
             self.write_journal()  # without the changes that the earlier agent appended
             if record.secrets != self._secrets.path:  # the earlier agent had another XDG_RUNTIME_DIR
                 record.secrets.unlink(missing_ok=True)
@@ -235,12 +235,25 @@ class Supervisor:
         if topology:
             self._log_collector.start(topology.logs)
 
+    @property
+    def is_journal_outdated(self) -> bool:
+        """Whether the last snapshot could not be written."""
+        return bool(self._dispatcher.journal_obstacle)
+
     def write_journal(self) -> None:
         """Write a snapshot to the journal: the topology and the state of every task.
 
         Raises:
             ClusterError: The journal cannot be written.
         """
+        try:
+            self._write_snapshot()
+        except ClusterError as error:
+            self._dispatcher.journal_obstacle = explain(error, self._folder.path)
+            raise
+        self._dispatcher.journal_obstacle = ""
+
+    def _write_snapshot(self) -> None:
         assert self.topology is not None, "events come to tasks, and tasks from a topology"
         tasks = {name: to_record(task) for name, task in self.tasks.items()}
         try:

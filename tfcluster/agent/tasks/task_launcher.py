@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
@@ -18,9 +20,9 @@ from tfcluster.agent.state.secret_store import missing_secrets
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.state_machine import TaskEvent
-from tfcluster.agent.tasks.task_runtime import NOT_STARTED, TaskRuntime
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TaskState
-from tfcluster.core.status import LastExit
+from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, format_exit_status, was_killed
@@ -28,6 +30,10 @@ from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.tf_server import serve
 from tfcluster.protocol.codec import Message
+
+
+class StartBlockedError(Exception):
+    """A task cannot be started now, but may be later; the message says why."""
 
 
 class TaskLauncher:
@@ -62,9 +68,8 @@ class TaskLauncher:
     def fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess | None:
         """Fork a task's server, which waits until it is released by a first message.
 
-        If the fork fails, the task counts as one that died and is retried according to its restart policy. If the
-        values of the task's secrets are lost, the task fails without a retry. If another process uses its port, the
-        task waits until the port is free, unless its restart policy is `never`.
+        If TensorFlow cannot be loaded, the task counts as one that died and is retried according to its restart policy.
+        If the values of the task's secrets are lost, the task fails without a retry.
 
         Args:
             task: The task.
@@ -72,33 +77,39 @@ class TaskLauncher:
 
         Returns:
             The process, or None if none was forked.
+
+        Raises:
+            StartBlockedError: Another process uses the task's port, or the system has no process, memory or disk space
+                left.
         """
-        task.started, task.generation = time.time(), topology.generation
-        task.startup_error = ""
-        task.killed = False
         if names := missing_secrets(task.spec):
             task.startup_error = (
                 f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
             )
             asyncio.get_running_loop().call_soon(self._record_failure, task)
             return None
-        if blocked := self.blocked(task):
-            self.note_blocked(task, blocked)
-            asyncio.get_running_loop().call_soon(self._dispatch, task, TaskEvent.BLOCKED)
-            return None
+        self._reserve_free_port(task)
         try:
             self._network.find(topology.network)
-            self._folder.repair()  # the task's log is written to this directory
             child = self._fork(task, topology)
-        except (OSError, ClusterError) as error:
+        except OSError as error:
+            raise StartBlockedError(explain(error, self._folder.path)) from error
+        except ClusterError as error:
             task.startup_error = f"no process could be started for it: {error}"
             asyncio.get_running_loop().call_soon(self._record_exit, task, None)
             return None
+        task.started, task.generation = time.time(), topology.generation
+        task.startup_error = ""
+        task.killed = False
         self._set_process(task, child.process, child.pidfd)
         child.on_message(partial(self._on_message, task), lambda: None)
         return child
 
     def _fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess:
+        try:
+            self._folder.repair()  # the task's log is written to this directory
+        except ClusterError as error:
+            raise StartBlockedError(explain(error, self._folder.path)) from error
         log_buffer = self._folder.log_buffer_of(task.spec.short)
         prepare(log_buffer, self._folder.log_of(task.spec.short))
         body = partial(serve, self._load(), topology, task.spec, log_buffer)
@@ -115,36 +126,26 @@ class TaskLauncher:
         elif (process := ProcessHandle.from_pid(os.getpid())) is not None:
             self._folder.journal.note_unreleased(process)
 
-    def blocked(self, task: TaskRuntime) -> str:
-        """Reserve a task's port for the task, unless another process uses it.
+    def _reserve_free_port(self, task: TaskRuntime) -> None:
+        """Reserve a task's port for the task.
 
-        Returns:
-            Text that names the process which uses the port; empty if the port is reserved for the task.
+        Raises:
+            StartBlockedError: Another process uses the port.
         """
         port = task.spec.port
         if port is None:
-            return ""
+            return
         try:
             if self._ports.reserve(port):
                 self._port_owners.pop(port, None)
-                return ""
+                return
         except OSError:  # if descriptors are scarce the server needs them more; other errors it reports itself
-            return ""
+            return
         # Finding the owner of the port requires a scan of the descriptors of all processes, so the result is cached.
         now = time.monotonic()
         if port not in self._port_owners or now > self._port_owners[port][0] + settings.PORT_OWNER_CACHE_SECONDS:
             self._port_owners[port] = now, f"port {port} is taken by {self._ports.owner(port)}"
-        return self._port_owners[port][1]
-
-    def note_blocked(self, task: TaskRuntime, blocked: str) -> None:
-        """Set the reason why a task is not started, for its status.
-
-        Args:
-            task: The task.
-            blocked: The reason, as `blocked` returns it.
-        """
-        task.startup_error = blocked
-        task.last_exit = LastExit(NOT_STARTED, time.time(), blocked)
+        raise StartBlockedError(self._port_owners[port][1])
 
     def watch(self, task: TaskRuntime, process: ProcessHandle) -> None:
         """Watch a process that an earlier agent has forked for a task.
@@ -200,3 +201,27 @@ class TaskLauncher:
         task.last_exit = LastExit(reason, time.time(), task.startup_error, expected=is_stopping)
         clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         self._dispatch(task, TaskEvent.CLEAN_EXIT if clean else TaskEvent.FAILED_EXIT)
+
+
+def explain(error: OSError | ClusterError, folder: Path) -> str:
+    """Return why a file could not be written, or no process could be forked.
+
+    Args:
+        error: What was raised; of a ClusterError, its cause counts.
+        folder: The folder of the file, unless the error names another one.
+    """
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError) or cause.errno is None:
+        return str(error)
+    if cause.filename:
+        folder = Path(cause.filename).parent
+    texts = {
+        errno.ENOSPC: f"the disk of {folder} is full",
+        errno.EDQUOT: f"the disk quota for {folder} is used up",
+        errno.EROFS: f"the disk of {folder} is read-only",
+        errno.ENOMEM: "the system has no memory left",
+        errno.EAGAIN: "no more processes are allowed (`ulimit -u`, or pids.max of the cgroup)",
+    }
+    place = f"{cause.filename}: " if cause.filename else ""
+    text = texts.get(cause.errno, f"{place}{cause.strerror}")
+    return f"{text} ({errno.errorcode.get(cause.errno, cause.errno)})"

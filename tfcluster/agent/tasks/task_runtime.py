@@ -13,13 +13,11 @@ from tfcluster.agent.tasks.resource_usage import OomDetector, ResourceUsage, rea
 from tfcluster.agent.tasks.state_machine import TaskStateMachine
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
-from tfcluster.core.status import LastExit, TaskStatus
+from tfcluster.core.status import NOT_STARTED, LastExit, TaskStatus
 from tfcluster.core.topology import Task
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import ProcessHandle
 
-#: The exit reason of a task for which no process was started.
-NOT_STARTED = "not started"
 _AFTER_EXIT = {
     TaskState.BACKING_OFF: "is backing off",
     TaskState.STARTING: "is restarting",
