@@ -68,11 +68,7 @@ def exec_function(
 ) -> NoReturn:
     """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept.
 
-    Args:
-        module: The full name of the module.
-        function: The name of the function.
-        arguments: The arguments of the function.
-        environment: The environment of the interpreter; None for that of this process.
+    `environment` is None for that of this process.
     """
     if _code is None:
         keep_code()

@@ -30,7 +30,6 @@ class ClusterError(Exception):
     Args:
         message: What happened and where (file:line:column, host, task); may have several lines.
         hint: What to type or change next; empty if there is no useful hint.
-        exit_code: The exit code of the command that fails with this error.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:

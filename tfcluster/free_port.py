@@ -11,8 +11,7 @@ from collections.abc import Sequence
 def free_port(ports: Sequence[int] = ()) -> int:
     """Return a port that is free on this host, for the server that a strategy starts in its chief.
 
-    Args:
-        ports: The ports to choose from, if possible; empty for any.
+    `ports` are the ports to choose from, if possible.
     """
     for choice in random.sample(ports, len(ports)):
         with contextlib.suppress(OSError), socket.socket() as probe:

@@ -15,17 +15,9 @@ _NULL_DEVICE = os.makedev(1, 3)
 
 
 def open_input(path: Path | str) -> BinaryIO:
-    """Open a file or pipe for reading.
+    """Open a file or pipe for reading; raise an OSError for a device and for a pipe that no process writes to.
 
-    Args:
-        path: The path of the file.
-
-    Returns:
-        The open file.
-
-    Raises:
-        OSError: The file cannot be read, it is a device, or a pipe that no process writes to.
-        ValueError: The path contains a NUL character.
+    A path with a NUL character raises a ValueError.
     """
     if stat.S_ISFIFO(os.stat(path).st_mode):
         return os.fdopen(_open_pipe(path), "rb")
@@ -39,14 +31,7 @@ def open_input(path: Path | str) -> BinaryIO:
 
 
 def check_has_end(fd: int) -> None:
-    """Check that an open file is not a device such as /dev/zero, which can be read without end.
-
-    Args:
-        fd: The descriptor of the file.
-
-    Raises:
-        OSError: It is such a device.
-    """
+    """Raise an OSError if an open file is a device such as /dev/zero, which can be read without end."""
     status = os.fstat(fd)
     is_device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
     if is_device and status.st_rdev != _NULL_DEVICE and not os.isatty(fd):
@@ -54,15 +39,9 @@ def check_has_end(fd: int) -> None:
 
 
 def read_input(path: Path, limit: int) -> bytes:
-    """Read a file or pipe up to its end, or up to one byte more than a limit.
+    """Read a file or pipe up to its end, or up to one byte more than the limit that the caller accepts.
 
-    Args:
-        path: The path of the file.
-        limit: The largest size in bytes that the caller accepts.
-
-    Raises:
-        OSError: The file cannot be read, it is a device, or a pipe that no process writes to.
-        ValueError: The path contains a NUL character.
+    The errors are those of `open_input`.
     """
     with open_input(path) as file:
         return file.read(limit + 1)

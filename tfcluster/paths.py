@@ -31,8 +31,7 @@ _state_home: Path | None = None
 def state_home() -> Path:
     """Return the folder with the state of all of this user's clusters.
 
-    Returns:
-        The folder passed to `set_state_home`, if any; else $XDG_STATE_HOME/tfcluster.
+    This is the folder passed to `set_state_home`, if any; else $XDG_STATE_HOME/tfcluster.
     """
     if _state_home is not None:
         return _state_home
@@ -43,11 +42,7 @@ def state_home() -> Path:
 
 
 def set_state_home(folder: Path) -> None:
-    """Set the state home of this process; a spec may name one for a host.
-
-    Args:
-        folder: The folder for the state of all clusters.
-    """
+    """Set the state home of this process; a spec may name one for a host."""
     global _state_home
     _state_home = folder
 
@@ -108,9 +103,6 @@ def validate_name(cluster: str) -> str:
     """Validate the name of a cluster as the user gave it, and return it.
 
     The name becomes part of paths, so it must not lead to another folder.
-
-    Raises:
-        ClusterError: The name is not valid for a cluster.
     """
     if not CLUSTER_NAME.fullmatch(cluster):
         raise ClusterError(

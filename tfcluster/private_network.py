@@ -42,17 +42,11 @@ _SWITCHES = (
 
 @dataclass(frozen=True)
 class PrivateNetwork:
-    """The namespaces of a private network.
+    """The namespaces of a private network."""
 
-    Attributes:
-        holder: A process that is in the namespaces, and keeps them while no other one is.
-        user: The inode number of the user namespace.
-        net: The inode number of the network namespace.
-    """
-
-    holder: ProcessHandle
-    user: int
-    net: int
+    holder: ProcessHandle  # is in the namespaces, and keeps them while no other one is
+    user: int  # inode number of the user namespace
+    net: int  # inode number of the network namespace
 
     @property
     def socket_tables(self) -> Path:
@@ -67,7 +61,7 @@ class PrivateNetwork:
         """Move this process, which must have a single thread, into the network; processes that it starts are there too.
 
         Raises:
-            OSError: It has more threads, or the network is gone.
+            OSError: It has more threads, or the network no longer exists.
         """
         fds = self.open(self.holder)
         try:
@@ -77,16 +71,9 @@ class PrivateNetwork:
                 os.close(fd)
 
     def open(self, process: ProcessHandle) -> tuple[int, int]:
-        """Open the namespaces of a process, which is in the network.
+        """Open the user and the network namespace of a process in the network; the descriptors keep both.
 
-        Args:
-            process: The process.
-
-        Returns:
-            The descriptors of the user namespace and of the network namespace, which keep both.
-
-        Raises:
-            OSError: The process has exited, is in another network, or belongs to another account.
+        An OSError says that the process has exited, is in another network, or belongs to another account.
         """
         fds: list[int] = []
         try:
@@ -101,14 +88,7 @@ class PrivateNetwork:
         return fds[0], fds[1]
 
     def enter_opened(self, fds: tuple[int, int]) -> None:
-        """Enter the namespaces, as `enter` does.
-
-        Args:
-            fds: The result of `open`.
-
-        Raises:
-            OSError: As for `enter`.
-        """
+        """Enter the namespaces from `open`, as `enter` does."""
         own_user_namespace = os.stat("/proc/self/ns/user").st_ino
         for fd, inode, own, kind in (
             (fds[0], self.user, own_user_namespace, _CLONE_NEWUSER),
@@ -133,14 +113,7 @@ class PrivateNetwork:
 
 
 def enter_network(fd: int) -> None:
-    """Have this thread enter a network namespace, where it creates its sockets from now on.
-
-    Args:
-        fd: The descriptor of the namespace.
-
-    Raises:
-        OSError: The process has no power over it.
-    """
+    """Have this thread enter a network namespace, where it creates its sockets from now on."""
     _enter(fd, _CLONE_NEWNET)
 
 
@@ -184,10 +157,7 @@ def drop_capabilities() -> None:
 
 
 def find_obstacle() -> ClusterError | None:
-    """Try in a child process whether this machine lets this user make a private network.
-
-    Returns:
-        An error that names the switch which forbids it; None if nothing does.
+    """Try in a child process whether a private network can be made here; return an error that names what forbids it.
 
     Raises:
         OSError: The child process cannot be forked.
@@ -210,10 +180,9 @@ def find_obstacle() -> ClusterError | None:
 
 
 def explain_failure(number: int) -> ClusterError:
-    """Return the error for users that no private network can be made, which names the switch that forbids it.
+    """Return the error for users that no private network can be made, for the error number of the kernel.
 
-    Args:
-        number: The error number of the kernel.
+    It names the switch that forbids it.
     """
     what = "this machine does not let you make a private network for the cluster"
     for name, forbidding, allowing in _SWITCHES:

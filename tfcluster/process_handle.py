@@ -40,40 +40,27 @@ _CORE_DUMPED = 0x80  # in waitpid's status
 class ProcessHandle:
     """Identifies one process, distinct from any later process with the same pid.
 
-    Attributes:
-        pid: The pid of the process.
-        start_time: The start time of the process, in clock ticks since boot (field 22 of /proc/PID/stat).
+    Its methods raise an OSError if fewer than two file descriptors are available: one for a pidfd and one to read
+    /proc.
     """
 
     pid: int
-    start_time: int
+    start_time: int  # clock ticks since boot (field 22 of /proc/PID/stat)
 
     @classmethod
     def from_pid(cls, pid: int) -> ProcessHandle | None:
-        """Return the process that has the pid now, possibly a zombie; None if no process has it.
-
-        Raises:
-            OSError: No file descriptor is available to read /proc.
-        """
+        """Return the process that has the pid now, possibly a zombie; None if no process has it."""
         try:
             return cls(pid, int(_fields(pid)[19]))
         except _NO_PROCESS:
             return None
 
     def exists(self) -> bool:
-        """Return whether the pid still belongs to this process, which runs or is a zombie that is not reaped yet.
-
-        Raises:
-            OSError: No file descriptor is available to read /proc.
-        """
+        """Return whether the pid still belongs to this process, which runs or is a zombie that is not reaped yet."""
         return ProcessHandle.from_pid(self.pid) == self
 
     def is_alive(self) -> bool:
-        """Return whether this process (not another one with the same pid) still runs.
-
-        Raises:
-            OSError: No file descriptor is available to read /proc.
-        """
+        """Return whether this process (not another one with the same pid) still runs."""
         try:
             fields = _fields(self.pid)
         except _NO_PROCESS:
@@ -81,11 +68,7 @@ class ProcessHandle:
         return fields[0] not in "ZX" and int(fields[19]) == self.start_time
 
     def leads_session(self) -> bool:
-        """Return whether this process still runs and is a session leader (it has called setsid).
-
-        Raises:
-            OSError: No file descriptor is available to read /proc.
-        """
+        """Return whether this process still runs and is a session leader (it has called setsid)."""
         try:
             return self.is_alive() and int(_fields(self.pid)[3]) == self.pid
         except _NO_PROCESS:
@@ -103,11 +86,7 @@ class ProcessHandle:
         return f"{self.title().removeprefix(f'tfcluster: {cluster} ') or 'process'} (pid {self.pid})"
 
     def kill(self) -> None:
-        """Send SIGKILL to this process; do nothing if it no longer exists.
-
-        Raises:
-            OSError: Fewer than two file descriptors are available.
-        """
+        """Send SIGKILL to this process; do nothing if it no longer exists."""
         pidfd = self.open()
         if pidfd is not None:
             send_signal(pidfd, signal.SIGKILL)
@@ -116,11 +95,7 @@ class ProcessHandle:
     def terminate(self, grace: float) -> bool:
         """End this process by SIGTERM, or by SIGKILL after the grace period (seconds), and wait until it has exited.
 
-        Returns:
-            Whether it has exited: a process in uninterruptible sleep does not, even after SIGKILL.
-
-        Raises:
-            OSError: Fewer than two file descriptors are available.
+        Return whether it has exited: a process in uninterruptible sleep does not, even after SIGKILL.
         """
         pidfd = self.open()
         if pidfd is None:
@@ -138,14 +113,7 @@ class ProcessHandle:
             os.close(pidfd)
 
     def open(self) -> int | None:
-        """Open a pidfd of this process, to wait for its exit and to signal it.
-
-        Returns:
-            The pidfd; None if the process no longer exists.
-
-        Raises:
-            OSError: Fewer than two file descriptors are available: one for the pidfd and one to read /proc.
-        """
+        """Open a pidfd to wait for the exit of this process and to signal it; return None if it no longer exists."""
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -218,13 +186,8 @@ def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
 
     A child of this process is reaped; a child of another process is not.
 
-    Args:
-        process: The process.
-        pidfd: Its pidfd, which has reported that the process exited.
-
-    Returns:
-        The wait status; None if it is unknown: the process is a child of another process that reaped it, and the
-        kernel is older than 6.15.
+    The pidfd has reported that the process exited. None means that the status is unknown: the process is a child of
+    another process that reaped it, and the kernel is older than 6.15.
     """
     try:
         # Wait by pidfd, not by pid: if the process was a child of another process and was reaped, the kernel may have
@@ -272,19 +235,14 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def was_killed(status: int | None) -> bool:
-    """Return whether SIGKILL ended a process, or may have ended it.
-
-    Args:
-        status: The wait status; None if only the fact that the process exited is known.
-    """
+    """Return whether SIGKILL ended a process, or may have ended it, which is so for the status None."""
     return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
 def format_exit_status(status: int | None) -> str:
     """Describe how a process ended, for example `exit code 1` or `SIGKILL`.
 
-    Args:
-        status: The wait status; None if only the fact that the process exited is known.
+    For the status None, only the fact that the process exited is known.
     """
     if status is None:
         return "unknown exit"
@@ -297,21 +255,13 @@ def format_exit_status(status: int | None) -> str:
 
 
 def mark_of(state_folder: Path) -> str:
-    """Return the mark of the cluster and host to which a state directory belongs.
-
-    Args:
-        state_folder: The state directory.
-    """
+    """Return the mark of the cluster and host to which a state directory belongs."""
     place = f"{os.getuid()}:{os.path.realpath(state_folder)}"
     return hashlib.sha256(os.fsencode(place)).hexdigest()[: len(NO_MARK)]
 
 
 def marked_processes(mark: str) -> list[ProcessHandle]:
-    """List the processes of this user that have a mark, except this one and its descendants.
-
-    Args:
-        mark: The mark.
-    """
+    """List the processes of this user that have a mark, except this one and its descendants."""
     return [process for process, found in processes_with_marks() if found == mark and not _is_descendant(process.pid)]
 
 
@@ -330,8 +280,7 @@ def processes_with_marks() -> Iterator[tuple[ProcessHandle, str]]:
 def is_marked(pid: int, mark: str) -> bool:
     """Return whether a process of this user has a mark.
 
-    Raises:
-        OSError: It has exited, or its environment cannot be read.
+    An OSError says that it has exited, or that its environment cannot be read.
     """
     return _is_own(pid) and _mark_in(pid) == mark
 
@@ -348,8 +297,7 @@ def _is_own(pid: int) -> bool:
 
     A process in a container does not belong to this cluster, even if its state directory has the same path.
 
-    Raises:
-        OSError: It has exited, or is another user's.
+    An OSError says that it has exited, or is another user's.
     """
     is_users = os.stat(f"/proc/{pid}").st_uid == os.getuid()
     return is_users and os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/"))

@@ -69,9 +69,6 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
 
     Two state folders may contain clusters of the same name, so the name of the socket includes a digest of the
     state folder's path. The digest alone is the name if the readable name would exceed the kernel's limit.
-
-    Raises:
-        ClusterError: No private folder can be created; see `_runtime_dir`.
     """
     digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
     folder = _runtime_dir()
@@ -92,31 +89,14 @@ def certificate_path(secrets: Path) -> Path:
 
 
 def ssh_control_path(cluster: str, destination: str) -> Path:
-    """Return the path of ssh's control socket (ControlPath) for the connection from this machine to a cluster's host.
-
-    Args:
-        cluster: The cluster's name.
-        destination: The host as an ssh destination.
-
-    Raises:
-        ClusterError: No private folder can be created; see `_runtime_dir`.
-    """
+    """Return the path of ssh's control socket (ControlPath) for the connection to a host, an ssh destination."""
     identity = "\0".join((str(state_home()), cluster, destination))
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:_DIGEST]
     return _runtime_dir(_SSH_SUFFIX, plain=True) / digest
 
 
 def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
-    """Return the path of the local socket that ssh forwards to the socket of the cluster's agent on another host.
-
-    Args:
-        cluster: The cluster's name.
-        host: The host's name in the cluster.
-        destination: The host as an ssh destination.
-
-    Raises:
-        ClusterError: No private folder can be created; see `_runtime_dir`.
-    """
+    """Return the path of the local socket that ssh forwards to the socket of the cluster's agent on another host."""
     return ssh_control_path(cluster, f"{destination}\0{host}")
 
 
@@ -125,9 +105,6 @@ def locks_dir() -> Path:
 
     All agents use the same folder, whatever the values of $XDG_RUNTIME_DIR and $XDG_STATE_HOME, unless another account
     has created the folder with this name in /tmp.
-
-    Raises:
-        ClusterError: No private folder can be created.
     """
     user = Path(settings.LOGIN_RUNTIME_FOLDERS, str(os.getuid()))
     if _is_private(user) and _make_private(user / "tfcluster"):
@@ -138,13 +115,9 @@ def locks_dir() -> Path:
 def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
     """Return the private folder for sockets, in $XDG_RUNTIME_DIR or else in /tmp; create it if it is missing.
 
-    Args:
-        room: The number of bytes that must fit after the path of a socket in it.
-        plain: Whether the folder's path must need no quoting in ssh's options.
-
-    Raises:
-        ClusterError: The folder in $XDG_RUNTIME_DIR belongs to this user but other users can enter it, or no folder
-            can be created.
+    `room` is the number of bytes that must fit after the path of a socket in it. A `plain` path needs no quoting in
+    ssh's options. A folder in $XDG_RUNTIME_DIR that belongs to this user but that other users can enter raises a
+    ClusterError.
     """
     folder = _xdg_dir(room, plain=plain)
     if folder is not None:
@@ -156,10 +129,9 @@ def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
 
 
 def check_runtime_dir() -> None:
-    """Check the private folder for sockets; do not create it if it is missing.
+    """Raise an error if other users can enter this user's private folder for sockets.
 
-    Raises:
-        ClusterError: The folder belongs to this user but other users can enter it.
+    The folder is not created if it is missing.
     """
     folder = _xdg_dir()
     if folder is not None:
@@ -176,11 +148,7 @@ def _xdg_dir(room: int = 0, *, plain: bool = False) -> Path | None:
 
 
 def _refuse_shared(folder: Path) -> None:
-    """Reject a folder of this user that other users can enter; only the user may decide how to repair it.
-
-    Raises:
-        ClusterError: The folder belongs to this user but other users can enter it.
-    """
+    """Reject a folder of this user that other users can enter; only the user may decide how to repair it."""
     try:
         status = folder.lstat()
     except OSError:
@@ -193,11 +161,7 @@ def _refuse_shared(folder: Path) -> None:
 
 
 def _temporary_dir() -> Path:
-    """Return the private folder in /tmp; create it if it is missing.
-
-    Raises:
-        ClusterError: No private folder can be created.
-    """
+    """Return the private folder in /tmp; create it if it is missing."""
     folder = Path(settings.TEMPORARY_FOLDER, f"tfcluster-{os.getuid()}")
     return folder if _make_private(folder) else _random_dir()
 
@@ -207,9 +171,6 @@ def _random_dir() -> Path:
 
     Its name is random, because every account can create files in /tmp and another account may have taken the usual
     name.
-
-    Raises:
-        ClusterError: The folder cannot be created.
     """
     import tempfile  # rarely needed, and slow to import
 
@@ -241,11 +202,7 @@ def _random_dir() -> Path:
 
 
 def _make_private(folder: Path) -> bool:
-    """Create a folder that only this user can enter, if it is missing.
-
-    Returns:
-        Whether the folder exists and is private.
-    """
+    """Create a folder that only this user can enter, if it is missing; return whether it exists and is private."""
     with suppress(OSError):
         make_private_folder(folder)
     return _is_private(folder)

@@ -40,11 +40,7 @@ def _is_installed(module: str) -> bool:
 
 
 def find_tensorflow_library() -> Path:
-    """Return the path of TensorFlow's shared library, which exports its C API.
-
-    Raises:
-        ClusterError: This interpreter has no TensorFlow, or a TensorFlow without the library.
-    """
+    """Return the path of TensorFlow's shared library, which exports its C API."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         raise ClusterError("TensorFlow is not installed for the agent's Python", hint=INSTALL_TENSORFLOW)
@@ -55,11 +51,7 @@ def find_tensorflow_library() -> Path:
 
 
 def tensorflow_version() -> str | None:
-    """Return the version of the installed TensorFlow, whatever the name of its distribution.
-
-    Returns:
-        The version; None if no installed distribution provides TensorFlow.
-    """
+    """Return the version of the installed TensorFlow, whatever the name of its distribution; None if there is none."""
     try:
         return importlib.metadata.version("tensorflow")
     except importlib.metadata.PackageNotFoundError:  # for example tensorflow-cpu, tf-nightly or a vendor's build

@@ -31,15 +31,7 @@ _WAS_STOPPED = "was stopped by a signal and was replaced"
 
 
 class Agent:
-    """The agent of one cluster on one host.
-
-    Args:
-        context: The parts of the agent.
-        agent_socket: The socket on which the agent listens.
-
-    Attributes:
-        dispatcher: Handles the requests of commands.
-    """
+    """The agent of one cluster on one host."""
 
     def __init__(self, context: AgentContext, agent_socket: AgentSocket) -> None:
         self._context = context
@@ -52,8 +44,7 @@ class Agent:
     async def adopt(self, older_release: str | None = None) -> None:
         """Restore the cluster from the journal and adopt the processes of an earlier agent, if there was one.
 
-        Args:
-            older_release: The release of the earlier agent, if this one has ended it to replace it.
+        `older_release` is the release of the earlier agent, if this one has ended it to replace it.
         """
         context = self._context
         try:
@@ -233,10 +224,6 @@ async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[N
     """Run a function periodically until cancelled, with a pause after each call.
 
     An exception of the function is logged and does not end the loop. A failure that repeats is logged only once.
-
-    Args:
-        work: The function.
-        pause: Called after each call of the function; awaited before the next call.
     """
     last_failure = ""
     while True:

@@ -32,20 +32,14 @@ class ChangeNotifier:
         self._changed = asyncio.Event()
 
     async def wait_for_change(self, count: int) -> None:
-        """Wait until more than `count` changes have happened.
-
-        Args:
-            count: The value of the attribute `count` when the caller last read the state.
-        """
+        """Wait until more than `count` changes have happened; see the attribute `count`."""
         if self.count == count:
             await self._changed.wait()
 
     async def stream_until(self, done: asyncio.Future[Any], interval: float = 0.0) -> AsyncIterator[None]:
         """Yield now and after every change until `done` completes.
 
-        Args:
-            done: The future that ends the iteration.
-            interval: Seconds after each time, in which changes are collected for the next one.
+        `interval` is the seconds after each time in which changes are collected for the next one.
         """
         while not done.done():
             count = self.count
@@ -61,12 +55,8 @@ class ChangeNotifier:
 class ChangeWaiter:
     """Waits again and again for changes of something that is read after each wait.
 
-    Create it before the first read, so that it misses no change after that.
-
-    Args:
-        changed: Notified of each change.
-        min_interval: Seconds that are at least between two reads.
-        max_interval: Seconds after which a wait ends without a change; None to wait for a change.
+    Create it before the first read, so that it misses no change after that. At least `min_interval` seconds are between
+    two reads. A wait ends without a change after `max_interval` seconds; with None it does not.
     """
 
     def __init__(self, changed: ChangeNotifier, min_interval: float, max_interval: float | None) -> None:
@@ -95,14 +85,9 @@ class FolderWatcher:
 
     @contextlib.contextmanager
     def watch(self, folder: Path, changed: Callable[[], None]) -> Iterator[bool]:
-        """Call a function after each change, until the context is left.
+        """Call a function after one or more files in a folder were written to, until the context is left.
 
-        Args:
-            folder: The folder.
-            changed: Called after one or more files in the folder were written to.
-
-        Yields:
-            False if the system cannot watch the folder, such as when its inotify limits are exhausted.
+        Yields False if the system cannot watch the folder, such as when its inotify limits are exhausted.
         """
         watch = self._add(folder, changed)
         try:

@@ -26,12 +26,8 @@ _logger = logging.getLogger(__name__)
 class ClusterNetwork:
     """The network of the cluster's processes on this host.
 
-    Args:
-        title: The process title of the holder, which `ps` shows.
-        on_new_holder: Called when another process holds the network, so that it is recorded.
-
-    Attributes:
-        private: The private network; None if the processes are in this machine's.
+    `private` is None if the processes are in this machine's network. `on_new_holder` is called when another process
+    holds the private network, so that it is recorded.
     """
 
     def __init__(self, title: str, on_new_holder: Callable[[], None]) -> None:
@@ -76,13 +72,7 @@ class ClusterNetwork:
     def adopt(self, private: PrivateNetwork, mark: str) -> None:
         """Adopt the network that an earlier agent has made; if no process is in it any more, make another one.
 
-        Args:
-            private: The network.
-            mark: The mark of the cluster's processes.
-
-        Raises:
-            ClusterError: As for `make`.
-            OSError: As for `make`.
+        Raises what `make` raises.
         """
         for process in (private.holder, *marked_processes(mark)):
             with suppress(OSError):  # it has exited, or is elsewhere, as the log writer
@@ -115,13 +105,8 @@ class ClusterNetwork:
     def find(self, network: str) -> PrivateNetwork | None:
         """Return the network in which the processes of a cluster have to be; None for this machine's.
 
-        Nothing of a private cluster may be started without it: its ports are not restricted otherwise.
-
-        Args:
-            network: The network of the cluster's topology.
-
-        Raises:
-            ClusterError: The private network is gone, and could not be made again.
+        Nothing of a private cluster may be started without it: its ports are not restricted otherwise. So this raises
+        ClusterError if the private network is lost and could not be made again.
         """
         if network == PRIVATE and self.private is None:
             raise ClusterError(
@@ -133,18 +118,13 @@ class ClusterNetwork:
     def enter(self) -> None:
         """Move a process that was just forked from the agent, and still has its descriptors, to the network.
 
-        Raises:
-            OSError: It cannot be entered.
+        Raises OSError if it cannot be entered.
         """
         if self.private is not None and self._fds is not None:
             self.private.enter_opened(self._fds)
 
     def ensure_held(self) -> None:
-        """Fork another holder if the network has none.
-
-        Raises:
-            OSError: It cannot be forked.
-        """
+        """Fork another holder if the network has none; raise OSError if it cannot be forked."""
         if self.private is None or self._holder is not None:
             return
         child = self._fork_holder(self.enter)

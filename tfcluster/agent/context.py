@@ -45,34 +45,11 @@ from tfcluster.tf_install import find_tensorflow_library
 class AgentContext:
     """The parts of the agent of one cluster on one host.
 
-    Args:
-        cluster: The cluster's name.
-        host: The cluster's name for this host.
-        state_dir: The cluster's state directory on this host.
-        secrets_file: The file that holds the values of secrets.
-
     Attributes:
-        cluster: The cluster's name.
-        host: The cluster's name for this host.
         pid: The pid of the cluster's agent, which a viewer is not.
-        state_dir: The cluster's state directory on this host.
         quitting: The shutdown event: set when the agent has nothing left to do.
         is_going_down: Whether the cluster is going down or is down.
         is_killing_unrecorded: Whether processes are being stopped of a cluster whose journal cannot be read.
-        lease: The cluster's lease, which the requests of commands renew.
-        network: The network that the cluster's processes on this host are in.
-        ports: Reserves the ports of the tasks.
-        forwarder: Supervises the forwarder.
-        prober: Probes the tasks.
-        log_collector: Supervises the log writer.
-        secrets: The secret values in the topology.
-        supervisor: The tasks on this host.
-        remote_tasks: The tasks on other hosts.
-        runs: The runs.
-        notices: Tells a webhook or a command what happens.
-        incidents: Makes notices of what happens.
-        stacks: Reads the Python stacks of runs.
-        waits: Notices scripts that wait for tasks.
     """
 
     def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
@@ -124,11 +101,7 @@ class AgentContext:
         return self.supervisor.topology is None and not self.is_killing_unrecorded
 
     def reject_if_going_down(self) -> None:
-        """Reject a request if the cluster is going down.
-
-        Raises:
-            ClusterError: The cluster is going down.
-        """
+        """Raise ClusterError if the cluster is going down."""
         if self.is_going_down:
             cluster = self.supervisor.require_cluster().cluster
             raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
@@ -136,11 +109,7 @@ class AgentContext:
     def move_to(self, network: str) -> None:
         """Have the processes that the agent starts from now on be in a private network, or in this machine's.
 
-        Args:
-            network: The network of a topology.
-
-        Raises:
-            ClusterError: This machine does not allow a private network.
+        `network` is that of a topology. Raises ClusterError if this machine does not allow a private network.
         """
         if (network == PRIVATE) == (self.network.private is not None):
             return
@@ -171,9 +140,6 @@ class AgentContext:
 
         If its tasks will be in another network than those of the cluster are now, the ports are those of an allocator
         of its own: the agent reserves them when it moves there.
-
-        Args:
-            topology: The topology.
         """
         current = self.supervisor.topology
         ports, own_ports = self.ports, current.ports_on(self.host) if current else set()
@@ -193,8 +159,7 @@ class AgentContext:
     def load_tensorflow(self) -> TensorFlow:
         """Return TensorFlow's C library, which is loaded at the first call.
 
-        Raises:
-            ClusterError: TensorFlow is not installed, or cannot be used.
+        Raises ClusterError if TensorFlow is not installed, or cannot be used.
         """
         if self._tensorflow is None:
             self._tensorflow = TensorFlow(find_tensorflow_library())
@@ -203,8 +168,7 @@ class AgentContext:
     def report_lost_tasks(self, silent: Collection[TaskRuntime] = ()) -> None:
         """Report to the runs which tasks are down; those that cannot continue without them end.
 
-        Args:
-            silent: Tasks that have just not answered a probe.
+        `silent` are tasks that have just not answered a probe.
         """
         down = {
             name: task.describe_problem()
@@ -240,9 +204,6 @@ class AgentContext:
         """Return a status in which every change is, and whose measured values may be a moment old.
 
         Requests that arrive at the same time share it.
-
-        Raises:
-            ClusterError: There is no cluster.
         """
         changes, now = (self.supervisor.changed.count, self.runs.changed.count), time.monotonic()
         if self._snapshot is not None:
@@ -255,11 +216,7 @@ class AgentContext:
         return status
 
     def status(self) -> ClusterStatus:
-        """Return the status of the cluster, as far as this host knows it.
-
-        Raises:
-            ClusterError: There is no cluster.
-        """
+        """Return the status of the cluster, as far as this host knows it."""
         topology = self.supervisor.require_cluster()
         tasks = tuple(task.status() for task in self.supervisor.tasks.values())
         version = self._tensorflow.version if self._tensorflow else None

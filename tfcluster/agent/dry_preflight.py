@@ -23,7 +23,6 @@ class DryPreflight:
     """Runs the preflight checks on this host.
 
     Args:
-        host: The cluster's name for this host.
         folder: The directory for the cluster's state, or its closest ancestor that exists.
         environment: The environment that an agent would have; it is only read.
     """
@@ -39,10 +38,8 @@ class DryPreflight:
     def prepare(self, topology: dict[str, Any], listen: bool) -> dict[str, Any]:
         """Check the host for a topology, as an agent does for `PrepareRequest`.
 
-        Args:
-            topology: The topology.
-            listen: Whether to accept connections on the allocated ports until this process exits; if False, the ports
-                are free again as soon as this method returns.
+        With `listen`, the process accepts connections on the allocated ports until it exits. Otherwise the ports are
+        free again as soon as this method returns.
 
         Returns:
             The fields of a PrepareReply, and `installation`: the failures of the TensorFlow installation.
@@ -66,13 +63,5 @@ class DryPreflight:
         return {**to_json(reply), "installation": installation}
 
     def failures(self, addresses: list[str], timeout: float) -> dict[str, str]:
-        """Connect to other hosts.
-
-        Args:
-            addresses: The addresses to connect to.
-            timeout: Seconds that each connection may take.
-
-        Returns:
-            The error for each address to which the connection failed.
-        """
+        """Connect to addresses of other hosts, and return the error of each that failed; `timeout` holds for each."""
         return connection_failures(addresses, timeout)

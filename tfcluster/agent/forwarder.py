@@ -39,15 +39,8 @@ _logger = logging.getLogger(__name__)
 class ForwarderSupervisor:
     """Keeps a forwarder running as long as the cluster is private and on several hosts.
 
-    It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to the agent's
-    socket, which only this user can read.
-
-    Args:
-        cluster: The cluster's name.
-        host: The name of this host in the cluster.
-        folder: The cluster's state directory.
-        network: The network of the tasks.
-        secrets: The store of secret values, next to whose file the certificate is.
+    It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to theirs and the
+    agent's socket, which only this user can read.
 
     Attributes:
         ports: Reserves the port of the forwarder, which is in this machine's network.
@@ -95,14 +88,9 @@ class ForwarderSupervisor:
         return certificate_path(self._secrets.path)
 
     async def start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
-        """Forward what the topology of a cluster needs that is about to start; returns when the forwarder listens.
+        """Forward what the topology of a cluster needs that is about to start; return when the forwarder listens.
 
-        Args:
-            topology: The topology.
-            certificate: As for `configure`.
-
-        Raises:
-            ClusterError: As for `configure` and `wait_until_listening`; there is no forwarder then.
+        Raises what `configure` and `wait_until_listening` raise; there is no forwarder then.
         """
         try:
             self.configure(topology, certificate)
@@ -112,14 +100,9 @@ class ForwarderSupervisor:
             raise
 
     def configure(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
-        """Forward what a topology needs, from now on.
+        """Forward what a topology needs, from now on; without a certificate this host keeps the one that it has.
 
-        Args:
-            topology: The topology.
-            certificate: A new certificate; None if this host keeps the one that it has.
-
-        Raises:
-            ClusterError: The host has no certificate, or the files cannot be written.
+        Raises ClusterError if the host has no certificate, or the files cannot be written.
         """
         self._certificate = certificate or self._certificate
         self.ports.stop_listening()
@@ -144,8 +127,7 @@ class ForwarderSupervisor:
     async def wait_until_listening(self) -> None:
         """Wait until the forwarder does what `configure` has asked for, if there is to be one.
 
-        Raises:
-            ClusterError: It does not listen, as another process has its port, for example.
+        Raises ClusterError if it does not listen, for example because another process has its port.
         """
         deadline = time.monotonic() + settings.FORWARDER_START_SECONDS
         while self._config is not None and not self._is_listening():
@@ -185,11 +167,7 @@ class ForwarderSupervisor:
             self._fork()
 
     def restore(self) -> None:
-        """Write the files again if they were deleted, or have to be elsewhere.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Write the files again if they were deleted, or have to be elsewhere; raise OSError if that fails."""
         if self._config is None or self._certificate is None:
             return
         path = self._certificate_path()

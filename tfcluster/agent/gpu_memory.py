@@ -12,10 +12,7 @@ _PROC = Path("/proc")
 def sum_by_owner(memory: Mapping[int, int], owners: Mapping[int, str], proc: Path = _PROC) -> dict[str, int]:
     """Add up the GPU memory of processes by their owner: the first of their ancestors that is one, or they themselves.
 
-    Args:
-        memory: The GPU memory in bytes of each process, by pid.
-        owners: The names of owners, by their pid.
-        proc: The directory where procfs is mounted.
+    `memory` is in bytes, by pid; `owners` are names, by pid.
     """
     sums: Counter[str] = Counter()
     for pid, used in memory.items():

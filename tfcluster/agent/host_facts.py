@@ -18,16 +18,10 @@ _NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
 
 
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """List the GPUs that tasks may use.
+    """List the GPUs that tasks may use, in the notation of CUDA_VISIBLE_DEVICES; none if there is no driver.
 
     If CUDA_VISIBLE_DEVICES is set in the agent's environment, only the GPUs that it allows are listed. Otherwise all
     GPUs of the driver are listed by their index in PCI bus order.
-
-    Args:
-        environment: The agent's environment.
-
-    Returns:
-        The GPUs, each in the notation of CUDA_VISIBLE_DEVICES; empty if there is no driver.
     """
     allowed = environment.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
@@ -39,12 +33,9 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def other_accounts() -> OtherAccounts | None:
-    """Find the other login accounts of this host.
+    """Find the other login accounts of this host; None if there are none.
 
     Reads /etc/passwd as a file: the C library's functions may query a directory server, which can take minutes.
-
-    Returns:
-        The accounts; None if there are none.
     """
     passwd = _read("/etc/passwd")
     uid = os.getuid()
@@ -58,14 +49,7 @@ def other_accounts() -> OtherAccounts | None:
 def login_accounts(passwd: str, login_defs: str, shells: str, uid: int) -> list[str]:
     """Find the accounts of people other than the current user that have a login shell.
 
-    Args:
-        passwd: The content of /etc/passwd.
-        login_defs: The content of /etc/login.defs; empty if the file is missing.
-        shells: The content of /etc/shells; empty if the file is missing.
-        uid: The user id of the current user.
-
-    Returns:
-        The names of the accounts.
+    The arguments are the contents of the files in /etc, empty for a missing file, and the user id of the current user.
     """
     limits = dict(_limits(login_defs))
     first, last = limits.get("UID_MIN", _FIRST_UID), limits.get("UID_MAX")

@@ -23,12 +23,6 @@ class IncidentMonitor:
     the spec asks for such notices. Of the reachable hosts, the first one in the spec reports it. An isolated host sees
     all other hosts as unreachable and reports them, too. When it reaches another host again, it withdraws the notices
     that were not delivered.
-
-    Args:
-        cluster: The cluster's name.
-        supervisor: The supervisor, which knows the topology and the name of this host.
-        prober: The client that probes the tasks.
-        notices: Delivers the notices.
     """
 
     def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, notices: Notifier) -> None:

@@ -11,9 +11,6 @@ class Lease:
     """Measures the time since a command was last connected to the agent.
 
     The lease is not in the journal: only a command can start the next agent, and that command renews the lease.
-
-    Args:
-        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +31,6 @@ class Lease:
     def has_expired(self, seconds: float | None) -> bool:
         """Return whether the lease has expired (the host was abandoned).
 
-        Args:
-            seconds: The duration of the lease: how long there may be no request. None means that it never expires.
+        `seconds` is the duration of the lease: how long there may be no request. None means that it never expires.
         """
         return seconds is not None and not self._requests and self._clock() - self._last_renewal >= seconds

@@ -122,9 +122,6 @@ class _ReadinessPipe:
         """Write the message and close the pipe, so that nothing has to wait for the agent's exit.
 
         Does nothing if a message was written before.
-
-        Args:
-            message: The message.
         """
         if self._line is None:
             return

@@ -33,19 +33,12 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class _Delivery:
-    """A notice that waits to be delivered to one target.
-
-    Attributes:
-        notice: The notice.
-        command: The command that gets it; None for the webhook of the spec.
-        failures: How often it could not be delivered.
-        due: The Unix time of the next attempt, in seconds.
-    """
+    """A notice that waits to be delivered to one target."""
 
     notice: Notice
-    command: str | None
-    failures: int = 0
-    due: float = 0.0
+    command: str | None  # the command that gets it; None for the webhook of the spec
+    failures: int = 0  # how often it could not be delivered
+    due: float = 0.0  # Unix time of the next attempt in seconds
 
     @property
     def target(self) -> str:
@@ -55,24 +48,16 @@ class _Delivery:
 
 @dataclass
 class _State:
-    """What the file holds.
+    """What the file holds."""
 
-    Attributes:
-        queue: The notices to deliver, the oldest first.
-        reported: What a notice has been made of and is still so: tasks that have failed, hosts that are unreachable.
-    """
-
-    queue: list[_Delivery] = field(default_factory=list)
-    reported: set[str] = field(default_factory=set)
+    queue: list[_Delivery] = field(default_factory=list)  # the oldest first
+    reported: set[str] = field(default_factory=set)  # what was notified and is still so: failed tasks, hosts away
 
 
 class Notifier:
-    """Delivers the notices of an agent.
+    """Delivers the notices of an agent; `path` is the file of the queue.
 
-    Args:
-        title: The process title of the child processes that deliver notices, which `ps` shows.
-        path: The file of the queue.
-        topology: Returns the topology, which says where notifications are sent; None if there is no cluster.
+    `topology` returns the topology, which says where notifications are sent; None if there is no cluster.
     """
 
     def __init__(self, title: str, path: Path, topology: Callable[[], ClusterTopology | None]) -> None:
@@ -104,12 +89,7 @@ class Notifier:
                 self._files.replace(self._path, aside)
 
     def add(self, notice: Notice, *, command: str | None = None) -> None:
-        """Queue a notice for the targets of the spec, if they want notices of its kind, and for a command.
-
-        Args:
-            notice: The notice.
-            command: The command of its run; None for none.
-        """
+        """Queue a notice for the targets of the spec, if they want notices of its kind, and for its run's command."""
         notify = self._notify()
         deliveries = [] if command is None else [_Delivery(notice, command)]
         if notify is not None and notice["event"] in notify.events:
@@ -136,12 +116,11 @@ class Notifier:
     def new_since_last_report(self, kind: str, present: Collection[str]) -> Iterator[str]:
         """Yield what has come since the last call, such as tasks that have failed, and record it as reported.
 
-        Args:
-            kind: What it is, with which each of the identities begins.
-            present: The identities of what is so now.
+        What an earlier agent has reported is not yielded again. The new identities are recorded when all were yielded.
 
-        Yields:
-            Each identity that was not reported, also by an earlier agent; they are recorded after the last one.
+        Args:
+            kind: What it is, with which each of the identities begins in the record.
+            present: The identities of what is so now.
         """
         added = {f"{kind}:{identity}" for identity in present} - self._state.reported
         for identity in sorted(added):
@@ -176,11 +155,7 @@ class Notifier:
             self._finish(delivery, error)
 
     async def flush(self, timeout: float) -> None:
-        """Wait until each notice was delivered, or has failed to be, or the time is over; then drop the others.
-
-        Args:
-            timeout: The time in seconds.
-        """
+        """Wait until each notice was delivered, or has failed to be, or the time is over; then drop the others."""
         deadline = time.monotonic() + timeout
         while any(not each.failures for each in self._state.queue) and time.monotonic() < deadline:
             await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)

@@ -56,8 +56,7 @@ class PortAllocator:
     def move_to(self, private: Path | None) -> None:
         """Release all ports, and reserve those of another network from now on.
 
-        Args:
-            private: The tables of the sockets in a private network; None for the network of this process.
+        `private` has the tables of the sockets in a private network; None stands for the network of this process.
         """
         ports = self._private_ports if private is not None and self._private is not None else set()
         self.release_except(ports)
@@ -66,11 +65,7 @@ class PortAllocator:
     def lock(self, port: int) -> None:
         """Keep other agents from a port on which one of this agent's servers listens; needless in a private network.
 
-        Args:
-            port: The port.
-
-        Raises:
-            OSError: The lock file cannot be created: no file descriptors are left, or the disk is full.
+        Raises OSError if the lock file cannot be created: no file descriptors are left, or the disk is full.
         """
         if self._private is not None or port in self._locks:
             return
@@ -80,8 +75,7 @@ class PortAllocator:
     def restore_locks(self) -> None:
         """Recreate lock files that were removed, for example by a cleaner of temporary files.
 
-        Raises:
-            OSError: A lock file cannot be created.
+        Raises OSError if one cannot be created.
         """
         for port, lock in list(self._locks.items()):
             if not (lock.path == _lock_path(port) and lock.is_in_place()):
@@ -91,19 +85,12 @@ class PortAllocator:
                     self._locks[port] = new
 
     def reserve(self, port: int) -> bool:
-        """Reserve and bind a port if it is free.
+        """Reserve and bind a port if it is free; return whether this agent has reserved it now.
 
         Connections of an earlier server may linger on the port (TIME_WAIT, for one minute) without making it taken: a
         cluster that was stopped can start again immediately on the same ports.
 
-        Args:
-            port: The port.
-
-        Returns:
-            Whether the port is reserved by this agent now.
-
-        Raises:
-            OSError: The port is not taken but cannot be used, for example because it needs privileges.
+        Raises OSError if the port is not taken but cannot be used, for example because it needs privileges.
         """
         if port in self._private_ports:  # the kernel takes milliseconds for a table: it walks those of all networks
             return True
@@ -133,18 +120,7 @@ class PortAllocator:
         return True
 
     def allocate(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
-        """Allocate `count` free ports in ascending order, and reserve each of them.
-
-        Args:
-            count: The number of ports.
-            without: Ports to skip, free or not.
-
-        Yields:
-            The ports.
-
-        Raises:
-            ClusterError: There are not enough free ports.
-        """
+        """Allocate `count` free ports in ascending order, except those in `without`, and reserve each of them."""
         skipped = {*self.reserved, *without}
         candidates = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in skipped)
         for _ in range(count):
@@ -158,12 +134,7 @@ class PortAllocator:
         """Listen on reserved ports temporarily, for a connectivity check.
 
         Connections wait in the kernel's accept queue and are reset at the end: no connection is accepted or served.
-
-        Args:
-            ports: The ports.
-
-        Yields:
-            The ports on which this process listens now, sorted, without those that cannot listen.
+        Yields the ports on which this process listens now, sorted, without those that cannot listen.
         """
         self._listeners += 1
         try:
@@ -180,11 +151,7 @@ class PortAllocator:
                 bound_socket.shutdown(socket.SHUT_RDWR)  # undoes listen() but not bind()
 
     def release_except(self, ports: Collection[int]) -> None:
-        """Release all ports except some.
-
-        Args:
-            ports: The ports to keep.
-        """
+        """Release all ports except some."""
         for port in self._sockets.keys() - set(ports):
             self._sockets.pop(port).close()
         for port in self._locks.keys() - set(ports):
@@ -197,11 +164,7 @@ class PortAllocator:
         return frozenset({*self._sockets, *self._private_ports})
 
     def owner(self, port: int) -> str:
-        """Describe the process that listens on a port, as far as this user may see it, for a message.
-
-        Args:
-            port: The port.
-        """
+        """Describe the process that listens on a port, as far as this user may see it, for a message."""
         pid = find_listener(port, self._private or OWN_TABLES)
         if pid is None:
             return "a process that does not listen on it, as another cluster's agent while its server restarts"
@@ -214,14 +177,7 @@ class PortAllocator:
 def _lock_path(port: int) -> Path:
     """Return the lock file by which agents of this user exclude each other from a port of this network namespace.
 
-    Args:
-        port: The port.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        OSError: There is no directory for the file.
+    Raises OSError if there is no directory for the file.
     """
     try:
         return locks_dir() / f"port-{network_namespace()}-{port}.lock"
@@ -233,9 +189,6 @@ def _is_in_use(port: int) -> bool:
     """Return whether a socket of this machine listens on a port or has a connection on it; a bind alone does not count.
 
     Reads the kernel's tables directly: psutil would also read the descriptors of every process to find the owners.
-
-    Args:
-        port: The port.
     """
     suffix = f":{port:04X}"
     for table in _TABLES:

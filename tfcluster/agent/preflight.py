@@ -29,27 +29,16 @@ from tfcluster.tf_install import missing_packages
 
 @dataclass(frozen=True)
 class Candidate:
-    """A topology that this host is checked for, and what the host has for it.
+    """A topology that this host is checked for, and what the host has for it."""
 
-    Attributes:
-        topology: The topology; tasks that already have GPUs keep them.
-        host: The cluster's name for this host.
-        folder: The directory for the cluster's state.
-        ports: The allocator that reserves the ports.
-        gpus: The host's GPUs.
-        own_ports: The ports of the running cluster, which its own tasks use.
-        tls_ports: The allocator that reserves the port of the forwarder.
-        own_tls_port: The port that the running cluster's own forwarder uses.
-    """
-
-    topology: ClusterTopology
+    topology: ClusterTopology  # tasks that already have GPUs keep them
     host: str
-    folder: Path
+    folder: Path  # the directory for the cluster's state
     ports: PortAllocator
     gpus: Sequence[str]
-    own_ports: Collection[int] = ()
-    tls_ports: PortAllocator = field(default_factory=PortAllocator)
-    own_tls_port: int | None = None
+    own_ports: Collection[int] = ()  # the ports of the running cluster, which its own tasks use
+    tls_ports: PortAllocator = field(default_factory=PortAllocator)  # reserves the port of the forwarder
+    own_tls_port: int | None = None  # the port that the running cluster's own forwarder uses
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -73,10 +62,7 @@ def run_checks(
     """Run all checks for a topology, and allocate ports and GPUs for the tasks on this host.
 
     Reserves every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
-
-    Args:
-        candidate: The topology and this host.
-        failed_checks: The result of `check_host_in_child`; None to run `HOST_CHECKS` in this process.
+    `failed_checks` is the result of `check_host_in_child`; None to run `HOST_CHECKS` in this process.
 
     Returns:
         The allocation, and all failures that keep the host from starting its tasks. If there are any, the allocation
@@ -101,14 +87,7 @@ def check_host(candidate: Candidate) -> list[FailedCheck]:
 
 
 async def check_host_in_child(candidate: Candidate) -> list[FailedCheck]:
-    """Run all `HOST_CHECKS` in a child process: looking up names takes long if a name server does not answer.
-
-    Args:
-        candidate: The topology and this host.
-
-    Returns:
-        The failures.
-    """
+    """Run all `HOST_CHECKS` in a child process: looking up names takes long if a name server does not answer."""
 
     def check() -> Message:
         return {"failures": to_json(check_host(candidate))}
@@ -144,11 +123,7 @@ def _allocate(candidate: Candidate) -> Allocation:
 def reserve_ports(candidate: Candidate) -> None:
     """Reserve every port of a topology on this host; all of them are allocated already.
 
-    Args:
-        candidate: The topology and this host.
-
-    Raises:
-        ClusterError: Another process has taken a port in the meantime; no additional port is reserved.
+    Raises ClusterError if another process has taken one in the meantime; no additional port is reserved then.
     """
     ports_before = candidate.ports.reserved
     if errors := list(check_ports(candidate)):
@@ -170,16 +145,7 @@ def check_ports(candidate: Candidate) -> Iterator[ClusterError]:
 
 
 def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:
-    """Reserve a port.
-
-    Args:
-        short: The short name of the task that needs the port.
-        port: The port.
-        ports: The allocator that reserves the port.
-
-    Returns:
-        Why the port cannot be reserved; None if it is reserved.
-    """
+    """Reserve a port for a task; return why it cannot be reserved, or None if it is."""
     try:
         if ports.reserve(port):
             return None
@@ -210,13 +176,9 @@ def _own_address() -> str:
 
 
 def _why_not_local(address: str) -> str | None:
-    """Check that a socket of this machine can bind an address or one of the addresses to which a host name resolves.
+    """Return why no socket of this machine can bind an address or host name; None if one can.
 
-    Args:
-        address: The IP address or host name.
-
-    Returns:
-        Why no socket can bind any of them; None if a socket can.
+    One of the addresses to which a host name resolves is enough.
     """
     reason = None
     try:
@@ -268,8 +230,7 @@ def check_packages(candidate: Candidate) -> Iterator[ClusterError]:
 def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
     """Check that this host can restrict the servers' ports, or make a private network, if the spec asks for it.
 
-    Yields:
-        An error if it cannot (the machine does not support or allow it, or a host's address is unknown).
+    Yields an error if it cannot (the machine does not support or allow it, or a host's address is unknown).
     """
     if candidate.topology.network == PRIVATE and (problem := find_obstacle()) is not None:
         yield problem

@@ -26,9 +26,7 @@ from tfcluster.protocol.api.cluster import DownReply, DownRequest
 class Shutdown:
     """Stops the cluster's runs and tasks and removes its journal.
 
-    Args:
-        context: The parts of the agent.
-        abandon: Cancels the execution of a plan, if one is in progress.
+    `abandon` cancels the execution of a plan, if one is in progress.
     """
 
     def __init__(self, context: AgentContext, abandon: Callable[[], Awaitable[None]]) -> None:
@@ -98,11 +96,7 @@ class Shutdown:
         self._context.quitting.set()
 
     async def _end_unrecorded(self) -> list[str]:
-        """End the cluster's processes that the journal does not record, such as servers whose journal was lost earlier.
-
-        Returns:
-            The processes, described.
-        """
+        """End the processes that the journal does not record, such as servers whose journal was lost earlier."""
         context = self._context
         private = context.network.private
         helpers = [context.forwarder.process, None if private is None else private.holder]  # `Agent.stop` ends them
@@ -117,13 +111,7 @@ class Shutdown:
 class UnreadableCluster:
     """A cluster whose journal is damaged or missing: handles all requests, but can only stop the cluster's processes.
 
-    Args:
-        context: The parts of the agent.
-        problem: Why the journal cannot be read.
-        is_missing: Whether there is none.
-
-    Attributes:
-        is_down: Whether all processes have stopped and the journal is removed.
+    `is_down` tells whether all processes have stopped and the journal is removed.
     """
 
     def __init__(self, context: AgentContext, problem: ClusterError, *, is_missing: bool = False) -> None:
@@ -134,11 +122,7 @@ class UnreadableCluster:
         self._stopping: asyncio.Task[list[str]] | None = None
 
     async def reject(self) -> Response[Any, Any]:
-        """Reject a request.
-
-        Raises:
-            ClusterError: Always.
-        """
+        """Reject a request: always raises ClusterError."""
         running = summarize_list([process.describe(self._context.cluster) for process in self._processes()])
         raise ClusterError(
             f"{self._problem.message}; still running: {running or 'nothing of the cluster'}", hint=self._problem.hint
@@ -148,10 +132,8 @@ class UnreadableCluster:
     async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
         """Stop every process of the cluster, and remove the journal.
 
-        This continues if the command that requested it dies. The reply has a warning.
-
-        Raises:
-            JournalError: A newer version of tfcluster has written the journal.
+        This continues if the command that requested it dies. The reply has a warning. Raises JournalError if a newer
+        version of tfcluster has written the journal.
         """
         if isinstance(self._problem, JournalError) and self._problem.is_newer:
             raise self._problem
@@ -168,17 +150,7 @@ class UnreadableCluster:
             yield Reply(DownReply(f"{self._problem.message}; {_describe_stopped(self._context.cluster, stopped)}"))
 
     async def _stop(self, grace: float) -> list[str]:
-        """Stop the processes and remove the journal.
-
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL.
-
-        Returns:
-            The processes, described.
-
-        Raises:
-            ClusterError: A process cannot be stopped, or the journal cannot be removed.
-        """
+        """Stop the processes and remove the journal; return the descriptions of the processes."""
         context, stopped = self._context, list[str]()
         try:
             stopped = await end_all(self._processes, context.cluster, grace)
@@ -222,9 +194,7 @@ def _describe_unrecorded(cluster: str, processes: Sequence[str]) -> str | None:
 async def lasting_processes(mark: str, known: Collection[ProcessHandle | None] = ()) -> list[ProcessHandle]:
     """Return the processes that have a mark, except those that are about to exit, as an earlier agent's helpers.
 
-    Args:
-        mark: The mark.
-        known: Processes to leave out.
+    `known` are processes to leave out.
     """
     processes = [process for process in marked_processes(mark) if process not in known]
     deadline = time.monotonic() + settings.UNRECORDED_EXIT_SECONDS
@@ -237,16 +207,8 @@ async def lasting_processes(mark: str, known: Collection[ProcessHandle | None] =
 async def end_all(find: Callable[[], Sequence[ProcessHandle]], cluster: str, grace: float) -> list[str]:
     """End processes until none is found: one may have forked another one in the meantime.
 
-    Args:
-        find: Returns the processes that run now.
-        cluster: The cluster's name.
-        grace: Seconds between SIGTERM and SIGKILL.
-
-    Returns:
-        The processes, described.
-
-    Raises:
-        ClusterError: SIGKILL has not ended all of them.
+    `find` returns the processes that run now; `grace` is the seconds between SIGTERM and SIGKILL. Returns the
+    descriptions of the processes. Raises ClusterError if SIGKILL has not ended all of them.
     """
     ended: list[str] = []
     while processes := find():
@@ -263,16 +225,9 @@ async def end_all(find: Callable[[], Sequence[ProcessHandle]], cluster: str, gra
 
 
 async def end_processes(processes: Collection[ProcessHandle], grace: float) -> list[ProcessHandle]:
-    """Terminate processes and wait until they have exited.
+    """Terminate processes and wait until they have exited; return those that still run some time after SIGKILL.
 
-    Sends SIGTERM to all of them, and SIGKILL to those that still run after the grace period.
-
-    Args:
-        processes: The processes.
-        grace: Seconds between SIGTERM and SIGKILL.
-
-    Returns:
-        The processes that still run some time after SIGKILL.
+    Sends SIGTERM to all of them, and SIGKILL to those that still run after `grace` seconds.
     """
     opened = {pidfd: process for process in processes if (pidfd := process.open()) is not None}
     try:

@@ -18,31 +18,19 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 @dataclass(frozen=True)
 class TcpSocket:
-    """A line of a table.
-
-    Attributes:
-        port: Its own port.
-        remote_port: The port of its peer; 0 if it has none.
-        inode: Its inode number, by which its process is found; 0 if no process has it any more.
-        is_listening: Whether it accepts connections.
-        is_connected: Whether it has a connection.
-    """
+    """A line of a table."""
 
     port: int
-    remote_port: int
-    inode: int
+    remote_port: int  # 0 if it has no peer
+    inode: int  # by which its process is found; 0 if no process has it any more
     is_listening: bool
     is_connected: bool
 
 
 def read_sockets(folder: Path) -> Iterator[TcpSocket]:
-    """Yield all sockets of a network.
+    """Yield all sockets of a network; `folder` is /proc/PID/net for the network of a process.
 
-    Args:
-        folder: The folder of its tables, /proc/PID/net for the network of a process.
-
-    Raises:
-        OSError: The process does not exist.
+    Raises OSError if the process does not exist.
     """
     for name in _NAMES:
         with suppress(FileNotFoundError), open(folder / name) as table:  # a kernel without IPv6 has only the first
@@ -53,19 +41,14 @@ def read_sockets(folder: Path) -> Iterator[TcpSocket]:
 
 
 def has_listener(port: int, folder: Path) -> bool:
-    """Return whether a socket of a network listens on a port; False if the network is gone."""
+    """Return whether a socket of a network listens on a port; False if the network does not exist any more."""
     with suppress(OSError):
         return any(each.port == port and each.is_listening for each in read_sockets(folder))
     return False
 
 
 def find_listener(port: int, folder: Path) -> int | None:
-    """Return the pid of a process that listens on a port; 0 if this user cannot see it, None if there is none.
-
-    Args:
-        port: The port.
-        folder: As for `read_sockets`.
-    """
+    """Return the pid of a process that listens on a port; 0 if this user cannot see it, None if there is none."""
     inodes = {each.inode for each in read_sockets(folder) if each.port == port and each.is_listening}
     if not inodes:
         return None
@@ -76,11 +59,7 @@ def find_listener(port: int, folder: Path) -> int | None:
 def connected_ports(pid: int) -> set[int]:
     """Return the ports that a process is connected to, in whatever network it is.
 
-    Args:
-        pid: The pid of the process.
-
-    Raises:
-        OSError: The process does not exist, or belongs to another account.
+    Raises OSError if the process does not exist, or belongs to another account.
     """
     own = set(socket_inodes(pid))
     sockets = read_sockets(Path(f"/proc/{pid}/net"))

@@ -22,12 +22,7 @@ _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ChildProcess:
-    """A forked child process with a connection to it.
-
-    Attributes:
-        process: The pid and start time of the child.
-        pidfd: The child's pidfd, to send signals with; None after the child has exited.
-    """
+    """A forked child process with a connection to it; `pidfd` is None after it has exited."""
 
     def __init__(self, process: ProcessHandle, pidfd: int, link: socket.socket) -> None:
         self.process = process
@@ -39,9 +34,6 @@ class ChildProcess:
         """Send a message to the child without blocking.
 
         The event loop sends later what the child does not receive at once. Does nothing if the child has exited.
-
-        Args:
-            message: The message.
         """
         waiting = bool(self._unsent)
         self._unsent += encode(message)
@@ -49,12 +41,7 @@ class ChildProcess:
             self._write()
 
     def on_message(self, received: Callable[[Message], None], on_close: Callable[[], None]) -> None:
-        """Register callbacks with the event loop for the child's messages.
-
-        Args:
-            received: Called for each message.
-            on_close: Called when the child has closed its connection.
-        """
+        """Have the event loop call `received` for each message, and `on_close` when the connection is closed."""
         decoder = Decoder()
         loop = asyncio.get_running_loop()
 
@@ -143,9 +130,6 @@ def fork_child(
         on_exit: Called by the event loop with waitpid's status when the child has exited.
         enter: Called in the child before it closes the agent's descriptors, to move it to another network.
 
-    Returns:
-        The child process.
-
     Raises:
         OSError: The system has no process, memory or file descriptors left; no child is left behind.
     """
@@ -185,19 +169,10 @@ def fork_child(
 async def run_in_child(
     title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] = _keep_network
 ) -> Message | None:
-    """Run a function that may block in a child process of its own.
+    """Run a function that may block, and may start threads, in a child process of its own.
 
-    Args:
-        title: The title of the process, which `ps` shows.
-        function: The function. It may start threads.
-        timeout: Seconds after which the process is killed.
-        enter: As for `fork_child`.
-
-    Returns:
-        What the function returns; None if the process was killed or died.
-
-    Raises:
-        OSError: As for `fork_child`.
+    Returns what the function returns; None if the process died, or was killed after `timeout` seconds. `title` is the
+    title of the process, which `ps` shows. For `enter` and for OSError see `fork_child`.
     """
     agent_pid = os.getpid()
     result: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
@@ -244,9 +219,6 @@ def _fork() -> int:
 
     The agent's signal handlers only write to the descriptor that wakes its event loop, and the child shares it. Until
     the child has the default handlers, the signals are blocked; then those that have arrived take effect.
-
-    Returns:
-        As os.fork.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -269,16 +241,12 @@ def _fork() -> int:
 def watch_exit(process: ProcessHandle, on_exit: Callable[[int | None], None]) -> int | None:
     """Register a callback with the event loop for the exit of a process that is not a child of the agent.
 
-    Args:
-        process: The process.
-        on_exit: Called with waitpid's status when the process has exited; see `exit_status` for when that is None.
+    It is called with waitpid's status; see `exit_status` for when that is None. Raises OSError if no file descriptor is
+    left to watch the process.
 
     Returns:
         The process's pidfd, to send signals with, valid until `on_exit` is called. None if the process had exited
         already; `on_exit` is called later with None in this case too.
-
-    Raises:
-        OSError: No file descriptor is left to watch the process.
     """
     pidfd = process.open()
     if pidfd is None:

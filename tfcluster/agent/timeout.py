@@ -13,15 +13,9 @@ async def wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
     """Wait for an awaitable as `asyncio.wait_for` does, and also end if cancelled at the moment when it is done.
 
     Before Python 3.12, asyncio.wait_for then returned, and the cancellation was lost: a handler whose request the
-    command had cancelled went on, and the connection's next requests waited until it ended.
+    command had cancelled continued, and the connection's next requests waited until it ended.
 
-    Args:
-        awaitable: The awaitable, which is cancelled if it takes longer.
-        timeout: The maximum number of seconds to wait; None for no limit.
-
-    Raises:
-        asyncio.TimeoutError: It takes longer.
-        asyncio.CancelledError: The caller was cancelled.
+    The timeout is in seconds. After it the awaitable is cancelled, and asyncio.TimeoutError is raised.
     """
     future = asyncio.ensure_future(awaitable)
     try:

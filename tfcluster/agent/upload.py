@@ -18,10 +18,7 @@ class Upload:
     """The receiving side of an upload.
 
     The command sends nothing before the first chunk is awaited, and at most `settings.RPC_UPLOAD_WINDOW_BYTES` more
-    than has been read.
-
-    Args:
-        grant: Allows the command to send a number of further bytes.
+    than has been read. `grant` allows it to send a number of further bytes.
     """
 
     def __init__(self, grant: Callable[[int], Awaitable[None]]) -> None:
@@ -37,11 +34,7 @@ class Upload:
         return self._is_complete
 
     def feed(self, data: bytes) -> None:
-        """Accept a chunk from the connection; an empty chunk marks the end of the upload.
-
-        Raises:
-            ClusterError: The command has sent more than it was allowed to.
-        """
+        """Accept a chunk from the connection; an empty chunk marks the end of the upload."""
         if len(data) > self._granted:
             raise ClusterError(f"an upload arrived that exceeds its window by {len(data) - self._granted} bytes")
         self._granted -= len(data)
@@ -75,8 +68,7 @@ class Upload:
 def validate_filename(name: str) -> str:
     """Return the name of an uploaded file after checking that it is a plain file name and not a path.
 
-    Raises:
-        ClusterError: The name is empty, `.` or `..`, or contains a slash or a NUL character.
+    Raises ClusterError if the name is empty, `.` or `..`, or contains a slash or a NUL character.
     """
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ClusterError(f"{name!r} is not the name of a file")
@@ -84,15 +76,7 @@ def validate_filename(name: str) -> str:
 
 
 async def receive(upload: Upload, path: Path) -> None:
-    """Receive an uploaded file and write it to `path`, in a folder that is created for it.
-
-    Args:
-        upload: The upload.
-        path: The file to create.
-
-    Raises:
-        ClusterError: The file cannot be written.
-    """
+    """Receive an uploaded file and write it to `path`, in a folder that is created for it."""
     try:
         path.parent.mkdir(mode=0o700)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

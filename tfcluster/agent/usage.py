@@ -49,11 +49,7 @@ class _HostTime:
 
 
 def read_host_time(proc: Path = _PROC) -> _HostTime | None:
-    """Read the processor time of this host; None if the kernel does not tell.
-
-    Args:
-        proc: The directory where procfs is mounted.
-    """
+    """Read the processor time of this host; None if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError):
         ticks = [int(text) for text in (proc / "stat").read_text().partition("\n")[0].split()[1 : 1 + _FIELDS]]
         total = sum(ticks) / _TICKS
@@ -62,11 +58,7 @@ def read_host_time(proc: Path = _PROC) -> _HostTime | None:
 
 
 def read_memory(proc: Path = _PROC) -> tuple[int, int] | None:
-    """Read the memory of this host that is not available, and all of it, in bytes; None if the kernel does not tell.
-
-    Args:
-        proc: The directory where procfs is mounted.
-    """
+    """Read the memory of this host that is not available, and all of it, in bytes; None if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
         values = {name: int(value) * 1024 for name, value, *_ in lines}
@@ -80,9 +72,6 @@ class TrafficMeter:
 
     What a connection moved after it was last seen is not known, and a connection that opened and closed between two
     looks is not seen at all. TensorFlow keeps its connections open, so this concerns little; nothing is counted twice.
-
-    Attributes:
-        process: The process.
     """
 
     process: ProcessHandle
@@ -102,23 +91,14 @@ class TrafficMeter:
 
 @dataclass(frozen=True)
 class GpuReport:
-    """What NVML tells.
-
-    Attributes:
-        gpus: The load of the GPUs.
-        memory: The memory in bytes that processes use on them, by pid, if the driver reports it.
-    """
+    """What NVML tells."""
 
     gpus: tuple[GpuLoad, ...] = ()
-    memory: dict[int, int] = field(default_factory=dict)
+    memory: dict[int, int] = field(default_factory=dict)  # bytes by pid, if the driver reports them
 
 
 class GpuReporter:
-    """Asks a child process for the load of the GPUs. The child exists while commands ask, and only with a driver.
-
-    Args:
-        title: The process title that `ps` shows.
-    """
+    """Asks a child process for the load of the GPUs. The child exists while commands ask, and only with a driver."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -128,11 +108,7 @@ class GpuReporter:
         self._latest = GpuReport()
 
     async def read(self, timeout: float) -> GpuReport:
-        """Return the load of the GPUs, or the one before if the driver takes longer.
-
-        Args:
-            timeout: Seconds that this may take.
-        """
+        """Return the load of the GPUs, or the one before if the driver takes longer."""
         if not _NVIDIA_DEVICE.exists():
             return GpuReport()
         loop = asyncio.get_running_loop()
@@ -171,14 +147,7 @@ class GpuReporter:
 
 
 class UsageMeter:
-    """Measures the usage of this host.
-
-    Args:
-        cluster: The cluster's name.
-        supervisor: The tasks.
-        prober: The client of the process that is in the tasks' network.
-        runs: The runs of this host.
-    """
+    """Measures the usage of this host."""
 
     def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, runs: RunManager) -> None:
         self._supervisor = supervisor

@@ -37,15 +37,8 @@ _ANSWERED = (
 async def view(cluster: str, host: str, state_dir: StateDir, release: str, report_ready: Callable[[], None]) -> None:
     """Answer the command at the other end of standard input until it disconnects.
 
-    Args:
-        cluster: The cluster's name.
-        host: The cluster's name for this host.
-        state_dir: The cluster's state directory on this host.
-        release: The release of the older agent.
-        report_ready: Called when the files have been read.
-
-    Raises:
-        JournalError: The journal is damaged.
+    `release` is that of the older agent. `report_ready` is called when the files have been read. Raises JournalError if
+    the journal is damaged.
     """
     set_process_title(f"tfcluster: {cluster} viewer on {host}")
     context = AgentContext(cluster, host, state_dir, secrets_path(agent_socket(cluster, host)))

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def approve_code(description: str, *, yes: bool) -> None:
-    """Ask whether much code is to be sent.
-
-    Args:
-        description: What is to be sent.
-        yes: Do not ask.
+    """Ask, unless `yes` is set, whether much code is to be sent.
 
     Raises:
         ClusterError: The user refuses, or cannot be asked.

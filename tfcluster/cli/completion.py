@@ -82,11 +82,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 def complete_and_exit(group: click.Group) -> NoReturn:
-    """Print the completions that a shell asks for, and exit.
-
-    Args:
-        group: The root command.
-    """
+    """Print the completions that a shell asks for, and exit."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, settings.COMPLETION_SECONDS)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

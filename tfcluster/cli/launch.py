@@ -119,11 +119,7 @@ def _invoke(
 def _cluster(
     spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool
 ) -> Iterator[Cluster]:
-    """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run.
-
-    Raises:
-        ClusterError: There is no cluster, or it cannot come up.
-    """
+    """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run."""
     from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
     from tfcluster.client.runs.launch import claim_cluster, temporary_cluster, workers_topology
     from tfcluster.core.groups import select_members
@@ -155,11 +151,7 @@ def _cluster(
 
 
 def _running_cluster(named: str | None) -> Cluster:
-    """Find the cluster that the user means.
-
-    Raises:
-        ClusterError: There is none, or the choice is ambiguous.
-    """
+    """Find the cluster that the user means."""
     from tfcluster.client.resolve import resolve_cluster
 
     try:

@@ -93,13 +93,12 @@ _HABITS = {
 class LazyGroup(click.Group):
     """A click group that imports a command only when it is called.
 
+    Each command is the object `command` in the module of its name, in `package`. `commands` has their short help.
+
     Args:
-        package: The package of the commands; each is the object `command` in the module of its name.
-        commands: The short help of each command, by name.
         locations: Where else a command is, as `MODULE:OBJECT`, by name.
         aliases: Other names of commands, each with the command's name.
         habits: Names that users of other tools expect, each with an answer that names the command to type.
-        **attributes: The arguments of click.Group.
     """
 
     def __init__(
@@ -124,11 +123,7 @@ class LazyGroup(click.Group):
         return list(self._listed)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import a command.
-
-        Returns:
-            The command; None if there is none of that name.
-        """
+        """Import a command; return None if there is none of that name."""
         name = self._aliases.get(name, name)
         if name not in self._listed:
             return None

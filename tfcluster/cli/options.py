@@ -94,9 +94,7 @@ else:
 class WholeNumber(_IntType):
     """A parameter type for integers that may be written with an exponent or underscores: 1e7, 10_000_000.
 
-    Args:
-        low: The smallest allowed number.
-        high: The largest allowed number.
+    Both `low` and `high` are allowed.
     """
 
     name = "number"
@@ -170,8 +168,7 @@ else:
 class OutputFilePath(_PathType):
     """A parameter type for the path of a file to write; it checks early that the file can be written.
 
-    Args:
-        endings: The allowed suffixes, in lower case; the suffix determines the format.
+    `endings` are the allowed suffixes, in lower case; the suffix determines the format.
     """
 
     name = "file"

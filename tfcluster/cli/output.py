@@ -33,12 +33,7 @@ def prepare_streams() -> None:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line, with its control characters escaped.
-
-    Args:
-        text: The line.
-        err: Print to standard error instead of standard output.
-    """
+    """Print a line, with its control characters escaped, to standard output or standard error."""
     click.echo(escape_control_characters(text), err=err)
 
 

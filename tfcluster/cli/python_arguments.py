@@ -35,12 +35,7 @@ def parse_request(
     With it comes what is to be called with the result event if the run succeeds, such as what draws a plot.
 
     Args:
-        program: The name of a program, or the path of a script.
-        arguments: The arguments of the program or of the script.
         options: The options by their names, with `_` for `-`; True for a flag, a sequence for several values.
-
-    Raises:
-        ClusterError: There is no such program, or an argument or option is wrong.
     """
     from tfcluster.programs.registry import find
 

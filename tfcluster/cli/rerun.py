@@ -72,11 +72,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
 
 
 def _open_input(stack: contextlib.ExitStack, record: dict[str, Any], origin: RunOrigin) -> BinaryIO | None:
-    """Open the file that was uploaded with a run, if one was.
-
-    Raises:
-        ClusterError: The input of the run is gone.
-    """
+    """Open the file that was uploaded with a run, if one was."""
     from tfcluster.input_file import open_input
 
     path = record["parameters"].get("path") if origin.upload is None else None

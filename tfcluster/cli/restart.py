@@ -89,9 +89,6 @@ def _confirm(cluster: str, losses: Sequence[str], *, yes: bool, may_ask: bool) -
     """Print what is lost by a restart, and ask for confirmation.
 
     Args:
-        cluster: The cluster's name.
-        losses: Descriptions of what is lost.
-        yes: Do not ask for confirmation.
         may_ask: Whether the user can be asked.
 
     Raises:

@@ -63,14 +63,7 @@ class _Programs(click.Group):
         return [program.name for program in find_all()[0]]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Build the command of a program.
-
-        Returns:
-            The command; None if there is no program of that name.
-
-        Raises:
-            ClusterError: The program is broken.
-        """
+        """Build the command of a program; return None if there is no program of that name."""
         from tfcluster.programs.registry import find
 
         program = find(name)
@@ -151,11 +144,7 @@ def command_of(
     """Build the command of a program from its own options and the shared ones.
 
     Args:
-        program: The program.
         use: What the command does with what the user's options ask for; by default, it submits a run and shows it.
-
-    Raises:
-        ClusterError: The program's options are broken.
     """
     from tfcluster.programs.api import SharedOptions, Submission
 
@@ -250,11 +239,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
 
 
 def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
-    """Submit a run and show its events, or its id if it is detached.
-
-    Returns:
-        The exit code for the run's result.
-    """
+    """Submit a run, show its events or, if it is detached, its id, and return the exit code for its result."""
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
 

@@ -18,23 +18,14 @@ from tfcluster.cli.output import echo, echo_error, echo_json
 
 @dataclass(frozen=True)
 class RunOutput:
-    """How to show a run.
+    """How to show a run."""
 
-    Attributes:
-        json: Print each event as a line of JSON, and nothing else.
-        log_placement: Show the placement events too.
-        placement_graph: The file in which the placed graph is drawn; None for none.
-        raw: The output is that of the user's own script: it is passed on byte by byte, and nothing is added to it.
-        detached: The run is detached, so that there may be no result; then its id is shown.
-        is_remote: The run is on another host, so that its first event may take long to arrive.
-    """
-
-    json: bool
-    log_placement: bool = False
-    placement_graph: Path | None = None
-    raw: bool = False
-    detached: bool = False
-    is_remote: bool = False
+    json: bool  # print each event as a line of JSON, and nothing else
+    log_placement: bool = False  # show the placement events too
+    placement_graph: Path | None = None  # the file in which the placed graph is drawn
+    raw: bool = False  # pass the output of the user's own script on byte by byte, and add nothing to it
+    detached: bool = False  # there may be no result; then the run's id is shown
+    is_remote: bool = False  # the first event may take long to arrive
 
 
 def show(
@@ -44,10 +35,7 @@ def show(
 ) -> int:
     """Show the events of a run as they arrive, and return the exit code for its result.
 
-    Args:
-        events: The events.
-        output: How to show them.
-        on_success: Called with the result event of a run that succeeded, after it is shown.
+    `on_success` is called with the result event of a run that succeeded, after it is shown.
 
     Raises:
         ClusterError: There is no result, and the run was not detached.
@@ -101,11 +89,7 @@ def _show_events(
     as_json: bool,
     views: Sequence[Callable[[dict[str, Any]], None]],
 ) -> tuple[str, dict[str, Any]]:
-    """Pass the events to the views as they arrive.
-
-    Returns:
-        The run's id and its result event, each empty if there was none.
-    """
+    """Pass the events to the views as they arrive; return the run's id and its result event, each empty if missing."""
     from tfcluster.client.runs.output_lines import OutputLines
 
     run = ""

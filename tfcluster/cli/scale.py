@@ -49,14 +49,7 @@ def command(
 
 
 def _parse(counts: tuple[str, ...]) -> dict[str, int]:
-    """Parse JOB=N arguments.
-
-    Returns:
-        The number of tasks, by job.
-
-    Raises:
-        ClusterError: An argument is not of this form, or two arguments contradict each other.
-    """
+    """Parse JOB=N arguments to the number of tasks, by job."""
     desired: dict[str, int] = {}
     for text in counts:
         match = _COUNT.fullmatch(text)

@@ -53,12 +53,8 @@ def changing_options(function: Command) -> Command:
 def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of a preflight of several hosts on a status line.
 
-    Args:
-        cluster: The cluster's name.
-        output: `text`, or `json` to show nothing.
-
-    Yields:
-        A function to call with the number of hosts examined so far and the number of all hosts.
+    Yield a function to call with the number of hosts examined so far and the number of all hosts. With the output
+    `json` it shows nothing.
     """
     view: StatusLine | None = None
 
@@ -79,34 +75,19 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """The values of the `changing_options`.
-
-    Attributes:
-        dry_run: Only show the plan.
-        yes: Do not ask for confirmation.
-        timeout: The maximum number of seconds to wait until every task is ready.
-        output: `text` or `json`.
-    """
+    """The values of the `changing_options`."""
 
     dry_run: bool
     yes: bool
-    timeout: float
-    output: str
+    timeout: float  # seconds to wait until every task is ready
+    output: str  # `text` or `json`
 
 
 def change_cluster(cluster: str, make_plan: Callable[..., UpPlan], options: ChangeOptions, began: float) -> None:
-    """Make a plan, show it, ask for confirmation if data is lost, carry it out, and wait until every task is ready.
+    """Make a plan, show it, ask for confirmation if data is lost, apply it, and wait until every task is ready.
 
-    If the cluster changes between planning and carrying out, this plans again.
-
-    Args:
-        cluster: The cluster's name.
-        make_plan: `plan_up` or `plan_scale`; it is called with `dry` and `progress`.
-        options: The options of the command.
-        began: The time at which the command began, in monotonic seconds.
-
-    Raises:
-        ClusterError: The user did not confirm the data loss, or the plan failed.
+    If the cluster changes between planning and applying, this plans again. `make_plan` is `plan_up` or `plan_scale`; it
+    is called with `dry` and `progress`. `began` is the start of the command in monotonic seconds.
     """
     from tfcluster.client.apply import PlanConflictError
 
@@ -136,7 +117,7 @@ def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
 
 
 def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
-    """Carry out a plan and wait until every task is ready."""
+    """Apply a plan and wait until every task is ready."""
     from tfcluster.client.apply import apply
     from tfcluster.client.status import watch_until_ready
     from tfcluster.ui.progress_views import UpView
@@ -172,13 +153,7 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
 def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOptions) -> None:
     """Ask for confirmation of the data losses that the user has not accepted yet.
 
-    Args:
-        plan: The plan.
-        accepted_loss: The losses accepted so far; updated in place.
-        options: The options of the command.
-
-    Raises:
-        ClusterError: The user did not confirm, or cannot be asked.
+    The accepted losses are updated in place.
     """
     from tfcluster.client.preflight.preflight import close_inspectors
     from tfcluster.core.plan import data_losses

@@ -27,22 +27,19 @@ class PlanConflictError(ClusterError):
 
 
 def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[ClusterStatus], None]) -> None:
-    """Carry out a plan on all hosts.
+    """Apply a plan on all hosts.
 
     The deciding host applies it first, then all others do in parallel. If two commands change the cluster concurrently,
     the deciding host rejects one of them before anything has changed.
 
     When this returns, every task that has to start is starting; it need not be ready yet.
 
+    A PlanConflictError says that the cluster has changed since the plan was made.
+
     Args:
-        plan: The plan.
         accept_any_loss: Accept every data loss, including one that the plan does not list, such as that of a run
             that was submitted since.
         show_status: Called with the cluster's status at each change while tasks are being stopped.
-
-    Raises:
-        PlanConflictError: The cluster has changed since the plan was made.
-        ClusterError: An agent failed to apply the plan.
     """
     try:
         if plan.actions:
@@ -120,11 +117,7 @@ def _apply_on_host(
     host: str,
     context: StreamContext,
 ) -> Iterator[ClusterStatus]:
-    """Apply the plan on one host.
-
-    Yields:
-        The host's status at each change while tasks are being stopped.
-    """
+    """Apply the plan on one host, and yield its status at each change while tasks are being stopped."""
     observed = plan.hosts[host].observed
     client = plan.all_hosts.connect(host)
     request = ApplyRequest(
@@ -165,8 +158,7 @@ def _summary_on(plan: UpPlan, host: str) -> str:
 def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
     """Stop everything that the cluster has on the hosts that are removed from it.
 
-    Returns:
-        The hosts on which tasks may still be running.
+    Return the hosts on which tasks may still be running.
     """
     remaining = {host.name: host for host in plan.removed_hosts if host.name not in plan.hosts}
     removed_hosts = {host.name: host for host in plan.removed_hosts if host.name in plan.hosts}

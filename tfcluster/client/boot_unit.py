@@ -30,19 +30,12 @@ WantedBy=default.target
 
 @dataclass(frozen=True)
 class BootUnit:
-    """What starts the agent of one host after a reboot.
-
-    Attributes:
-        host: The name of the host in the cluster.
-        file: The path of the unit there.
-        unit: The content of the unit.
-        cron: A line for the crontab, where there is no systemd.
-    """
+    """What starts the agent of one host after a reboot."""
 
     host: str
-    file: str
-    unit: str
-    cron: str
+    file: str  # the path of the unit there
+    unit: str  # the content of the unit
+    cron: str  # a line for the crontab, where there is no systemd
 
 
 def boot_units(topology: ClusterTopology) -> list[BootUnit]:

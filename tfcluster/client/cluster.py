@@ -32,10 +32,8 @@ _FORMAT = 1
 class Cluster:
     """A handle on a cluster: its name, its hosts, and the connections to its agents.
 
-    Args:
-        name: The cluster's name.
-        hosts: The cluster's hosts, in the order of the spec; None if it is on this machine only.
-        head: The host of the head task; the agent there manages the runs.
+    The hosts have the order of the spec; None stands for this machine only. The agent on `head`, the host of the head
+    task, manages the runs.
     """
 
     def __init__(self, name: str, hosts: tuple[Host, ...] | None = None, head: str = LOCAL_HOST) -> None:
@@ -107,14 +105,7 @@ def cluster_of(topology: ClusterTopology) -> Cluster:
 
 
 def read_registry(name: str) -> Cluster | None:
-    """Read a cluster from the registry.
-
-    Returns:
-        The cluster; None if it has no entry.
-
-    Raises:
-        ClusterError: The entry cannot be read.
-    """
+    """Read a cluster from the registry; return None if it has no entry."""
     path = cluster_registry_path(name)
     if not path.exists():
         return None
@@ -153,9 +144,8 @@ def register(cluster: Cluster) -> None:
 
     The entry is readable by this user only: it contains the environment variables of the agents, which may be private.
 
-    Raises:
-        ClusterError: The entry cannot be written; without it no later command would find the cluster. Or there is one
-            that cannot be read, and must not be lost.
+    An entry that cannot be read is not replaced, but raises an error, so that it is not lost. Without an entry, no
+    later command would find the cluster.
     """
     read_registry(cluster.name)
     path = cluster_registry_path(cluster.name)
@@ -170,15 +160,7 @@ def register(cluster: Cluster) -> None:
 
 
 def record_spec(cluster: str, source: str) -> None:
-    """Write the spec that a cluster was started from to the registry.
-
-    Args:
-        cluster: The cluster's name.
-        source: The result of `spec_source`.
-
-    Raises:
-        ClusterError: It cannot be written.
-    """
+    """Write the spec that a cluster was started from, as `spec_source` returns it, to the registry."""
     if recorded_spec(cluster) != source:
         _write(spec_record_path(cluster), os.fsencode(source), f"the spec of cluster {cluster!r}")
 
@@ -194,8 +176,7 @@ def recorded_spec(cluster: str) -> str | None:
 def unregister(name: str) -> None:
     """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine.
 
-    Raises:
-        ClusterError: Its entry cannot be read, and must not be lost.
+    An entry that cannot be read is not removed, but raises an error, so that it is not lost.
     """
     read_registry(name)
     _remove(cluster_registry_path(name))

@@ -25,15 +25,7 @@ from tfcluster.transport.channel import not_running
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
-    """Return the clusters that `down` has to stop.
-
-    Args:
-        named: The name that the user gave, if any.
-        everything: Stop all clusters that are running.
-
-    Raises:
-        ClusterError: There is none, or the choice is ambiguous.
-    """
+    """Return the clusters that `down` has to stop: with `everything`, all that are running."""
     if not everything:
         return [resolve_cluster(named)]
     if named:
@@ -62,10 +54,7 @@ def take_down(
     the ps whose variables they use.
 
     Args:
-        cluster: The cluster.
         grace: Seconds between SIGTERM and SIGKILL.
-        timeout: The seconds to wait for a host that does not answer; None for the default.
-        show_status: Called with the cluster's status at each change.
 
     Raises:
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
@@ -115,11 +104,7 @@ def _cancel(client: AgentClient, runs: Collection[str]) -> None:
 def _stop_in_order(
     cluster: Cluster, snapshot: ClusterSnapshot, grace: float, show_status: Callable[[ClusterStatus], None]
 ) -> dict[str, ClusterError]:
-    """Stop the hosts without a ps, then those with one.
-
-    Returns:
-        The error of each host that is not stopped, by host.
-    """
+    """Stop the hosts without a ps, then those with one; return the error of each host that is not stopped, by host."""
     statuses: dict[str, ClusterStatus | HostUnavailable] = {**snapshot.statuses}
     hosts_with_ps = {task.host for task in snapshot.topology.tasks if task.job == PS_JOB}
     errors: dict[str, ClusterError] = {}
@@ -137,13 +122,7 @@ def _stop_in_order(
 def _stop_without_status(cluster: Cluster, errors: Mapping[str, ClusterError], grace: float) -> dict[str, ClusterError]:
     """Stop the hosts that can be reached but report no status, because their journal cannot be parsed or is missing.
 
-    Args:
-        cluster: The cluster.
-        errors: The error of each host that reported no status, by host.
-        grace: Seconds between SIGTERM and SIGKILL.
-
-    Returns:
-        The error of each host that is not stopped, by host.
+    `errors` has the error of each host that reported no status. Return those of the hosts that are not stopped.
     """
     reachable = [host for host, error in errors.items() if error.exit_code is not ExitCode.UNREACHABLE]
     remaining = {host: error for host, error in errors.items() if host not in reachable}
@@ -158,13 +137,7 @@ def stop_hosts(
 ) -> Iterator[tuple[str, ClusterStatus | ClusterError]]:
     """Stop everything that a cluster has on some of its hosts, on all of them in parallel.
 
-    Args:
-        cluster: The cluster.
-        hosts: The hosts.
-        grace: Seconds between SIGTERM and SIGKILL.
-
-    Yields:
-        Each host with its status at each change, or with the error that ended its stream.
+    Yield each host with its status at each change, or with the error that ended its stream.
     """
     streams = {host: partial(_stop_host, cluster.connect(host), grace) for host in hosts}
     with contextlib.closing(merge_streams(streams)) as statuses:
@@ -180,13 +153,7 @@ def _stop_host(client: AgentClient, grace: float, context: StreamContext) -> Ite
     An agent is started even if there is no journal: it finds the processes that a lost journal, or an agent that died
     after it had removed the journal, has left.
 
-    Args:
-        client: The host's agent.
-        grace: Seconds between SIGTERM and SIGKILL.
-        context: The context of the stream.
-
-    Yields:
-        The host's status at each change; the iterator ends when the agent has exited.
+    This yields the host's status at each change, and ends when the agent has exited.
     """
     # The agent that replaces one that died reads from the journal what remains to be stopped.
     policy = RetryPolicy(settings.WAIT_AGENTS, timeout=settings.DOWN_RECONNECT_SECONDS, retry_initial=False)
@@ -227,13 +194,8 @@ def _register_remaining(cluster: Cluster, remaining: Collection[str]) -> None:
 def _incomplete(cluster: Cluster, errors: Mapping[str, ClusterError], tasks: Sequence[str]) -> ClusterError:
     """Build the error for hosts that could not be reached, which lists the tasks that may still be running there.
 
-    Args:
-        cluster: The cluster.
-        errors: The reason why each host could not be reached, by host.
-        tasks: The tasks that are known to have run there, each with its host.
-
-    Returns:
-        The error to raise; it says that everything else is stopped.
+    `tasks` are those that are known to have run there, each with its host. The error says that everything else is
+    stopped.
     """
     if cluster.is_local:
         return next(iter(errors.values()))

@@ -20,26 +20,16 @@ from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest,
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process of a cluster runs, and as what.
-
-    Attributes:
-        host: The name of the host.
-        task: The short name of the task whose environment it has; None for that of a client.
-    """
+    """Where a process of a cluster runs, and as what."""
 
     host: str
-    task: str | None = None
+    task: str | None = None  # short name of the task whose environment it has; None for that of a client
 
 
 def find_place(cluster: Cluster, name: str) -> Place:
     """Return the place that a host's or a task's name means.
 
-    Args:
-        cluster: The cluster.
-        name: The name of a host; or a task: `worker:1`, `/job:worker/task:1`, or a job that has one task.
-
-    Raises:
-        ClusterError: There is no such host or task, or the job has several tasks.
+    A task is named `worker:1`, `/job:worker/task:1`, or by its job if that has one task.
     """
     if name in cluster.hosts:
         return Place(name)
@@ -66,8 +56,7 @@ def request_environment(cluster: Cluster, place: Place) -> EnvironmentReply:
 def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork | None]:
     """Return the environment of a client of the cluster on this machine; a note says if it is not one of its hosts.
 
-    Returns:
-        The variables, and the private network in which alone a client can connect to the servers; None for none.
+    With the variables comes the private network in which alone a client can connect to the servers; None for none.
     """
     if LOCAL_HOST in cluster.hosts:
         reply = request_environment(cluster, Place(LOCAL_HOST))
@@ -85,11 +74,7 @@ def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork |
 
 
 def read_topology(cluster: Cluster) -> ClusterTopology:
-    """Return the topology of a cluster that is up; if the head's host cannot be reached, from the other hosts.
-
-    Raises:
-        ClusterError: The cluster is not running, or no host can be reached.
-    """
+    """Return the topology of a cluster that is up; if the head's host cannot be reached, from the other hosts."""
 
     def read(host: str) -> ClusterTopology:
         return cluster.connect(host).call(TopologyRequest())

@@ -26,13 +26,7 @@ from tfcluster.transport.cluster_process import become, remote_words
 def replace_process(cluster: Cluster, place: Place | None, command: Sequence[str]) -> NoReturn:
     """Replace this process by a command with the cluster's environment, or by the ssh that runs it on another host.
 
-    Args:
-        cluster: The cluster.
-        place: Where, and as what; None for a client on this machine.
-        command: The words of the command.
-
-    Raises:
-        ClusterError: The cluster is not running, or the host cannot be reached.
+    Without a place it is a client on this machine.
     """
     if place is None:
         become(*environment_here(cluster), command)
@@ -47,16 +41,10 @@ def replace_process(cluster: Cluster, place: Place | None, command: Sequence[str
 
 @dataclass(frozen=True)
 class ExecLine:
-    """A line that a command has printed on a host.
-
-    Attributes:
-        host: The host.
-        line: The line, without its end.
-        is_error: Whether it was printed on standard error.
-    """
+    """A line that a command has printed on a host."""
 
     host: str
-    line: str
+    line: str  # without its end
     is_error: bool
 
 
@@ -65,13 +53,8 @@ class HostCommands:
 
     As a context manager, it ends the commands that still run.
 
-    Args:
-        cluster: The cluster.
-        command: The words of the command.
-
     Attributes:
         errors: Why the command could not be started on a host, by host.
-        is_interrupted: Whether the commands have got a SIGINT.
     """
 
     def __init__(self, cluster: Cluster, command: Sequence[str]) -> None:

@@ -24,19 +24,12 @@ _OPTIONS = ("logdir", "log_dir", "tensorboard_dir", "summary_dir", "model_dir", 
 
 @dataclass(frozen=True)
 class LogFolder:
-    """Where data may be.
+    """Where data may be."""
 
-    Attributes:
-        host: The host; LOCAL_HOST for this machine.
-        folders: The log folder: the first of these that exists.
-        run_folder: The run's own folder, which may have the data; None if it is not of a run.
-        name: What the user asked for.
-    """
-
-    host: str
-    folders: tuple[str, ...]
-    run_folder: str | None
-    name: str
+    host: str  # LOCAL_HOST for this machine
+    folders: tuple[str, ...]  # the log folder: the first of these that exists
+    run_folder: str | None  # the run's own folder, which may have the data; None if it is not of a run
+    name: str  # what the user asked for
 
 
 def find_here(name: str) -> LogFolder | None:
@@ -47,13 +40,8 @@ def find_here(name: str) -> LogFolder | None:
 def find_folders(cluster: Cluster, name: str | None) -> list[LogFolder]:
     """Return where the data of a name may be, in the order in which to look.
 
-    Args:
-        cluster: The cluster.
-        name: A run's id or a unique prefix of it; a path, or `HOST:PATH`; None for the latest run that names a folder,
-            or else for the latest run.
-
-    Raises:
-        ClusterError: There is no such run, or no run at all.
+    A name is a run's id or a unique prefix of it, a path, or `HOST:PATH`; None means the latest run that names a
+    folder, or else the latest run.
     """
     host, _, path = (name or "").partition(":")
     if path and host in cluster.hosts:
@@ -97,9 +85,7 @@ def _state_folder(cluster: Cluster, host: str) -> str:
 def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[str]:
     """Yield the log folders that a run's parameters name.
 
-    Args:
-        parameters: The parameters.
-        run_folder: The run's folder, where a script runs if the user's folder does not exist on the host.
+    A script runs in `run_folder` if the user's folder does not exist on the host.
     """
     if isinstance(logdir := parameters.get("logdir"), str):
         yield logdir

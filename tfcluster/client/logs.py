@@ -44,8 +44,9 @@ def read_logs(
 
     The lines are sorted by their time in Unix seconds; with `follow` they are returned in the order of their arrival.
 
+    The cluster may be down; then its last logs are read.
+
     Args:
-        cluster: The cluster; if it is down, its last logs are read.
         tasks: Tasks or jobs, also with wildcards; all if empty.
         lines: The number of lines to read from the end of each log; None for all.
         since: Read only lines from this Unix time on; None for all of runs, and for all of tasks since the cluster was
@@ -57,9 +58,6 @@ def read_logs(
         agent: Read the log of the agent on this host instead, or of all agents if it is empty; None for the tasks.
         until: Read only lines up to this Unix time; None for no limit.
         grep: Regular expressions; only lines that at least one of them matches are read. Empty for all.
-
-    Returns:
-        An iterator over the lines.
 
     Raises:
         ClusterError: The cluster never ran, a task is unknown, a pattern is no regular expression, or a host cannot be
@@ -89,18 +87,8 @@ def read_events(
 ) -> Iterator[Line]:
     """Read a cluster's events, each as {time, event, task, detail} and, for a cluster on several hosts, {host}.
 
-    Args:
-        cluster: The cluster; it may be down.
-        lines: The number of latest events to read; None for all.
-        since: Read only events from this Unix time on; None for all.
-        until: Read only events up to this Unix time; None for no limit.
-        follow: As in `read_logs`.
-
-    Returns:
-        An iterator over the events.
-
-    Raises:
-        ClusterError: The cluster never ran, or a host cannot be reached (raised after the events of the other hosts).
+    `lines` is the number of the latest events to read; times are Unix times. The cluster may be down. The error of a
+    host that cannot be reached is raised after the events of the other hosts.
     """
     requests = dict.fromkeys(cluster.hosts, EventsRequest(lines, since, follow, {}, until))
     events = _read_all(cluster, requests, {})
@@ -137,13 +125,7 @@ def _read_all(
 
 
 def _raise_errors(cluster: Cluster, errors: Mapping[str, ClusterError], count: int) -> None:
-    """Raise the errors of the hosts that were read, unless the cluster never ran there.
-
-    Args:
-        cluster: The cluster.
-        errors: The error of each host that failed, by host.
-        count: The number of hosts that were read.
-    """
+    """Raise the errors of the hosts that were read, unless the cluster never ran there."""
     if not errors:
         return
     never_ran = [error for error in errors.values() if error.exit_code is ExitCode.NOT_RUNNING]
@@ -184,11 +166,8 @@ def read_host(
 ) -> Iterator[Line]:
     """Read the lines of one host; if its agent dies or the connection breaks, reconnect and resume after the last line.
 
-    Args:
-        client: The host's agent.
-        request: Which lines to read; with `follow`, until the cluster goes down.
-        after: The offset at which to continue in each log; updated in place.
-        context: The context of the stream.
+    With `follow`, it ends when the cluster goes down. `after` is the offset at which to continue in each log; it is
+    updated in place.
     """
     # A host that is lost while its logs are followed is retried until it is back; otherwise only for some seconds.
     timeout = None if request.follow else settings.LOG_RECONNECT_SECONDS
@@ -214,18 +193,7 @@ def read_host(
 
 
 def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Determine which logs to request from which host.
-
-    Args:
-        cluster: The cluster, on several hosts.
-        names: Tasks, jobs and runs; all tasks if empty.
-
-    Returns:
-        The names to request from each host, by host.
-
-    Raises:
-        ClusterError: A name matches no task, job or run.
-    """
+    """Return which logs of tasks, jobs and runs to request from which host; without names, those of all tasks."""
     if not names:
         return dict.fromkeys(cluster.hosts, ())
     replies, _ = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.HOST_TIMEOUT_SECONDS))
@@ -257,15 +225,7 @@ def _topology(cluster: Cluster, host: str) -> ClusterTopology:
 def _names_known_to(
     cluster: Cluster, hosts: Sequence[str] | Mapping[str, object], names: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Ask hosts which of the names they have logs for.
-
-    Args:
-        cluster: The cluster.
-        hosts: The hosts to ask.
-        names: The names.
-
-    Returns:
-        The names that each host knows, by host; a host that knows none is left out.
+    """Return which of the names each host has logs for, without the hosts that have none of them.
 
     Raises:
         ClusterError: No host knows one of the names.

@@ -24,32 +24,18 @@ _PLUGIN = Path("plugins", "profile")
 
 @dataclass(frozen=True)
 class Profile:
-    """Traces of a moment.
-
-    Attributes:
-        folder: The folder that has them.
-        tasks: The short names of the tasks that have a trace, in the cluster's order.
-        idle: The short names of those on which nothing has run, so that they have none.
-        problem: Why other traces are missing; None if none is.
-    """
+    """Traces of a moment."""
 
     folder: Path
-    tasks: tuple[str, ...]
-    idle: tuple[str, ...]
-    problem: ClusterError | None
+    tasks: tuple[str, ...]  # short names of the tasks that have a trace, in the cluster's order
+    idle: tuple[str, ...]  # short names of those on which nothing has run, so that they have none
+    problem: ClusterError | None  # why other traces are missing; None if none is
 
 
 def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logdir: Path) -> Profile:
     """Capture the traces of tasks, all at the same time.
 
-    Args:
-        cluster: The cluster.
-        names: Tasks or jobs; none for all tasks.
-        seconds: How long to trace.
-        logdir: The log folder of TensorBoard.
-
-    Raises:
-        ClusterError: There is no such task, the folder cannot be written, or no task has a trace.
+    Names are tasks or jobs; without names, it is all tasks.
     """
     hosts = {task.short: task.host for task in read_topology(cluster).tasks}
     tasks = matching_tasks(names, list(hosts))

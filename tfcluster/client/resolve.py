@@ -25,13 +25,6 @@ def resolve_cluster(named: str | None) -> Cluster:
     Args:
         named: The value of -c or TFCLUSTER_CLUSTER. Without it, the cluster is the one of ./cluster.yaml if there is
             such a file, even if it is not running; otherwise it is the only one that is running.
-
-    Returns:
-        The cluster.
-
-    Raises:
-        ClusterError: ./cluster.yaml does not tell the cluster; or there is no such file, and no or several clusters
-            are running.
     """
     if named:
         return find_cluster(validate_name(named))
@@ -58,9 +51,6 @@ def _cluster_of_this_folder() -> Cluster:
 
     A `name:` in the file says which cluster is meant, as -c does. Without one, the cluster is the one that was started
     from this very file: a folder of the same name elsewhere may have a cluster of the same name.
-
-    Raises:
-        ClusterError: The file cannot be read, or the running cluster of that name was started from another spec.
     """
     from tfcluster.spec.cluster_name import read_name  # imports yaml
 
@@ -86,9 +76,6 @@ def find_cluster(name: str) -> Cluster:
 
     Its hosts are those of the registry. Without an entry they are this machine if the cluster has a journal here, or
     else those of ./cluster.yaml if that has the same name, or else this machine.
-
-    Raises:
-        ClusterError: The registry entry cannot be read.
     """
     if (registered := read_registry(name)) is not None:
         return registered
@@ -102,15 +89,7 @@ def find_cluster(name: str) -> Cluster:
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
-    """Read a spec and resolve it into a topology.
-
-    Args:
-        spec: The file; None for ./cluster.yaml.
-        notation: The cluster in the one-line notation, instead of a file.
-
-    Raises:
-        ClusterError: Both are given, there is no file, or the spec is invalid.
-    """
+    """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology."""
     if notation is not None and spec is not None:
         raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
     if notation is None and spec is None and not DEFAULT_SPEC.exists():
@@ -129,14 +108,10 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
 
 
 def spec_source(spec: Path | None, notation: str | None) -> str:
-    """Return what identifies the spec that a cluster is started from, wherever it is named from.
+    """Return what identifies the spec that a cluster is started from, whichever folder it is named from.
 
-    Args:
-        spec: The file; None for ./cluster.yaml.
-        notation: The cluster in the one-line notation, instead of a file.
-
-    Returns:
-        The absolute path of a file without symbolic links; a pipe as it was named; or `--cluster-spec`.
+    This is the absolute path of a file (None: ./cluster.yaml) without symbolic links; a pipe as it was named; or
+    `--cluster-spec` for the one-line notation.
     """
     if notation is not None:
         return _NOTATION
@@ -145,12 +120,7 @@ def spec_source(spec: Path | None, notation: str | None) -> str:
 
 
 def warn_of_renamed(cluster: str, source: str) -> None:
-    """Print which running clusters were started from a spec while it had another `name:`.
-
-    Args:
-        cluster: The name of its cluster now.
-        source: The result of `spec_source`.
-    """
+    """Print which running clusters were started from a spec (`spec_source`) while it had another `name:`."""
     for name in running_clusters() if os.path.isfile(source) else ():  # a pipe may bring any number of specs
         if name != cluster and recorded_spec(name) == source:
             warn(
@@ -160,15 +130,7 @@ def warn_of_renamed(cluster: str, source: str) -> None:
 
 
 def check_source(cluster: str, source: str) -> None:
-    """Check that a running cluster is not changed by the spec of another one that has the same name.
-
-    Args:
-        cluster: The cluster's name.
-        source: The result of `spec_source` for the spec that is to be applied.
-
-    Raises:
-        ClusterError: The cluster is running, and was started from another spec.
-    """
+    """Raise an error if a running cluster was started from another spec than `source`, which `spec_source` returned."""
     if cluster in running_clusters() and (other_spec := _foreign_spec(cluster, source)) is not None:
         raise ClusterError(
             f"cluster {cluster!r} is running and was started from {other_spec}, not from {source}: nothing was changed",

@@ -22,22 +22,16 @@ from tfcluster.protocol.api.runs import FailingRunsRequest
 class RestartPlan:
     """The plan of a restart.
 
-    Attributes:
-        cluster: The cluster's name.
-        tasks: Short names of the tasks to restart, the ps first, so that the other tasks then connect to the new ps.
-        holders: Those of the tasks that hold variables, which are lost with their processes: the ps, or every task of
-            a cluster without a ps, where any task can hold variables. A task without a process has nothing to lose.
-        runs: The active runs that fail, as they compute on one of the tasks or require it.
-        scripts: The active runs of scripts, which fail if they use one of the tasks.
-        hosts: The host of each task, by its short name.
+    `holders` are those of the tasks that hold variables, which are lost with their processes: the ps, or every task of
+    a cluster without a ps, where any task can hold variables. A task without a process has nothing to lose.
     """
 
     cluster: str
-    tasks: tuple[str, ...]
-    holders: tuple[str, ...]
-    runs: tuple[str, ...]
-    scripts: tuple[str, ...]
-    hosts: Mapping[str, str]
+    tasks: tuple[str, ...]  # short names, the ps first, so that the other tasks then connect to the new ps
+    holders: tuple[str, ...]  # short names
+    runs: tuple[str, ...]  # the active runs that fail, as they compute on one of the tasks or require it
+    scripts: tuple[str, ...]  # the active runs of scripts, which fail if they use one of the tasks
+    hosts: Mapping[str, str]  # by the short names of the tasks
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -50,15 +44,7 @@ class RestartPlan:
 def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[RestartPlan, ClusterTopology]:
     """Plan a restart of tasks without changing anything.
 
-    Args:
-        cluster: The cluster.
-        names: Tasks or jobs, as `worker:1` or `worker`; none for all tasks.
-
-    Returns:
-        The plan, and the cluster's topology.
-
-    Raises:
-        ClusterError: The cluster is not running, it has no such task, or the host of one cannot be reached.
+    Names are tasks or jobs, as `worker:1` or `worker`; without names, it is all tasks.
     """
     snapshot = take_snapshot(cluster)
     restart = restart_of(snapshot.status, names)
@@ -108,19 +94,13 @@ def restart_tasks(
     timeout: float,
     show_line: Callable[[LogLine], None],
 ) -> Iterator[ClusterStatus]:
-    """Restart the tasks and wait until all of them are ready.
+    """Restart the tasks and wait until all of them are ready; yield the cluster's status at each change.
 
     Args:
-        cluster: The cluster.
-        topology: The cluster's topology.
-        restart: The plan.
         rolling: Restart one task at a time, waiting for each to become ready; otherwise restart all at once.
         grace: Seconds between SIGTERM and SIGKILL.
         timeout: The maximum number of seconds to wait; with `rolling`, for each task.
         show_line: Called with what the tasks print that are not ready after some seconds.
-
-    Yields:
-        The cluster's status at each change.
 
     Raises:
         ClusterError: A task failed permanently, or the wait timed out; with `rolling`, the tasks after it were not
@@ -134,8 +114,7 @@ def restart_tasks(
 def request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
     """Have the agents restart tasks, on all their hosts in parallel.
 
-    Raises:
-        ClusterError: A host failed to restart its tasks; the other hosts have restarted theirs.
+    An error of one host is raised when the other hosts have restarted their tasks.
     """
     by_host: dict[str, list[str]] = {}
     for task in tasks:

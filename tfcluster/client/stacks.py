@@ -16,15 +16,7 @@ def is_task(name: str) -> bool:
 
 
 def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
-    """Return what the server of a task does.
-
-    Args:
-        cluster: The cluster, which is up.
-        name: The name of the task, `worker:1` or `/job:worker/task:1`.
-
-    Raises:
-        ClusterError: There is no such task, the name is that of a job with several, or its host cannot be reached.
-    """
+    """Return what the server of a task (`worker:1` or `/job:worker/task:1`) does, in a cluster that is up."""
     place = find_place(cluster, name)
     return cluster.connect(place.host).call(TaskThreadsRequest(place.task or name))
 
@@ -32,15 +24,8 @@ def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
 def read_run_stacks(cluster: Cluster, run: str) -> tuple[list[RunStacksReply], ClusterError | None]:
     """Return the Python stacks of a run's processes, on all hosts that have some.
 
-    Args:
-        cluster: The cluster, which is up.
-        run: The run's id, or a unique prefix of it.
-
-    Returns:
-        The replies of the hosts that know the run; and an error that names the hosts that cannot be reached, or None.
-
-    Raises:
-        ClusterError: No host knows the run, or it has ended.
+    `run` is an id, or a unique prefix of one. With the replies comes an error that names the hosts that cannot be
+    reached.
     """
 
     def ask(host: str) -> RunStacksReply:

@@ -36,26 +36,18 @@ _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """The state of a cluster at one moment.
+    """The state of a cluster at one moment."""
 
-    Attributes:
-        topology: The latest topology that any of its hosts has.
-        status: The aggregate status.
-        errors: The error of each host that could not report its status, by host.
-        statuses: The status that each of the other hosts reported, by host.
-    """
-
-    topology: ClusterTopology
+    topology: ClusterTopology  # the latest one that any of the hosts has
     status: ClusterStatus
-    errors: dict[str, ClusterError]
-    statuses: dict[str, ClusterStatus]
+    errors: dict[str, ClusterError]  # by host, why it could not report its status
+    statuses: dict[str, ClusterStatus]  # of each of the other hosts, by host
 
 
 class NoStatusError(ClusterError):
     """No host of a cluster could report its status.
 
-    Attributes:
-        errors: The error of each host, by host.
+    The errors are keyed by host.
     """
 
     def __init__(self, cluster: Cluster, errors: Mapping[str, ClusterError]) -> None:
@@ -69,13 +61,8 @@ class NoStatusError(ClusterError):
 def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnapshot:
     """Take a snapshot: query all hosts of a cluster in parallel.
 
-    Args:
-        cluster: The cluster.
-        timeout: The seconds to wait for a host that does not answer; None for the default.
-
-    Raises:
-        NoStatusError: None of its hosts can report its status.
-        ClusterError: The cluster is running on none of its hosts; then it is removed from the registry.
+    A host that does not answer is waited for `timeout` seconds. If the cluster is running on none of its hosts, it is
+    removed from the registry, and an error is raised; a NoStatusError says that none of them can report its status.
     """
 
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
@@ -128,18 +115,12 @@ def watch_until_ready(
     among: Collection[str] | None = None,
     show_line: Callable[[LogLine], None] = lambda line: None,
 ) -> Iterator[ClusterStatus]:
-    """Watch a cluster until the tasks are ready.
+    """Watch a cluster until the tasks are ready; yield its status at each change.
 
     Args:
-        cluster: The cluster.
-        topology: The cluster's topology.
-        timeout: The maximum number of seconds to wait.
         only: Short names of the tasks to wait for; None for all tasks.
         among: Short names of the tasks that every status has to contain, if there are more of them than in `only`.
         show_line: Called with what the tasks print that are not ready after some seconds.
-
-    Yields:
-        The cluster's status at each change.
 
     Raises:
         ClusterError: A task failed permanently, or the wait timed out; the message names the tasks, the reasons and
@@ -171,9 +152,6 @@ def _watch(
     """Watch a cluster for `timeout` seconds.
 
     Args:
-        cluster: The cluster.
-        topology: The cluster's topology.
-        timeout: The number of seconds.
         among: Short names of the tasks that every status has to contain; None for all tasks.
         watched: Returns the latest status of each task whose log is followed while it is late.
 
@@ -215,8 +193,7 @@ def _watch(
 def _watch_host(client: AgentClient, deadline: float, context: StreamContext) -> Iterator[ClusterStatus | None]:
     """Watch one host until the deadline, reconnecting if its agent dies or the connection breaks.
 
-    Yields:
-        The host's status at each change; None when a remote host can no longer be reached.
+    Yield the host's status at each change; None when a remote host can no longer be reached.
     """
     policy = RetryPolicy(settings.WAIT_AGENTS, timeout=max(0.0, deadline - time.monotonic()))
     reconnector: Reconnector[ClusterStatus, Done] = Reconnector(client, context, policy)
@@ -273,16 +250,8 @@ def _reason(cluster: Cluster, task: TaskStatus) -> str:
 def list_devices(cluster: Cluster, timeout: float | None) -> tuple[list[tuple[str, Device]], ClusterError | None]:
     """List the devices of all tasks.
 
-    Args:
-        cluster: The cluster.
-        timeout: The seconds to wait for a host that does not answer; None for the default.
-
-    Returns:
-        The devices, each with its host, and an error that names the tasks and hosts whose devices are missing; None if
-        all answered.
-
-    Raises:
-        ClusterError: The cluster is not running, or none of its hosts can be reached.
+    With the devices and their hosts comes an error that names the tasks and hosts whose devices are missing; None if
+    all answered.
     """
 
     def query(host: str) -> DevicesReply:

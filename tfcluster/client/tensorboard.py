@@ -35,17 +35,11 @@ _URL = re.compile(rb"http://[^\s/]+:(\d+)/")
 
 @dataclass
 class TensorBoard:
-    """A TensorBoard that serves.
+    """A TensorBoard that serves."""
 
-    Attributes:
-        url: Where a browser of this machine finds it.
-        host: The host on which it runs.
-        logdir: The log folder there.
-    """
-
-    url: str
+    url: str  # for a browser of this machine
     host: str
-    logdir: str
+    logdir: str  # its log folder on the host
     _process: _Process
 
     def wait(self) -> ClusterError:
@@ -61,13 +55,7 @@ class NoLogFolderError(ClusterError):
 def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     """Run TensorBoard until the context is left; then nothing of it is left, here or on the host.
 
-    Args:
-        cluster: The cluster; None if the folder is on this machine.
-        folder: Where the data may be.
-
-    Raises:
-        NoLogFolderError: The host has no such folder.
-        ClusterError: TensorBoard is not installed there, does not start, or cannot be reached from here.
+    Without a cluster, the folder is on this machine. A host that has no such folder raises a NoLogFolderError.
     """
     local_port = _choose_port()
     with contextlib.ExitStack() as stack:
@@ -101,10 +89,6 @@ class _Process:
     """The process on this machine that is TensorBoard, or the ssh that runs it on a host.
 
     As a context manager, it ends TensorBoard.
-
-    Args:
-        host: The host.
-        line: The command line.
     """
 
     def __init__(self, host: str, line: list[str]) -> None:

@@ -34,33 +34,19 @@ from tfcluster.transport.local import prestart_agent as prestart_agent  # which 
 
 @dataclass(frozen=True)
 class UpPlan:
-    """The plan of `up` or `scale`, with the preflight that it is based on.
+    """The plan of `up` or `scale`, with the preflight that it is based on."""
 
-    Attributes:
-        cluster: The cluster with the hosts that it will have.
-        all_hosts: The cluster with these hosts and those that are removed from it.
-        removed_hosts: The hosts that are removed from the cluster.
-        topology: The desired topology with every port allocated.
-        observed: The observed state of the cluster, from which the plan starts; None if it is not running.
-        actions: The planned actions.
-        hosts: The preflight of each host, including the removed ones that can be reached.
-        unexamined: The results of the checks that a dry run could not make.
-        without_certificate: The hosts that get a certificate.
-        source: The result of `spec_source` for the spec of `up`; None for `scale`, which keeps the cluster's spec.
-        unreachable: The hosts that cannot be reached, on which nothing is planned.
-    """
-
-    cluster: Cluster
-    all_hosts: Cluster
+    cluster: Cluster  # with the hosts that it will have
+    all_hosts: Cluster  # the cluster with these hosts and those that are removed from it
     removed_hosts: tuple[Host, ...]
-    topology: ClusterTopology
-    observed: ObservedState | None
+    topology: ClusterTopology  # the desired one, with every port allocated
+    observed: ObservedState | None  # the state from which the plan starts; None if the cluster is not running
     actions: tuple[PlannedAction, ...]
-    hosts: Mapping[str, HostPreflight]
-    unexamined: Sequence[CheckResult] = ()
-    without_certificate: Sequence[str] = ()
-    source: str | None = None
-    unreachable: tuple[str, ...] = ()
+    hosts: Mapping[str, HostPreflight]  # of each host, including the removed ones that can be reached
+    unexamined: Sequence[CheckResult] = ()  # what a dry run could not check
+    without_certificate: Sequence[str] = ()  # the hosts that get a certificate
+    source: str | None = None  # the result of `spec_source` for `up`; None for `scale`, which keeps the cluster's spec
+    unreachable: tuple[str, ...] = ()  # the hosts on which nothing is planned
 
     @property
     def reachable(self) -> Cluster:
@@ -91,15 +77,12 @@ def plan_up(
     """Run the preflight of all hosts and plan; this starts no task, but agents on the hosts that have none.
 
     Args:
-        topology: The topology of the spec.
-        source: The result of `spec_source` for the spec.
         dry: Change nothing on any host, start no agent, and run no command of the spec.
         progress: Called with the number of hosts examined so far, if there are several.
-        allow_version_mismatch: Allow hosts with different versions of TensorFlow.
         replace_spec: Also change a running cluster that was started from another spec.
 
     Returns:
-        The plan. Carry it out with `apply`, or release the hosts with `abort`.
+        The plan. Apply it with `apply`, or release the hosts with `abort`.
 
     Raises:
         ClusterError: The hosts cannot run the cluster; the message lists every problem of every host. Or the cluster
@@ -122,17 +105,8 @@ def plan_up(
 def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress | None = None) -> UpPlan:
     """Plan to scale jobs of a running cluster to another number of tasks.
 
-    Args:
-        cluster: The cluster.
-        counts: The desired number of tasks, by job.
-        dry: Change nothing on any host, as this is a dry run.
-        progress: Called with the number of hosts examined so far, if there are several.
-
-    Returns:
-        The plan. Carry it out with `apply`, or release the hosts with `abort`.
-
-    Raises:
-        ClusterError: The cluster is not running or cannot have that many tasks, or a host cannot be reached.
+    `progress` is called with the number of hosts examined so far, if there are several. The caller applies the plan
+    with `apply`, or releases the hosts with `abort`.
     """
 
     def scaled_topology(observed: ObservedState | None) -> ClusterTopology:
@@ -157,12 +131,7 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
 def _without_unreachable_hosts(plan: UpPlan, unreachable: Mapping[str, ClusterError]) -> UpPlan:
     """Return a plan of `scale` for the hosts that can be reached, which leaves the tasks of the others as they are.
 
-    Args:
-        plan: The plan, made without the observed state of the other hosts.
-        unreachable: Why each of the other hosts cannot be reached.
-
-    Raises:
-        ClusterError: The plan concerns tasks on the other hosts.
+    A plan that concerns tasks on the other hosts raises an error.
     """
     assert plan.observed is not None, "only a running cluster is scaled"
     existing = {task.name: task.host for task in plan.observed.topology.tasks}
@@ -213,11 +182,7 @@ def _plan(
     *,
     allow_version_mismatch: bool,
 ) -> UpPlan:
-    """Compute the plan from a preflight.
-
-    Raises:
-        ClusterError: A check has failed that prevents the cluster from coming up.
-    """
+    """Compute the plan from a preflight; a check that prevents the cluster from coming up raises an error."""
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
     unexamined = [result for result in results if result.severity is Severity.NOT_EXAMINED]
     is_local = all_hosts.is_local
@@ -262,8 +227,7 @@ def _skip_unreachable(removed_hosts: Sequence[Host], hosts: dict[str, HostPrefli
 def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     """Return the hosts that the cluster has so far, as far as this machine knows.
 
-    Raises:
-        ClusterError: The spec gives the name of such a host to another machine or state folder.
+    An error is raised if the spec gives the name of such a host to another machine or state folder.
     """
     registered = read_registry(topology.cluster)
     is_up = journal_path(topology.cluster).exists()

@@ -19,17 +19,9 @@ from tfcluster.protocol.api.cluster import UsageRequest
 def take_snapshot_with_usage(
     cluster: Cluster, timeout: float | None = None
 ) -> tuple[ClusterSnapshot, dict[str, HostUsage]]:
-    """Take a snapshot of a cluster, with the load of its hosts and the traffic of its tasks.
+    """Take a snapshot of a cluster, with the load of its hosts and the traffic of its tasks, by host.
 
-    Args:
-        cluster: The cluster.
-        timeout: The seconds to wait for a host that does not answer; None for the default.
-
-    Returns:
-        The snapshot, and the usage of each host that has reported it, by host.
-
-    Raises:
-        ClusterError: As for `take_snapshot`.
+    See `take_snapshot` for the timeout and for errors. A host that has reported no usage is left out of it.
     """
     snapshot = take_snapshot(cluster, timeout)
 
@@ -44,13 +36,8 @@ def take_snapshot_with_usage(
 def collect_metrics(cluster: Cluster, timeout: float | None = None) -> tuple[str, ClusterError | None]:
     """Collect the metrics of a cluster, on all its hosts.
 
-    Args:
-        cluster: The cluster.
-        timeout: The seconds to wait for a host that does not answer; None for the default.
-
-    Returns:
-        OpenMetrics text, and the error if the cluster is not running, or none of its hosts can be reached; then the
-        text says no more than that.
+    Return OpenMetrics text, and the error if the cluster is not running, or none of its hosts can be reached; then the
+    text says no more than that.
     """
     names = tuple(cluster.hosts)
     try:

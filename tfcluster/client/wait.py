@@ -27,16 +27,8 @@ from tfcluster.protocol.api.runs import AttachRequest, RunEvent
 def wait_for_runs(cluster: Cluster, runs: Sequence[str], timeout: float | None) -> Iterator[tuple[str, Event]]:
     """Wait until runs have ended. Their agents say so: nothing is polled, and no output is read.
 
-    Args:
-        cluster: The runs' cluster; it may be down.
-        runs: The ids of the runs, their names, or unique prefixes of the ids.
-        timeout: The maximum number of seconds to wait; None for no limit.
-
-    Yields:
-        The result event of each run as it ends, with the run as it is named in `runs`.
-
-    Raises:
-        ClusterError: There is no such run, its host cannot be reached, or the time is over.
+    The cluster may be down. Runs are named by ids, names, or unique prefixes of ids. Yield the result event of each run
+    as it ends, with the run as it is named in `runs`.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     located = {name: locate_run(cluster, name, start=True) for name in runs}
@@ -73,17 +65,8 @@ def _wait_for_run(cluster: Cluster, run: str, context: StreamContext) -> Iterato
 def wait_until_ready(cluster: Cluster, names: Sequence[str], timeout: float | None) -> ClusterStatus:
     """Wait until tasks of a cluster that is up are ready.
 
-    Args:
-        cluster: The cluster.
-        names: The tasks, as for `matching_tasks`; empty for all.
-        timeout: The maximum number of seconds to wait; None for no limit.
-
-    Returns:
-        The cluster's status, in which the tasks are ready.
-
-    Raises:
-        ClusterError: A task has failed, the time is over, a host cannot be reached until then, or the cluster is not
-            running.
+    The names are those of `matching_tasks`; without names, it is all tasks. Return the cluster's status in which the
+    tasks are ready; if one has failed or the time is over, an error is raised.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     snapshot = take_snapshot(cluster, timeout)

@@ -19,38 +19,23 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class CodeFile:
-    """A file, symbolic link or empty folder of a tree.
+    """A file, symbolic link or empty folder of a tree."""
 
-    Attributes:
-        path: The path in the tree. Bytes that are not UTF-8 are escaped, as `os.fsdecode` does.
-        size: The size of the file in bytes; 0 for anything else.
-        modified_ns: When the file was modified, in Unix nanoseconds; 0 for anything else.
-        is_executable: Whether its owner may execute the file.
-        digest: The SHA-256 digest of the content in hexadecimal digits; None if it is not a file.
-        link: The target of a symbolic link; None if it is not one.
-    """
-
-    path: str
-    size: int = 0
-    modified_ns: int = 0
-    is_executable: bool = False
-    digest: str | None = None
-    link: str | None = None
+    path: str  # bytes that are not UTF-8 are escaped, as `os.fsdecode` does
+    size: int = 0  # in bytes; 0 if it is not a file
+    modified_ns: int = 0  # in Unix nanoseconds; 0 if it is not a file
+    is_executable: bool = False  # whether its owner may execute the file
+    digest: str | None = None  # the SHA-256 digest in hexadecimal digits; None if it is not a file
+    link: str | None = None  # the target of a symbolic link; None if it is not one
 
 
 @dataclass(frozen=True)
 class CodeLocation:
-    """A script in a tree that its host has.
-
-    Attributes:
-        tree: The id of the tree.
-        script: The path of the script in the tree; empty for a module.
-        folder: The path, in the tree, of the folder in which the script starts; empty for the tree's own.
-    """
+    """A script in a tree that its host has."""
 
     tree: str
-    script: str
-    folder: str
+    script: str  # the path in the tree; empty for a module
+    folder: str  # where the script starts, as a path in the tree; empty for the tree's own
 
 
 def encode_manifest(files: list[CodeFile]) -> bytes:

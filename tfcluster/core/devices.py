@@ -31,19 +31,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Device:
-    """One device of one task.
+    """One device of one task."""
 
-    Attributes:
-        name: Its full name, such as `/job:worker/replica:0/task:0/device:CPU:0`.
-        type: Its type, such as `CPU`.
-        memory_bytes: Memory that TensorFlow may use on it, in bytes. For CPUs TensorFlow always reports 256 MiB.
-        description: TensorFlow's description of the hardware; empty for CPUs.
-    """
-
-    name: str
+    name: str  # the full name, such as `/job:worker/replica:0/task:0/device:CPU:0`
     type: str
-    memory_bytes: int = 0
-    description: str = ""
+    memory_bytes: int = 0  # memory that TensorFlow may use on it; for CPUs always 256 MiB
+    description: str = ""  # TensorFlow's description of the hardware; empty for CPUs
 
     @property
     def short(self) -> str:
@@ -121,7 +114,6 @@ def select(
     Tasks that are not ready are left out. The selection may be empty because of them.
 
     Args:
-        devices: Every device of the tasks that are ready.
         patterns: TensorFlow device strings, wildcards allowed; a device is used if any pattern matches it.
         gpus: The number of GPU devices to use; None to use all GPUs, or the CPU devices if there are no GPUs.
         strict: Whether fewer GPUs than requested, or a task that is not ready, are an error.
@@ -158,9 +150,8 @@ def select(
 def not_ready(problems: Iterable[str], prefix: str = "") -> ClusterError:
     """Return the error of a run that needs tasks which are not ready.
 
-    Args:
-        problems: Why each of them is not, such as `worker:1 died (SIGKILL) and has failed`.
-        prefix: What the error message begins with.
+    The problems say why each is not, such as `worker:1 died (SIGKILL) and has failed`; the message begins with
+    `prefix`.
     """
     return ClusterError(
         prefix + "; ".join(problems),

@@ -12,23 +12,14 @@ from tfcluster.core.topology import ClusterTopology, Task, join_address
 def task_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a process that is to see what a task's server sees.
 
-    Args:
-        topology: The topology of the cluster.
-        task: The task.
-        environment: The environment of the agent on the task's host.
+    `environment` is that of the agent on the task's host.
     """
     config = make_tf_config(topology.addresses(), task.job, task.index)
     return {**_cluster_variables(topology, config), **server_variables(topology, task, environment)}
 
 
 def server_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are set for a task's server.
-
-    Args:
-        topology: The topology of the cluster.
-        task: The task.
-        environment: The environment of the agent on the task's host.
-    """
+    """Return the variables that are set for a task's server, given the environment of the agent on the task's host."""
     return {**_proxy_variables(topology, environment), **gpu_variables(environment, task.gpu_ids), **task.env}
 
 
@@ -37,11 +28,8 @@ def client_variables(
 ) -> dict[str, str]:
     """Return the variables of a process that is no task, but a client of the cluster's servers, as a script is.
 
-    Args:
-        topology: The topology of the cluster.
-        host: The name of the process's host; None for a machine that is not part of the cluster.
-        address: The `host:port` of the chief.
-        environment: The environment that the process has.
+    `host` is None for a machine that is not part of the cluster. `address` is the `host:port` of the chief.
+    `environment` is what the process has already.
     """
     config = make_client_config(topology.addresses(), address)
     own = next((dict(each.env) for each in topology.hosts if each.name == host), {})
@@ -54,10 +42,7 @@ def client_variables(
 def client_address(topology: ClusterTopology, host: str, port: int) -> str:
     """Return the `host:port` at which the other hosts reach a client's own server.
 
-    Args:
-        topology: The topology of the cluster.
-        host: The name of the host on which the client runs.
-        port: The port of its server, one of the host's program ports if it has any.
+    The port is one of the host's program ports if it has any.
     """
     address = next((each.address for each in topology.hosts if each.name == host), host)
     # Forwarders connect the program ports of localhost on all hosts.
@@ -65,12 +50,7 @@ def client_address(topology: ClusterTopology, host: str, port: int) -> str:
 
 
 def add_to(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with a cluster's variables, which keeps its own exceptions from the proxy.
-
-    Args:
-        environment: The environment.
-        variables: The variables of a process of a cluster.
-    """
+    """Return an environment with a cluster's variables, which keeps its own exceptions from the proxy."""
     exceptions = variables["no_grpc_proxy"].split(",")
     return {**environment, **variables, **no_proxy_env(environment, exceptions)}
 
@@ -93,10 +73,6 @@ def no_proxy_env(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[s
 
     gRPC honours http_proxy and https_proxy even for localhost. no_grpc_proxy is gRPC's own list of exceptions. If it
     is set, gRPC ignores no_proxy, so the entries of no_proxy are copied to it.
-
-    Args:
-        environment: The environment of the process.
-        hosts: The hosts of the cluster's addresses.
     """
     exceptions = environment.get("no_grpc_proxy") or environment.get("no_proxy") or ""
     names = [name.strip() for name in exceptions.split(",") if name.strip()]
@@ -105,12 +81,10 @@ def no_proxy_env(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[s
 
 
 def gpu_variables(environment: Mapping[str, str], gpu_ids: Sequence[str]) -> dict[str, str]:
-    """Return the variables that make only a process's own GPUs visible to it.
+    """Return the variables that make only a process's own GPUs visible to it; without GPUs, it sees none.
 
-    Args:
-        environment: The agent's environment. If it contains CUDA_VISIBLE_DEVICES, the ids are taken from that list and
-            have the same meaning as there; otherwise they are indices in PCI bus order.
-        gpu_ids: The GPUs, as CUDA_VISIBLE_DEVICES lists them; empty to hide all GPUs.
+    If the agent's environment contains CUDA_VISIBLE_DEVICES, the ids are taken from that list and have the same meaning
+    as there; otherwise they are indices in PCI bus order.
     """
     if not gpu_ids:
         return {"CUDA_VISIBLE_DEVICES": "-1"}

@@ -16,34 +16,21 @@ _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 @dataclass(frozen=True)
 class Forwarder:
-    """The place of a host's forwarder.
+    """The place of a host's forwarder."""
 
-    Attributes:
-        address: The host name or IP address to which the other hosts connect.
-        port: The TCP port on which it listens for the other hosts.
-        ports: The ports of the host's tasks and programs, to which it forwards.
-    """
-
-    address: str
-    port: int
-    ports: tuple[int, ...]
+    address: str  # the host name or IP address to which the other hosts connect
+    port: int  # the TCP port on which it listens for the other hosts
+    ports: tuple[int, ...]  # the ports of the host's tasks and programs, to which it forwards
 
 
 @dataclass(frozen=True)
 class Forwarding:
-    """What one host's forwarder does.
+    """What one host's forwarder does."""
 
-    Attributes:
-        host: The cluster's name for the host.
-        forwarders: The forwarders of all hosts, by the cluster's names for the hosts.
-        certificate: The file with the host's private key, its certificate and that of the cluster's authority.
-        until: When the certificate ends, in seconds since the epoch.
-    """
-
-    host: str
-    forwarders: Mapping[str, Forwarder]
-    certificate: Path
-    until: float
+    host: str  # the cluster's name for the host
+    forwarders: Mapping[str, Forwarder]  # the forwarders of all hosts
+    certificate: Path  # the file with the host's private key, its certificate and that of the cluster's authority
+    until: float  # when the certificate ends, in seconds since the epoch
 
     @property
     def own(self) -> Forwarder:
@@ -60,21 +47,17 @@ class Forwarding:
 class Certificate:
     """A host's certificate, with which it proves to the cluster's other hosts that it is one.
 
-    Attributes:
-        authority: The certificate of the cluster's own authority, in PEM.
-        certificate: The host's certificate, in PEM.
-        key: The private key of the host's certificate, in PEM.
-        until: When the certificate ends, in seconds since the epoch.
+    The two certificates and the key are in PEM.
     """
 
-    authority: str
+    authority: str  # the certificate of the cluster's own authority
     certificate: str
-    key: str = field(repr=False)
-    until: float
+    key: str = field(repr=False)  # the private key of the host's certificate
+    until: float  # when the certificate ends, in seconds since the epoch
 
     @classmethod
     def from_pem(cls, text: str, until: float) -> Certificate:
-        """Return what `to_pem` has made a text of.
+        """Return the certificate of which `to_pem` has made a text.
 
         Raises:
             ValueError: The text is damaged.
@@ -89,15 +72,10 @@ class Certificate:
 
 @dataclass(frozen=True)
 class CertificateFacts:
-    """What is known of a host's certificate, without its key.
+    """What is known of a host's certificate, without its key."""
 
-    Attributes:
-        authority: The certificate of the authority that has issued it, in PEM.
-        until: When it ends, in seconds since the epoch.
-    """
-
-    authority: str
-    until: float
+    authority: str  # the certificate of the authority that has issued it, in PEM
+    until: float  # when it ends, in seconds since the epoch
 
 
 def forwarders_of(topology: ClusterTopology) -> dict[str, Forwarder]:
@@ -123,9 +101,7 @@ def with_unique_ports(topology: ClusterTopology, running: ClusterTopology | None
 
     No other program listens in the cluster's private networks, so that no host has to be asked.
 
-    Args:
-        topology: The topology, in which ports may remain to be chosen.
-        running: The topology of the running cluster, whose ports may still be in use; None if it is not running.
+    Ports of the running cluster may still be in use, so they are not chosen.
 
     Raises:
         ClusterError: Two tasks have the same port in the spec.

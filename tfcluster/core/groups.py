@@ -21,25 +21,15 @@ _PLACEHOLDER = re.compile(r"\{(job|index|rank|world_size|address|([A-Za-z0-9_.-]
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a group.
-
-    Attributes:
-        job: The job of its task.
-        index: The index of its task in the job.
-        rank: Its number in the group, from 0.
-        host: The name of the host that it runs on.
-        address_host: The host part of the address at which the other members reach it.
-        gpu_ids: The GPUs that it may use, as CUDA_VISIBLE_DEVICES names them; none if it is empty.
-        env: The environment variables of its task.
-    """
+    """One process of a group."""
 
     job: str
     index: int
-    rank: int
+    rank: int  # its number in the group, from 0
     host: str
-    address_host: str
-    gpu_ids: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict, repr=False)
+    address_host: str  # the host part of the address at which the other members reach it
+    gpu_ids: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them
+    env: dict[str, str] = field(default_factory=dict, repr=False)  # of its task
 
     @property
     def short(self) -> str:
@@ -58,36 +48,22 @@ class Member:
 
 @dataclass(frozen=True)
 class MemberObservation:
-    """What the agent of its host sees of a member.
+    """What the agent of its host sees of a member."""
 
-    Attributes:
-        wait: The call of TensorFlow in which it waits; None if it does not wait, or is not known to.
-        is_frozen: Whether a signal has stopped its process.
-    """
-
-    wait: Wait | None = None
-    is_frozen: bool = False
+    wait: Wait | None = None  # None if it does not wait, or is not known to
+    is_frozen: bool = False  # whether a signal has stopped its process
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of processes.
+    """A group of processes."""
 
-    Attributes:
-        members: The members in the order of their ranks.
-        servers: The addresses of the cluster's servers by job, for the jobs that have no members.
-        max_restarts: How often the whole group may be started again after a failure.
-        secret: What a host has to know to take part, in hexadecimal digits.
-        address_host: The host part of the address at which the other hosts reach the coordinator.
-        coordinator: The address of the coordinator, for a host that is to connect to it; None for the coordinator.
-    """
-
-    members: tuple[Member, ...]
-    servers: dict[str, list[str]]
-    max_restarts: int
-    secret: str = field(repr=False)
-    address_host: str
-    coordinator: str | None = None
+    members: tuple[Member, ...]  # in the order of their ranks
+    servers: dict[str, list[str]]  # the addresses of the cluster's servers by job, for the jobs that have no members
+    max_restarts: int  # how often the whole group may be started again
+    secret: str = field(repr=False)  # what a host has to know to take part, in hexadecimal digits
+    address_host: str  # the host part of the address at which the other hosts reach the coordinator
+    coordinator: str | None = None  # the address, for a host that is to connect to it; None for the coordinator
 
     def on(self, host: str) -> tuple[Member, ...]:
         """Return the members that run on a host."""
@@ -99,11 +75,7 @@ class Group:
         return tuple(dict.fromkeys(member.host for member in self.members))
 
     def addresses(self, ports: Mapping[int, int]) -> dict[str, list[str]]:
-        """Return the addresses of the members by job.
-
-        Args:
-            ports: The port of each member, by its rank.
-        """
+        """Return the addresses of the members by job, given the port of each rank."""
         jobs: dict[str, list[str]] = {}
         for member in sorted(self.members, key=lambda each: each.index):
             jobs.setdefault(member.job, []).append(member.address(ports[member.rank]))
@@ -113,9 +85,7 @@ class Group:
 def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Member, ...]:
     """Return the members of a group: one for each task of some jobs.
 
-    Args:
-        topology: The topology.
-        jobs: The jobs; empty for `worker`, and `chief` where there is one.
+    Without jobs, these are `worker`, and `chief` where there is one.
 
     Raises:
         ClusterError: The cluster has no such job.
@@ -141,10 +111,6 @@ def _no_job(message: str, existing: Sequence[str]) -> ClusterError:
 def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
     """Check the placeholders in the arguments of a group's script.
 
-    Args:
-        arguments: The arguments.
-        jobs: The jobs of the cluster.
-
     Raises:
         ClusterError: A placeholder names a job that the cluster does not have.
     """
@@ -159,14 +125,7 @@ def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
 
 
 def expand(argument: str, group: Group, member: Member, addresses: Mapping[str, Sequence[str]]) -> str:
-    """Replace the placeholders in an argument of a group's script; other braces stay as they are.
-
-    Args:
-        argument: The argument.
-        group: The group.
-        member: The member that gets the argument.
-        addresses: The addresses of all members, by job.
-    """
+    """Replace the placeholders in an argument of a group's script; other braces stay as they are."""
     known = {**group.servers, **addresses}
     values = {
         "job": member.job,
@@ -206,10 +165,7 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
     those of a ParameterServerStrategy serve the chief and have no end either; those that train by themselves still have
     something to do. A group in which one member has failed fails.
 
-    Args:
-        members: The members.
-        exited: The ranks of the members that have exited.
-        has_failed: Whether a member has failed.
+    `exited` has the ranks of the members that have exited.
     """
     remaining = [member for member in members if member.rank not in exited]
     if not remaining:
@@ -226,10 +182,8 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
 def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: int | None) -> float:
     """Return how many seconds the remaining members may continue before they are stopped.
 
-    Args:
-        members: The members.
-        exited: The ranks of the members that have exited.
-        exit_code: The exit code of the member that has failed; None if none has.
+    `exited` has the ranks of the members that have exited; `exit_code` is that of the member that has failed, or None
+    if none has.
     """
     if exit_code is not None:
         return settings.GROUP_PREEMPTION_SECONDS if was_preempted(exit_code) else 0.0
@@ -242,9 +196,7 @@ def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: in
 def restart_delay(restarts: int, exit_code: int) -> float:
     """Return the seconds before a group is started again.
 
-    Args:
-        restarts: How often it was started again so far.
-        exit_code: The exit code of the member that has failed.
+    `restarts` is how often it was started again so far; the exit code is that of the member that has failed.
     """
     if was_preempted(exit_code):
         return 0.0

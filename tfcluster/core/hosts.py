@@ -13,30 +13,20 @@ from tfcluster.paths import LOCAL_HOST
 class Host:
     """A host: a machine that tasks run on.
 
-    Attributes:
-        name: Its name in the spec. The machine that the command runs on is always `localhost`, and no other host is.
-        address: The host name or IP address to which the other hosts connect to reach its tasks.
-        ssh: Its ssh destination, such as `user@name` or a name from ~/.ssh/config; None for this machine.
-        python: The Python on this host that has TensorFlow; None for the Python that runs this command.
-        shell: A command of bash that sets up the environment of that Python, such as one that activates an environment
-            of conda; None for none.
-        state: The folder on this host for the state of all clusters; None for $XDG_STATE_HOME/tfcluster.
-        env: Variables added to the environment of the agent on this host, and therefore of its tasks.
-        setup: Shell commands that run on this host once, before anything else.
-        tls_port: The port on which its forwarder listens for the other hosts of a private cluster; None until it is
-            allocated, and for other clusters.
-        first_program_port: The first of the ports for programs on this host to which the other hosts of a private
-            cluster can connect; None until they are allocated, and for other clusters.
+    `name` is its name in the spec. The machine that the command runs on is always `localhost`, and no other host is.
+
+    The other hosts of a private cluster connect to the forwarder at `tls_port`, and to programs at the ports that begin
+    with `first_program_port`. Both are None until they are allocated, and for other clusters.
     """
 
     name: str
-    address: str
-    ssh: str | None = None
-    python: str | None = None
-    state: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    setup: tuple[str, ...] = ()
-    shell: str | None = None
+    address: str  # the host name or IP address to which the other hosts connect to reach its tasks
+    ssh: str | None = None  # the destination, such as `user@name` or a name from ~/.ssh/config; None for this machine
+    python: str | None = None  # the Python that has TensorFlow; None for the Python that runs this command
+    state: str | None = None  # the folder for the state of all clusters; None for $XDG_STATE_HOME/tfcluster
+    env: Mapping[str, str] = field(default_factory=dict)  # added to that of the agent, and so of its tasks
+    setup: tuple[str, ...] = ()  # shell commands that run there once, before anything else
+    shell: str | None = None  # a command of bash that sets up the environment of `python`, as for conda
     tls_port: int | None = None
     first_program_port: int | None = None
 
@@ -71,14 +61,8 @@ class RegistryEntry:
 
 @dataclass(frozen=True)
 class OtherAccounts:
-    """The login accounts of a host other than the one of the cluster; they can connect to ports on its loopback device.
+    """The other login accounts of a cluster's host; they can connect to ports on its loopback device."""
 
-    Attributes:
-        user: The account that the cluster runs as on this host.
-        count: The number of other accounts; at least one.
-        names: The names of the first few other accounts.
-    """
-
-    user: str
-    count: int
-    names: tuple[str, ...]
+    user: str  # the account that the cluster runs as on this host
+    count: int  # at least one
+    names: tuple[str, ...]  # the first few

@@ -21,20 +21,12 @@ from tfcluster.core.usage import HostUsage, with_usage
 
 @dataclass
 class _Family:
-    """A metric family: its metadata and its samples.
+    """A metric family: its metadata and its samples."""
 
-    Attributes:
-        name: The name without `tfcluster_`, and of a counter without `_total`.
-        kind: `gauge` or `counter`.
-        help: What the values mean.
-        unit: The unit, with which the name ends; empty if there is none.
-        samples: The samples, each with its labels.
-    """
-
-    name: str
-    kind: str
+    name: str  # without `tfcluster_`, and of a counter without `_total`
+    kind: str  # `gauge` or `counter`
     help: str
-    unit: str = ""
+    unit: str = ""  # with which the name ends
     samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
 
     def add(self, value: float, labels: Mapping[str, str]) -> None:
@@ -67,10 +59,6 @@ def render_metrics(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> st
     """Return the metrics of a cluster as OpenMetrics text.
 
     Of a host that is away nothing is known but that: its tasks have a state, and no other value.
-
-    Args:
-        status: The cluster's status.
-        usages: The usage of each host that has reported it, by host.
     """
     cluster = {"cluster": status.cluster}
     families = [

@@ -24,12 +24,7 @@ _VARIABLES = {
 
 
 def run_notice(cluster: str, result: Mapping[str, Any]) -> Notice:
-    """Return the notice of a run that has ended.
-
-    Args:
-        cluster: The cluster's name.
-        result: The result event of the run.
-    """
+    """Return the notice of a run that has ended, from its result event."""
     run, state = result["run"], result["state"]
     names = ("run", "program", "state", "seconds", "result", "error")
     text = f"{run} {state} after {result['seconds']:.1f} s"
@@ -42,24 +37,15 @@ def run_notice(cluster: str, result: Mapping[str, Any]) -> Notice:
 def task_notice(cluster: str, host: str, task: str, problem: str, failed_at: float) -> Notice:
     """Return the notice of a task that has failed and is not restarted.
 
-    Args:
-        cluster: The cluster's name.
-        host: The task's host.
-        task: The short name of the task.
-        problem: What has happened, with the task's name.
-        failed_at: The Unix time of its last exit, in seconds.
+    The problem says what has happened, with the task's name. `failed_at` is the Unix time of the last exit, in seconds.
     """
     return _notice("task-failed", f"{task}-failed-{failed_at}", cluster, problem, host=host, task=task)
 
 
 def host_notice(cluster: str, host: str, seconds: float, since: float) -> Notice:
-    """Return the notice of a host none of whose tasks answers.
+    """Return the notice of a host none of whose tasks has answered for some seconds.
 
-    Args:
-        cluster: The cluster's name.
-        host: The host.
-        seconds: For how long.
-        since: The Unix time since which it has not answered, in seconds.
+    `since` is the Unix time since which it has not answered, in seconds.
     """
     text = f"host {host} has not answered for {seconds:g} s"
     return _notice("host-away", f"{host}-away-{since:.0f}", cluster, text, host=host)

@@ -16,7 +16,7 @@ from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 
 
 class ActionKind(Enum):
-    """The kinds of action, in the order in which they are carried out."""
+    """The kinds of action, in the order of execution."""
 
     STOP = "stop"
     RESTART = "restart"
@@ -31,22 +31,13 @@ _TERMINATING = (ActionKind.STOP, ActionKind.RESTART)
 
 @dataclass(frozen=True)
 class PlannedAction:
-    """One action of a plan, with its cause and the data that it loses.
-
-    Attributes:
-        kind: The kind of action.
-        task: The task; None if the action concerns the whole cluster.
-        cause: Why the action is needed.
-        data_loss: Descriptions of what the action loses: variables and runs.
-        has_unknown_peers: Whether the server does not know the address of another task. `max:` in the spec would have
-            avoided that.
-    """
+    """One action of a plan, with its cause and the data that it loses."""
 
     kind: ActionKind
-    task: Task | None
+    task: Task | None  # None if the action concerns the whole cluster
     cause: str
-    data_loss: tuple[str, ...] = ()
-    has_unknown_peers: bool = False
+    data_loss: tuple[str, ...] = ()  # descriptions of the variables and runs that it loses
+    has_unknown_peers: bool = False  # the server does not know another task's address; `max:` would have avoided that
 
     def __str__(self) -> str:
         where = f" {self.task.short} on {self.task.host} at {self.task.address}" if self.task else ""
@@ -66,7 +57,7 @@ class PlannedAction:
 
 
 def plan(desired: ClusterTopology, observed: ObservedState | None) -> tuple[PlannedAction, ...]:
-    """Compute the actions that lead from the observed state to the desired topology.
+    """Compute the actions that lead from the observed state to the desired topology, in the order of execution.
 
     A task that has to change gets a new process. So does a running server that does not know the address of
     another desired task: it could not fetch a tensor from that task, nor write to it if that task is a ps.
@@ -77,9 +68,6 @@ def plan(desired: ClusterTopology, observed: ObservedState | None) -> tuple[Plan
         observed: The observed state of the running cluster of that name; None if the cluster is not running. If it
             covers one host only, the actions on tasks of that host are the same as in the complete plan, and the
             other actions must be ignored.
-
-    Returns:
-        The actions in the order in which they are carried out; empty if nothing has to change.
     """
     if observed is None:
         return tuple(PlannedAction(ActionKind.START, task, "new") for task in desired.tasks)
@@ -88,11 +76,7 @@ def plan(desired: ClusterTopology, observed: ObservedState | None) -> tuple[Plan
 
 
 def kept_servers(actions: Sequence[PlannedAction], observed: ObservedState) -> dict[str, int | None]:
-    """Return the tasks that a plan leaves alone.
-
-    Args:
-        actions: The plan.
-        observed: The observed state from which it was made.
+    """Return the tasks that a plan leaves alone, given the observed state from which it was made.
 
     Returns:
         By task name, the generation in which the task's server was started; None for a task that waits for its next
@@ -115,20 +99,14 @@ def terminated_tasks(actions: Sequence[PlannedAction]) -> list[str]:
 
 
 def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -> list[str]:
-    """Return descriptions of the runs that end when the processes of some tasks end.
-
-    Args:
-        tasks: Names of the tasks whose processes end.
-        runs: The active runs with the names of their tasks, as in `ObservedState`.
-    """
+    """Return descriptions of the runs that end when the processes of some tasks end."""
     return [f"run {run}" for run, used in runs.items() if not set(used).isdisjoint(tasks)]
 
 
 def summary(actions: Sequence[PlannedAction]) -> str:
-    """Summarize how many tasks were started, restarted and stopped.
+    """Summarize how many tasks were started, restarted and stopped, such as `2 tasks started, 1 stopped`.
 
-    Returns:
-        For example `2 tasks started, 1 stopped`; empty if the actions concern no task's process.
+    The summary is empty if the actions concern no task's process.
     """
     kinds = [action.kind for action in actions]
     counts = [(kinds.count(kind), word) for kind, word in _DONE.items() if kind in kinds]

@@ -12,18 +12,14 @@ from tfcluster.core.devices import Device
 class TaskSelector:
     """Selects tasks of a cluster: tasks of a job, or the head task.
 
-    Attributes:
-        job: The job of the tasks; None for the job of the device that `device` selects.
-        index: The index of the task in its job; None for all tasks of the job.
-        device: The number of one of the devices that the run computes on, from 0; numbers continue from the first
-            device after the last one.
-        head: Select the head task; the other attributes are ignored.
+    `device` is the number of one of the devices that the run computes on, from 0; numbers continue from the first
+    device after the last one.
     """
 
-    job: str | None = None
-    index: int | None = None
+    job: str | None = None  # None for the job of the device that `device` selects
+    index: int | None = None  # None for all tasks of the job
     device: int = 0
-    head: bool = False
+    head: bool = False  # select the head task; the other attributes are ignored
 
     def select(self, addresses: Mapping[str, Sequence[str]], devices: Sequence[str] = (), head: str = "") -> list[str]:
         """Return the names of the selected tasks that the cluster has.
@@ -54,21 +50,17 @@ class ProgramTraits:
     """What an agent has to know of a program to supervise a run of it.
 
     Attributes:
-        package: The installed package that the program belongs to; empty for a program that is part of tfcluster.
         fault_tolerant: The program handles lost tasks itself as long as one of the tasks that it computes on remains.
             A run of any other program fails as soon as a task is lost that it computes on or requires.
         is_script: The program is the user's own script, the main program of its interpreter: it may use any task, its
             output is shown, and it ends as `python SCRIPT` does.
-        required_tasks: Tasks that a run requires even if it computes on none of their devices.
-        uses_servers: The program may use the servers of the cluster's tasks; False for processes that are servers
-            themselves.
     """
 
-    package: str = ""
+    package: str = ""  # the installed package that it belongs to; empty for a part of tfcluster
     fault_tolerant: bool = False
     is_script: bool = False
-    required_tasks: tuple[TaskRequirement, ...] = ()
-    uses_servers: bool = True
+    required_tasks: tuple[TaskRequirement, ...] = ()  # also if a run computes on none of their devices
+    uses_servers: bool = True  # False for processes that are servers themselves
 
 
 def required_tasks(
@@ -76,11 +68,7 @@ def required_tasks(
 ) -> list[str]:
     """Return the names of the tasks that a run requires even if it computes on none of their devices.
 
-    Args:
-        traits: The traits of the run's program.
-        devices: Full names of the devices that the run computes on.
-        addresses: `host:port` of every task, by job.
-        head: `host:port` of the head task.
+    The arguments are those of `TaskSelector.select`.
     """
     names: list[str] = []
     for requirement in traits.required_tasks:
@@ -100,24 +88,14 @@ def first_selected(
 
 
 def compute_tasks(traits: ProgramTraits, devices: Iterable[str], every: Collection[str]) -> list[str]:
-    """Return the names of the tasks that a run computes on.
-
-    Args:
-        traits: The traits of the run's program.
-        devices: Full names of the devices that the run computes on.
-        every: Names of all tasks of the cluster.
-    """
+    """Return the names of the tasks that a run computes on."""
     if traits.is_script:
         return list(every) if traits.uses_servers else []
     return list(dict.fromkeys(Device(device, "").task for device in devices))
 
 
 def missing_notes(missing: Mapping[str, str]) -> list[str]:
-    """Return the notes for the user of a run that does without some tasks.
-
-    Args:
-        missing: Why each of these tasks is not ready, by its name.
-    """
+    """Return the notes for the user of a run that does without some tasks, given why each of them is not ready."""
     if not missing:
         return []
     return [f"{'; '.join(missing.values())}: running without {'it' if len(missing) == 1 else 'them'}"]
@@ -126,17 +104,10 @@ def missing_notes(missing: Mapping[str, str]) -> list[str]:
 def blocking_losses(
     traits: ProgramTraits, computing: Collection[str], required: Iterable[str], down: Collection[str]
 ) -> list[str]:
-    """Return the names of the lost tasks without which a run cannot continue.
+    """Return the names of the lost tasks without which a run cannot continue; empty as long as it can.
 
-    Args:
-        traits: The traits of the run's program.
-        computing: Names of the tasks that the run computes on. A fault-tolerant program continues as long as one of
-            them serves.
-        required: The result of `required_tasks`. A fault-tolerant program waits until these tasks have recovered.
-        down: Names of the tasks that do not serve.
-
-    Returns:
-        The names; empty as long as the run can continue.
+    A fault-tolerant program continues as long as one of the tasks that it computes on serves, and waits until the tasks
+    that it requires (the result of `required_tasks`) have recovered. The tasks in `down` do not serve.
     """
     if not traits.fault_tolerant:
         return [task for task in dict.fromkeys((*computing, *required)) if task in down]
@@ -151,11 +122,7 @@ def fails_at_restart(
 
     Any other fault-tolerant program waits for tasks that come back at once, even if they are all that it computes on.
 
-    Args:
-        traits: The traits of the run's program.
-        computing: Names of the tasks that the run computes on.
-        required: The result of `required_tasks`.
-        restarted: Names of the tasks that are restarted.
+    `required` is the result of `required_tasks`.
     """
     is_fragile = traits.is_script or not traits.fault_tolerant
     return is_fragile and not {*computing, *required}.isdisjoint(restarted)

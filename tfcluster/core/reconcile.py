@@ -16,20 +16,12 @@ from tfcluster.errors import ClusterError, ExitCode
 
 @dataclass(frozen=True)
 class ObservedState:
-    """The observed state of a running cluster, possibly in part: an agent observes only the tasks of its own host.
-
-    Attributes:
-        topology: The topology of the running cluster.
-        tasks: The status of the tasks on those hosts whose state is known.
-        generations: The generation of the topology in which a task's server was started, by the task's name, for
-            the tasks that have a process.
-        runs: The active runs, each with the names of the tasks that it computes on.
-    """
+    """The observed state of a running cluster, possibly in part: an agent observes only the tasks of its own host."""
 
     topology: ClusterTopology
-    tasks: tuple[TaskStatus, ...]
-    generations: Mapping[str, int]
-    runs: Mapping[str, Collection[str]]
+    tasks: tuple[TaskStatus, ...]  # those on the hosts whose state is known
+    generations: Mapping[str, int]  # the generation in which the server of each task that has a process was started
+    runs: Mapping[str, Collection[str]]  # the active runs, each with the names of the tasks that it computes on
 
     def is_unknown_to_all(self, task: Task) -> bool:
         """Return whether it is certain that no running server knows the address of a task.
@@ -43,17 +35,16 @@ class ObservedState:
     def revision(self) -> str:
         """Return a value that changes with everything from which a plan is made, except the runs.
 
-        An agent carries out a plan only if the state of its host still has the revision from which the plan was made.
+        An agent executes a plan only if the state of its host still has the revision from which the plan was made.
         """
         content = json.dumps([asdict(self.topology), dict(self.generations)], sort_keys=True)
         return f"{self.topology.generation}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def merge_observed(parts: Sequence[ObservedState]) -> ObservedState | None:
-    """Merge what the hosts observed; if a change was not applied everywhere, take its latest topology.
+    """Merge what the hosts observed; None if there are no parts.
 
-    Returns:
-        The observed state of the cluster; None if there are no parts.
+    If a change was not applied everywhere, its latest topology counts.
     """
     if not parts:
         return None
@@ -66,7 +57,7 @@ def merge_observed(parts: Sequence[ObservedState]) -> ObservedState | None:
 
 
 def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> ClusterTopology:
-    """Merge the desired topology with the observed one.
+    """Return the topology of the next generation: the desired one, merged with the observed one.
 
     What the desired topology leaves open is carried over: a task that existed keeps its port and its GPUs, unless it
     moves to another host. A removed task keeps its address in `reserved` as long as running servers may know it, so
@@ -75,12 +66,7 @@ def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> Cl
     For example, `worker: {tasks: 1}` merged with a running cluster in which worker:0 has port 2223 and worker:1 has
     port 2224 gives worker:0 at 2223, and worker:1 reserved at 2224.
 
-    Args:
-        desired: The desired topology, from a spec or from `scale`.
-        observed: The observed state of the running cluster.
-
-    Returns:
-        The topology of the next generation. Only ports and GPUs that were never allocated before remain to be chosen.
+    Only ports and GPUs that were never allocated before remain to be chosen.
     """
     carry_over = _CarryOver(desired, observed)
     tasks = tuple(map(carry_over.task, desired.tasks))
@@ -146,15 +132,10 @@ class _CarryOver:
 def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology:
     """Return the topology with a different number of tasks in some jobs.
 
-    An added task is placed on the next host in the job's placement order and otherwise copies the last task of its
-    job.
+    An added task is placed on the next host in the job's placement order and otherwise copies the last task of its job.
+    A count of 0 removes the job.
 
-    Args:
-        observed: The topology of the running cluster.
-        counts: The desired number of tasks by job; 0 removes the job.
-
-    Raises:
-        ClusterError: A job does not exist, no task would remain, or a number is too large.
+    Raises ClusterError if a job does not exist, no task would remain, or a number is too large.
     """
     available = [task for task in observed.reserved if task.valid_until_generation is None]
     samples = {task.job: task for task in (*observed.reserved, *observed.tasks) if task.job in observed.host_order}

@@ -18,12 +18,7 @@ _DEFAULT_PYTHON = "python3"
 def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
     """Resolve a validated spec: place its tasks on its hosts and apply the defaults.
 
-    Args:
-        spec: The spec.
-        spec_file: The spec's file as the user named it, shown by `status`.
-
-    Returns:
-        The topology, in which ports and GPUs may remain to be allocated.
+    Ports and GPUs may remain to be allocated. `spec_file` is the spec's file as the user named it, shown by `status`.
     """
     host_order = {name: spec.placement_hosts(job) for name, job in spec.jobs.items()}
     used = {host for hosts in host_order.values() for host in hosts}

@@ -16,35 +16,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """What a run was started from, by which it can be started again.
+    """What a run was started from, by which it can be started again."""
 
-    Attributes:
-        version: The version of tfcluster that submitted it.
-        commit: The git commit that the script's work tree was at; None if it is in none.
-        is_clean: Whether the files that git tracks there were as in the commit; None without a commit.
-        digest: The SHA-256 digest of the script; None for a module and for other programs.
-        devices: The TensorFlow device strings that chose the devices; empty if the cluster chose.
-        gpus: The number of GPU devices that was asked for; None for what was available.
-        strict: Whether fewer GPUs than requested were an error.
-        upload: The path of the file that was uploaded with the run; empty if it was a pipe, None if there was none.
-        upload_name: The name of that file in the run's folder.
-        start_timeout: Seconds that the script could wait for its tasks; None for no limit.
-        jobs: The jobs of a group, as in `GroupRequest`; None for a run that is none.
-        max_restarts: How often a group could be started again.
-    """
-
-    version: str
-    commit: str | None
-    is_clean: bool | None
-    digest: str | None
-    devices: tuple[str, ...]
-    gpus: int | None
-    strict: bool
-    upload: str | None
-    upload_name: str
-    start_timeout: float | None
-    jobs: tuple[str, ...] | None
-    max_restarts: int
+    version: str  # the version of tfcluster that submitted it
+    commit: str | None  # the git commit of the script's work tree; None if it is in none
+    is_clean: bool | None  # whether the files that git tracks there were as in the commit
+    digest: str | None  # the SHA-256 digest of the script; None for a module and for other programs
+    devices: tuple[str, ...]  # the TensorFlow device strings; empty if the cluster chose
+    gpus: int | None  # the number of GPU devices that was asked for; None for what was available
+    strict: bool  # whether fewer GPUs than requested were an error
+    upload: str | None  # the path of the uploaded file; empty if it was a pipe, None if there was none
+    upload_name: str  # the name of that file in the run's folder
+    start_timeout: float | None  # seconds that the script could wait for its tasks; None for no limit
+    jobs: tuple[str, ...] | None  # the jobs of a group, as in `GroupRequest`; None for a run that is none
+    max_restarts: int  # how often a group could be started again
 
     def describe_commit(self) -> str:
         """Describe the commit in short."""
@@ -54,11 +39,7 @@ class RunOrigin:
 
 
 def check_name(name: str) -> None:
-    """Check that a name can be given to a run.
-
-    Raises:
-        ClusterError: It cannot.
-    """
+    """Raise ClusterError if a name cannot be given to a run."""
     if not _NAME.fullmatch(name):
         raise ClusterError(
             f"{name!r} cannot be the name of a run",
@@ -68,22 +49,13 @@ def check_name(name: str) -> None:
 
 
 def matching_runs(text: str, runs: Collection[str]) -> list[str]:
-    """Return the runs that a user may mean: the one with this id, or else those of this name or with this prefix.
-
-    Args:
-        text: What the user has typed.
-        runs: The ids of the runs.
-    """
+    """Return the runs that a user may mean: the one with this id, or else those of this name or with this prefix."""
     named = [run for run in runs if run.rpartition("-")[0] == text]
     return [text] if text in runs else named or [run for run in runs if text and run.startswith(text)]
 
 
 def find_run(text: str, runs: Collection[str]) -> str:
     """Return the run that a user means by an id, by the name of a single run, or by a unique prefix of an id.
-
-    Args:
-        text: What the user has typed.
-        runs: The ids of the runs.
 
     Raises:
         ClusterError: No run is meant, or several.

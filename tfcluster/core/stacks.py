@@ -35,91 +35,55 @@ _CALLS = {
 
 @dataclass(frozen=True)
 class StackFrame:
-    """One call on the stack of a thread.
-
-    Attributes:
-        file: The file of the function.
-        line: The line that is executed; None if the interpreter does not know it.
-        function: The name of the function.
-    """
+    """One call on the stack of a thread."""
 
     file: str
-    line: int | None
+    line: int | None  # the line that is executed; None if the interpreter does not know it
     function: str
 
 
 @dataclass(frozen=True)
 class ThreadStack:
-    """The stack of one thread.
+    """The stack of one thread."""
 
-    Attributes:
-        name: The name of the thread: `main`, or the number that the kernel has for it.
-        frames: The calls, the most recent one first.
-    """
-
-    name: str
-    frames: tuple[StackFrame, ...]
+    name: str  # `main`, or the number that the kernel has for it
+    frames: tuple[StackFrame, ...]  # the most recent call first
 
 
 @dataclass(frozen=True)
 class ProcessStacks:
-    """The Python stacks of one process.
-
-    Attributes:
-        pid: The pid.
-        command: The command line, or the title that the process has given itself.
-        threads: The threads, the main thread first; empty if there is a problem.
-        problem: Why there are no stacks; empty if there are.
-    """
+    """The Python stacks of one process."""
 
     pid: int
-    command: str
-    threads: tuple[ThreadStack, ...]
-    problem: str
+    command: str  # the command line, or the title that the process has given itself
+    threads: tuple[ThreadStack, ...]  # the main thread first; empty if there is a problem
+    problem: str  # why there are no stacks; empty if there are
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A call of TensorFlow in which a program is.
+    """A call of TensorFlow in which a program is."""
 
-    Attributes:
-        call: The call, as `Session.run`.
-        connects: Whether it connects to tasks, so that it neither computes nor takes long.
-        file: The file of the program that has the call.
-        line: The line of the call; None if it is not known.
-        function: The function that has the call.
-    """
-
-    call: str
-    connects: bool
-    file: str
-    line: int | None
-    function: str
+    call: str  # as `Session.run`
+    connects: bool  # whether it connects to tasks, so that it neither computes nor takes long
+    file: str  # the file of the program that has the call
+    line: int | None  # None if it is not known
+    function: str  # the function that has the call
 
 
 def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str]) -> str:
     """Return what a program waits for, in one line.
 
-    Args:
-        call: The call in which it waits.
-        file: The file of the program that has the call.
-        line: The line of the call; None if it is not known.
-        problems: Why it waits.
+    The file is that of the program that has the call; the problems say why it waits.
     """
     place = PurePath(file).name if line is None else f"{PurePath(file).name}:{line}"
     return f"{place} waits in {call}: {'; '.join(problems)}"
 
 
 def parse_stack(name: str, text: str) -> ThreadStack | None:
-    """Parse what faulthandler has written about one thread.
+    """Parse what faulthandler has written about one thread, without the calls by which tfcluster has started a script.
 
-    Args:
-        name: The name of the thread.
-        text: The text.
-
-    Returns:
-        The stack, without the calls by which tfcluster has started a script. None if there is none, as the thread has
-        never executed Python.
+    Return None if there is no stack, as the thread has never executed Python.
     """
     heading, *lines = text.splitlines() or [""]
     if heading != _HEADING:
@@ -142,9 +106,8 @@ def _own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 def find_wait(threads: Sequence[ThreadStack]) -> Wait | None:
     """Return the call of TensorFlow in which a program is; None if it is in none.
 
-    Args:
-        threads: The threads of the program. The main thread counts before the others; a thread that has no function
-            of the program, as those that TensorFlow starts, does not count.
+    The main thread counts before the others; a thread that has no function of the program, as those that TensorFlow
+    starts, does not count.
     """
     return next((wait for thread in threads if (wait := _wait_of(thread)) is not None), None)
 

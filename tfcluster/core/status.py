@@ -16,21 +16,13 @@ NOT_STARTED = "not started"
 
 @dataclass(frozen=True)
 class LastExit:
-    """The last exit of a task: how and when its latest process ended.
+    """The last exit of a task: how and when its latest process ended."""
 
-    Attributes:
-        reason: The exit status in words, such as `exit code 1` or `SIGKILL`.
-        time: The Unix time of the exit, in seconds.
-        detail: The cause that the task or its agent reported; empty if none was reported.
-        log: The last lines of the task's log, if the task is not restarted automatically.
-        expected: Whether a command requested it, or the machine was rebooted: then nothing is wrong with the task.
-    """
-
-    reason: str
-    time: float
-    detail: str = ""
-    log: tuple[str, ...] = ()
-    expected: bool = False
+    reason: str  # the exit status in words, such as `exit code 1` or `SIGKILL`
+    time: float  # Unix time in seconds
+    detail: str = ""  # the cause that the task or its agent reported
+    log: tuple[str, ...] = ()  # the last lines of the task's log, if the task is not restarted automatically
+    expected: bool = False  # a command requested it, or the machine was rebooted: nothing is wrong with the task
 
     def __str__(self) -> str:
         """Describe how and when the process ended, such as `SIGKILL at 2026-01-31 12:00:00`, in local time."""
@@ -47,40 +39,24 @@ class TrafficTotals:
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """The load of a GPU, as NVML reports it.
+    """The load of a GPU, as NVML reports it."""
 
-    Attributes:
-        gpu: Its number, as CUDA_VISIBLE_DEVICES has it.
-        name: Its product name.
-        utilization_percent: The time in which it computed, in percent; None if it does not tell.
-        memory_used_bytes: Its memory that is used, by whichever process.
-        memory_total_bytes: Its memory.
-    """
-
-    gpu: str
-    name: str
-    utilization_percent: float | None
-    memory_used_bytes: int
+    gpu: str  # its number, as CUDA_VISIBLE_DEVICES has it
+    name: str  # its product name
+    utilization_percent: float | None  # the time in which it computed; None if it does not tell
+    memory_used_bytes: int  # by all processes
     memory_total_bytes: int
 
 
 @dataclass(frozen=True)
 class HostLoad:
-    """How busy a host is, with everything that runs there.
+    """How busy a host is, with everything that runs there."""
 
-    Attributes:
-        cpu_percent: The use of its processors in the last seconds, in percent of all; None if that is not known yet.
-        cpus: The number of its logical processors.
-        memory_used_bytes: The memory that is not available to processes.
-        memory_total_bytes: Its memory.
-        gpus: Its GPUs; empty without an NVIDIA driver.
-    """
-
-    cpu_percent: float | None
-    cpus: int
-    memory_used_bytes: int
+    cpu_percent: float | None  # of all processors, in the last seconds; None if that is not known yet
+    cpus: int  # logical processors
+    memory_used_bytes: int  # what is not available to processes
     memory_total_bytes: int
-    gpus: tuple[GpuLoad, ...] = ()
+    gpus: tuple[GpuLoad, ...] = ()  # empty without an NVIDIA driver
 
 
 @dataclass(frozen=True)
@@ -156,10 +132,7 @@ def aggregate_status(
     A task on an unreachable host is reported as unresponsive, because nothing more is known; a task on a host where
     the cluster is down is reported as stopped.
 
-    Args:
-        topology: The topology of the cluster.
-        reports: The status of each host, or why it has none, by host in the order of the spec. Tasks on a host that
-            is missing here are omitted.
+    The reports must be in the order of the spec. Tasks on a host that has no report are omitted.
     """
     statuses = [report for report in reports.values() if isinstance(report, ClusterStatus)]
     reports_by_task = {task.task: task for status in statuses for task in status.tasks}

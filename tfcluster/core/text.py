@@ -15,10 +15,7 @@ _FORWARDED = re.compile(r"From /job:\S+:\s*(\n|$)")
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun in the singular or plural: 1 task, 3 tasks.
 
-    Args:
-        count: The count.
-        noun: The singular of the noun.
-        plural: Its plural, if that is not the singular with an s.
+    The plural is needed only if it is not the singular with an s.
     """
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
@@ -45,11 +42,7 @@ def strip_forwarding(message: str) -> str:
 
 
 def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    """Compile regular expressions.
-
-    Raises:
-        ClusterError: A pattern is no regular expression for this Python.
-    """
+    """Compile regular expressions; raise ClusterError if one is none for this Python."""
     expressions = []
     for pattern in patterns:
         try:

@@ -16,10 +16,7 @@ _STRATEGY_JOBS = (CHIEF_JOB, "worker", "ps")
 def make_tf_config(addresses: Mapping[str, Sequence[str]], job: str, index: int) -> dict[str, Any]:
     """Return the TF_CONFIG of one process.
 
-    Args:
-        addresses: `host:port` of every task, by job.
-        job: The process's job. If strategies refuse its name, it is part of the cluster nevertheless.
-        index: The process's index in its job.
+    If strategies refuse the name of the process's job, the job is part of the cluster nevertheless.
     """
     left_out = refused_jobs(addresses)
     cluster = {name: list(tasks) for name, tasks in addresses.items() if name == job or name not in left_out}
@@ -33,9 +30,7 @@ def make_client_config(addresses: Mapping[str, Sequence[str]], chief: str) -> di
     A strategy starts a server in its chief and passes the addresses of TF_CONFIG on to the servers, so the chief needs
     a free port, also in a cluster that has a server for a job `chief`.
 
-    Args:
-        addresses: `host:port` of every task, by job.
-        chief: The client's `host:port`.
+    `chief` is the client's `host:port`.
     """
     return make_tf_config({**addresses, CHIEF_JOB: [chief]}, CHIEF_JOB, 0)
 

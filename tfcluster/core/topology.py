@@ -24,19 +24,14 @@ _MASK = "***"
 class RestartPolicy:
     """The restart policy of a task: when it is restarted after an exit, with exponential back-off.
 
-    Attributes:
-        policy: `never`, `on-failure` or `always`.
-        initial: Maximum back-off before the second restart, in seconds. The first restart is immediate; each further
-            restart doubles the back-off.
-        max: Maximum back-off in seconds.
-        limit: The number of restarts allowed within `window` seconds; after the next exit the task is failed.
-        window: The window of `limit` in seconds.
+    The first restart is immediate; each further restart doubles the back-off. After `limit` restarts within the window,
+    the next exit fails the task.
     """
 
-    policy: str
-    initial: float
-    max: float
-    limit: int
+    policy: str  # `never`, `on-failure` or `always`
+    initial: float  # maximum back-off before the second restart, in seconds
+    max: float  # maximum back-off in seconds
+    limit: int  # the number of restarts allowed within `window` seconds
     window: float
 
 
@@ -44,39 +39,23 @@ class RestartPolicy:
 class Task:
     """One task of a cluster: one TensorFlow server.
 
-    Attributes:
-        job: The name of its job.
-        index: Its index in the job, from 0.
-        host: The name of the host that it runs on.
-        address_host: The host part of the address that the other tasks connect to.
-        port: Its TCP port; None until a port is allocated.
-        cpus: The number of logical CPU devices that it offers.
-        gpus: The number of its host's GPUs that it has to itself.
-        env: The environment variables that are set for it.
-        restart: Its restart policy.
-        gpu_ids: The GPUs that it has to itself, as CUDA_VISIBLE_DEVICES names them; empty until they are allocated.
-        valid_from_generation: The first generation of the topology whose servers know its address. A server belongs to
-            the generation in which it was started.
-        valid_until_generation: The first generation whose servers no longer know its address; None while new servers
-            learn it.
-        secrets: The names of the variables in `env` whose values are secret.
-        from_host: The names of the variables in `env` that come from its host and not from its job.
+    A server belongs to the generation of the topology in which it was started.
     """
 
     job: str
-    index: int
+    index: int  # in the job, from 0
     host: str
-    address_host: str
-    port: int | None
-    cpus: int
-    gpus: int
+    address_host: str  # the host part of the address that the other tasks connect to
+    port: int | None  # None until a port is allocated
+    cpus: int  # the number of logical CPU devices that it offers
+    gpus: int  # the number of its host's GPUs that it has to itself
     env: dict[str, str]
     restart: RestartPolicy
-    gpu_ids: tuple[str, ...] = ()
-    valid_from_generation: int = 0
-    valid_until_generation: int | None = None
-    secrets: tuple[str, ...] = ()
-    from_host: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()  # these GPUs, as CUDA_VISIBLE_DEVICES names them; empty until they are allocated
+    valid_from_generation: int = 0  # the first generation whose servers know its address
+    valid_until_generation: int | None = None  # the first whose servers do not; None while new servers learn it
+    secrets: tuple[str, ...] = ()  # the names of the variables in `env` whose values are secret
+    from_host: tuple[str, ...] = ()  # the names of the variables in `env` that come from its host and not from its job
 
     @property
     def name(self) -> str:
@@ -101,33 +80,20 @@ class Task:
 
 @dataclass(frozen=True)
 class LogLimits:
-    """How much of the output of tasks and runs is kept.
+    """How much of the output of tasks and runs is kept."""
 
-    Attributes:
-        size: The size of each file of a task's log, in bytes.
-        count: The maximum number of files of each task's log.
-        run: The maximum size of the stored output of a run, in bytes.
-        runs: The maximum size of the stored output of all runs on a host together, in bytes.
-    """
-
-    size: int = settings.LOG_FILE_BYTES
-    count: int = settings.LOG_FILES
-    run: int = settings.RUN_OUTPUT_BYTES
-    runs: int = settings.RUNS_OUTPUT_BYTES
+    size: int = settings.LOG_FILE_BYTES  # of each file of a task's log, in bytes
+    count: int = settings.LOG_FILES  # maximum number of files of each task's log
+    run: int = settings.RUN_OUTPUT_BYTES  # of the stored output of a run, in bytes
+    runs: int = settings.RUNS_OUTPUT_BYTES  # of the stored output of all runs on a host together, in bytes
 
 
 @dataclass(frozen=True)
 class Notify:
-    """Where notifications are sent.
+    """Where notifications are sent."""
 
-    Attributes:
-        webhook: The URL to which notices are sent; None for none, or while its value is lost. It is secret.
-        command: The command that is run for each notice; None for none.
-        events: The kinds of notices.
-    """
-
-    webhook: str | None = field(repr=False)
-    command: str | None
+    webhook: str | None = field(repr=False)  # secret; None for none, or while its value is lost
+    command: str | None  # run for each notice
     events: tuple[str, ...]
 
 
@@ -136,16 +102,10 @@ class ClusterTopology:
     """The topology of a cluster: its tasks in the order of the spec, and the settings that apply to all of them.
 
     Attributes:
-        cluster: The name of the cluster.
-        spec: The spec's file as the user named it.
-        network: `private`, `closed` or `open`.
-        tasks: Every task.
-        logs: How much of the output of tasks and runs is kept.
         reserved: Tasks that do not run but whose addresses are kept, either for tasks to be added later or because
             running servers still know the addresses.
         max: The number of tasks of a job that have addresses from the start, by job, for the jobs where the spec
             sets it.
-        hosts: The machines that the tasks are on.
         generation: The number of changes made to the cluster. A server knows the addresses of the topology in which
             it was started, as long as it runs.
         host_order: The placement order: the names of the hosts for the tasks of a job, by job. The task with an index
@@ -154,13 +114,11 @@ class ClusterTopology:
             each was started, or None if it waits for its next restart; any other server is stopped first.
         lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
             None for no lease.
-        notify: Where notifications are sent; None for no notices.
-        has_servers: Whether the tasks have servers; without them, they are only where groups of processes run.
     """
 
     cluster: str
-    spec: str
-    network: str
+    spec: str  # the spec's file as the user named it
+    network: str  # `private`, `closed` or `open`
     tasks: tuple[Task, ...]
     logs: LogLimits = LogLimits()
     reserved: tuple[Task, ...] = ()
@@ -170,7 +128,7 @@ class ClusterTopology:
     host_order: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lease: float | None = None
     kept: dict[str, int | None] = field(default_factory=dict)
-    has_servers: bool = True
+    has_servers: bool = True  # without them, the tasks are only where groups of processes run
     notify: Notify | None = None
 
     def addresses(self) -> dict[str, list[str]]:
@@ -209,12 +167,7 @@ class ClusterTopology:
         return replace(self, hosts=tuple(hosts))
 
     def with_allocation(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> ClusterTopology:
-        """Return the topology completed with the ports and GPUs that a host allocated.
-
-        Args:
-            ports: The allocated port by the task's name.
-            gpus: The allocated GPUs by the task's name, as CUDA_VISIBLE_DEVICES names them.
-        """
+        """Return the topology completed with the ports and GPUs that a host allocated, by the tasks' names."""
 
         def fill_in(task: Task) -> Task:
             gpu_ids = tuple(gpus.get(task.name, task.gpu_ids))
@@ -252,18 +205,11 @@ def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
 
 
 def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]:
-    """Resolve the task arguments of a command to short names of tasks.
+    """Return the short names of the tasks that match a command's arguments, in the cluster's order.
 
-    Args:
-        arguments: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`), also
-            with wildcards as in a shell (`worker:*`, `worker:[0-3]`).
-        shorts: Short names of the cluster's tasks.
-
-    Returns:
-        The short names of the matching tasks in the cluster's order; all tasks if there are no arguments.
-
-    Raises:
-        ClusterError: An argument matches no task.
+    Each argument is a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`), also with
+    wildcards as in a shell (`worker:*`, `worker:[0-3]`). Without arguments, all tasks match. Raises ClusterError if an
+    argument matches no task.
     """
     names = [_short(name) for name in arguments]
     for argument, name in zip(arguments, names, strict=True):

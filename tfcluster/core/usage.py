@@ -11,50 +11,30 @@ from tfcluster.core.status import ClusterStatus, HostLoad, TrafficTotals
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """What a process has used.
+    """What a process has used."""
 
-    Attributes:
-        cpu_seconds: Processor time since its start, in seconds.
-        rss_bytes: Resident memory in bytes.
-        traffic: What it has sent and received; None if that is not known.
-        gpu_memory_bytes: The GPU memory that it and its descendants use, on all GPUs; None if the driver tells of none.
-    """
-
-    cpu_seconds: float
-    rss_bytes: int
-    traffic: TrafficTotals | None = None
-    gpu_memory_bytes: int | None = None
+    cpu_seconds: float  # since its start
+    rss_bytes: int  # resident memory
+    traffic: TrafficTotals | None = None  # None if that is not known
+    gpu_memory_bytes: int | None = None  # of it and its descendants, on all GPUs; None if the driver tells of none
 
 
 @dataclass(frozen=True)
 class HostUsage:
-    """What the processes of a cluster on one host have used, and how busy the host is.
-
-    Attributes:
-        agent: The usage of the agent.
-        tasks: The usage of each task that has a process, by the task's name.
-        load: The load of the whole host; None if the kernel does not tell.
-        cpu_seconds: Processor time that all processes of the host have used since it was booted, in seconds.
-        run_gpu_memory_bytes: The GPU memory of the processes of runs here, by the run's id, as far as the driver tells.
-    """
+    """What the processes of a cluster on one host have used, and how busy the host is."""
 
     agent: ProcessUsage
-    tasks: dict[str, ProcessUsage]
-    load: HostLoad | None = None
-    cpu_seconds: float = 0.0
-    run_gpu_memory_bytes: dict[str, int] = field(default_factory=dict)
+    tasks: dict[str, ProcessUsage]  # of each task that has a process, by its name
+    load: HostLoad | None = None  # of the whole host; None if the kernel does not tell
+    cpu_seconds: float = 0.0  # of all processes of the host since it was booted
+    run_gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # by the run's id, as far as the driver tells
 
 
 _NOT_KNOWN = ProcessUsage(0.0, 0)
 
 
 def with_usage(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> ClusterStatus:
-    """Return a status with the load of the hosts, the traffic of the tasks, and the GPU memory of tasks and runs.
-
-    Args:
-        status: The status.
-        usages: The usage of each host that has reported it, by host.
-    """
+    """Return a status with the load of the hosts, the traffic of the tasks, and the GPU memory of tasks and runs."""
     loads = {host: usage.load for host, usage in usages.items()}
     used = {name: task for usage in usages.values() for name, task in usage.tasks.items()}
     run_memory: Counter[str] = Counter()

@@ -25,12 +25,7 @@ _RUN = re.compile(r"/api/runs/([^/]+)(/graph)?")
 
 
 class RequestError(Exception):
-    """A request that is refused.
-
-    Args:
-        status: The status of HTTP.
-        message: Why, for the user.
-    """
+    """A request that is refused, with a status of HTTP and a message for the user."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -38,12 +33,7 @@ class RequestError(Exception):
 
 
 class Api:
-    """Answers the requests of pages.
-
-    Args:
-        cluster: The cluster.
-        feed: Its state.
-    """
+    """Answers the requests of pages."""
 
     def __init__(self, cluster: Cluster, feed: Feed) -> None:
         self._cluster = cluster
@@ -59,10 +49,7 @@ class Api:
         }
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
-        """Answer a request.
-
-        Returns:
-            A stream, text, or a value for JSON.
+        """Answer a request with a stream, text, or a value for JSON.
 
         Raises:
             RequestError: There is nothing at this path, or the request is wrong.

@@ -29,11 +29,7 @@ class Cursor:
 
 
 class Feed:
-    """Tells pages what has changed in a cluster; what hosts and tasks use is measured while a page is open.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Tells pages what has changed in a cluster; what hosts and tasks use is measured while a page is open."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._condition = threading.Condition()
@@ -57,14 +53,9 @@ class Feed:
         return self._live.runs.follow(run)
 
     def wait(self, cursor: Cursor, timeout: float) -> list[Message]:
-        """Wait for news.
+        """Wait for news, and return the messages for the page, each with its kind; none after `timeout` seconds.
 
-        Args:
-            cursor: What the page has received; it is updated.
-            timeout: Seconds after which nothing is returned.
-
-        Returns:
-            The messages for the page, each with its kind.
+        The cursor says what the page has received; it is updated.
         """
         with self._condition:
             self._condition.wait_for(lambda: cursor != self._latest(), timeout)

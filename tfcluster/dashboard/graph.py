@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 def placed_graph(cluster: Cluster, history: RunHistory) -> dict[str, Any]:
     """Return the placed graph of a run as a drawing: boxes and edges with their places.
 
-    Args:
-        cluster: The cluster; the logs of its tasks have the placements.
-        history: The run, with the operations of its graphs.
-
-    Raises:
-        ClusterError: The logs cannot be read.
+    The logs of the cluster's tasks have the placements; the history has the operations. Raises ClusterError if the logs
+    cannot be read.
     """
     from tfcluster.ui.graph_diagram import Node  # it imports rich
 

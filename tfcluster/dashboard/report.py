@@ -35,15 +35,10 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def write_report(cluster: Cluster, run: str | None, path: Path) -> str:
-    """Write the report of a run.
+    """Write the report of a run, and return the run's id.
 
-    Args:
-        cluster: The cluster; it may be down.
-        run: The run's id, its name, or a unique prefix of the id; None for the latest one that has ended.
-        path: The file.
-
-    Returns:
-        The run's id.
+    The cluster may be down. `run` is the run's id, its name, or a unique prefix of the id; None for the latest run that
+    has ended.
 
     Raises:
         ClusterError: There is no such run, it has not ended, or its host cannot be reached.
@@ -75,12 +70,9 @@ def _latest(cluster: Cluster) -> dict[str, Any]:
 
 
 def collect(cluster: Cluster, record: dict[str, Any], history: RunHistory) -> dict[str, Any]:
-    """Collect what a report shows; what cannot be read any more, such as the log of a host that is away, is left out.
+    """Collect what a report shows.
 
-    Args:
-        cluster: The cluster.
-        record: The record of the run.
-        history: What its events say.
+    What cannot be read any more, such as the log of a host that is away, is left out.
     """
     begin = record["started"]
     tasks: list[Any] = []
@@ -114,9 +106,6 @@ def render(data: dict[str, Any]) -> str:
 
     The data are JSON in which no `<` occurs, so that a text of the run cannot end the element; the policy allows the
     script and the style of the report alone, by their digests.
-
-    Args:
-        data: What the report shows.
     """
     page = files("tfcluster.dashboard") / "page"
     modules = (_EXPORT.sub("", _IMPORT.sub("", (page / name).read_text())) for name in _MODULES)

@@ -23,10 +23,7 @@ from tfcluster.dashboard.server import PageServer
 class Page:
     """A page that is served.
 
-    Args:
-        url: Its link, with the token.
-        server: The thread that serves it.
-        folder: A folder for the file by which a browser opens it.
+    Its link has the token. `folder` is for the file by which a browser opens the link.
     """
 
     def __init__(self, url: str, server: threading.Thread, folder: Path) -> None:
@@ -56,13 +53,8 @@ class Page:
 def serve(cluster: Cluster, port: int, run: str | None) -> Iterator[Page]:
     """Serve the page of a cluster until the context is left.
 
-    Args:
-        cluster: The cluster.
-        port: The port; 0 for a free one.
-        run: The run at which the page opens; None for the overview.
-
-    Raises:
-        ClusterError: There is no such run, or the port cannot be used.
+    Port 0 stands for a free port. The page opens at the run, or at the overview. Raises ClusterError if there is no
+    such run, or the port cannot be used.
     """
     shown = "" if run is None else f"&run={quote(find_record(cluster, run)['run'], safe='')}"
     feed = Feed(cluster)

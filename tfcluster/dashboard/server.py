@@ -40,13 +40,8 @@ _HEADERS = {
 class PageServer(ThreadingHTTPServer):
     """Serves the page and what it asks for, each connection in a thread.
 
-    Args:
-        port: The port; 0 for a free one.
-        api: What the page asks for.
-        token: What a request has to know.
-
-    Raises:
-        ClusterError: The port is taken, or may not be used.
+    Port 0 stands for a free port. A request has to know the token. Raises ClusterError if the port is taken, or may not
+    be used.
     """
 
     daemon_threads = True
@@ -121,11 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, bug) from error
 
     def _check_origin(self) -> None:
-        """Check that the request is for this machine, and comes from this page or from no page.
-
-        Raises:
-            RequestError: It is not.
-        """
+        """Raise RequestError unless the request is for this machine, and comes from this page or from no page."""
         host = self.headers.get("Host", "")
         if host.rpartition(":")[0] not in _NAMES and host not in _NAMES:
             self.close_connection = True
@@ -136,11 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestError(HTTPStatus.FORBIDDEN, "the request comes from a page of another origin")
 
     def _check_token(self) -> None:
-        """Check that the request knows the token.
-
-        Raises:
-            RequestError: It does not.
-        """
+        """Raise RequestError unless the request knows the token."""
         kind, _, token = self.headers.get("Authorization", "").partition(" ")
         if kind != "Bearer" or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.close_connection = True

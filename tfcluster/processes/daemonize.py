@@ -23,7 +23,6 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
     """Detach a newly forked process from the agent.
 
     Args:
-        title: The process title, which `ps` shows.
         log: The file for standard output and standard error, or None to keep them as they are. It is a file rather
             than a pipe because the process may outlive the reader of a pipe.
         keep: Descriptors that stay open besides 0, 1 and 2.
@@ -70,9 +69,7 @@ def _buffer_lines() -> None:
 def set_parent_death_signal(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel end this process when its parent exits (PR_SET_PDEATHSIG).
 
-    Args:
-        parent: The parent's pid. If the parent has exited already, this process exits at once.
-        number: The signal that this process gets.
+    If the parent has exited already, this process exits at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # the parent exited before the call to prctl
@@ -94,11 +91,7 @@ def become_subreaper() -> None:
 
 
 def close_fds(keep: set[int]) -> None:
-    """Close all other descriptors, which would keep the parent's sockets, ports and lock alive.
-
-    Args:
-        keep: The descriptors that stay open.
-    """
+    """Close all other descriptors, which would keep the parent's sockets, ports and lock alive."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd not in keep:
             try:
@@ -113,9 +106,6 @@ def set_process_title(title: str) -> None:
     The kernel reads a process's command line from the memory that held its arguments, so the title is written there
     and cut to the size of that memory. The package setproctitle does the same in C; this needs no compiled extension
     on the hosts.
-
-    Args:
-        title: The title.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
@@ -132,8 +122,7 @@ def set_mark(mark: str) -> None:
     processes that the agent forks, and all that these fork, can be found by the mark without any file. A program that
     is started by exec gets a new environment.
 
-    Args:
-        mark: The mark; NO_MARK for what does not belong to the cluster although it was forked from its processes.
+    The mark is NO_MARK for what does not belong to the cluster although it was forked from its processes.
     """
     # The NUL in front excludes a variable whose name merely ends with this one's name.
     environment = b"\0" + Path("/proc/self/environ").read_bytes()

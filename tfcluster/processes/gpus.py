@@ -57,11 +57,6 @@ def report_gpus(title: str, parent: int, agent: socket.socket) -> None:
     The agent asks by sending a JSON line.
 
     NVML may block for seconds, as when a driver wakes up or a GPU has failed: so the agent has this process for it.
-
-    Args:
-        title: The process title, which `ps` shows.
-        parent: The agent's pid.
-        agent: The child's end of a socket pair with the agent.
     """
     daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     with _open_nvml() as nvml:

@@ -29,10 +29,7 @@ class Inotify:
         return self._fd
 
     def add(self, folder: Path) -> int:
-        """Watch a folder.
-
-        Returns:
-            The watch descriptor; the same for a folder that is watched already.
+        """Watch a folder; return the watch descriptor, which is the same for a folder that is watched already.
 
         Raises:
             OSError: The folder does not exist, or the user has too many watches.

@@ -22,9 +22,6 @@ _Network = IPv4Network | IPv6Network
 def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
     """Return the IPv4 and IPv6 addresses that hosts' addresses resolve to on this machine.
 
-    Args:
-        hosts: The hosts.
-
     Raises:
         OSError: The address of a host cannot be resolved. The message names the host.
     """
@@ -50,9 +47,7 @@ def _resolve(host: Host) -> Iterable[Address]:
 def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
     """Bind a socket to a port on all addresses, as TensorFlow's servers do.
 
-    Args:
-        port: The port; 0 for one that the kernel chooses.
-        reuse: Whether to set SO_REUSEADDR before the bind.
+    With `reuse`, SO_REUSEADDR is set before the bind. For port 0 the kernel chooses one.
 
     Raises:
         OSError: The port is taken, or cannot be used.
@@ -74,12 +69,8 @@ def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
 def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
     """Bind a socket to a free port on all addresses.
 
-    Args:
-        ports: The ports to choose from; empty for those that a cluster's servers get, because firewalls between hosts
-            may let only these pass.
-
-    Raises:
-        OSError: No port is free.
+    `ports` are those to choose from; empty for those that a cluster's servers get, because firewalls between hosts may
+    let only these pass.
     """
     ports = ports or range(settings.FIRST_PORT, settings.LAST_PORT + 1)
     first = random.randrange(len(ports))
@@ -105,9 +96,7 @@ def detect_loss(connection: socket.socket) -> None:
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
     """Return the network interface through which exactly a cluster's addresses are reached, or None if there is none.
 
-    Args:
-        cluster: The addresses of all the cluster's hosts, including this one.
-        routes: The folder with the kernel's main routing tables.
+    `cluster` includes the addresses of this host. `routes` is the folder with the kernel's main routing tables.
     """
     networks_of: dict[str, set[_Network]] = {}
     for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):

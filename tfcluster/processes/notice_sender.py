@@ -22,12 +22,7 @@ _TIMED_OUT = 124
 def post(url: str, notice: Notice) -> str | None:
     """Send a notice to a webhook.
 
-    Args:
-        url: The URL, which is in no message.
-        notice: The notice.
-
-    Returns:
-        Why it was not accepted; None if it was.
+    Return why it was not accepted; None if it was. The URL is in no message.
     """
     import urllib.error
     import urllib.request
@@ -55,12 +50,7 @@ def post(url: str, notice: Notice) -> str | None:
 def run_command(command: str, notice: Notice) -> str | None:
     """Run a command with a notice: as JSON on its standard input, and as environment variables.
 
-    Args:
-        command: The command, for a shell.
-        notice: The notice.
-
-    Returns:
-        Why it failed; None if it succeeded.
+    Return why it failed; None if it succeeded.
     """
     home = Path.home()
     environment = {**os.environ, **environment_of(notice)}

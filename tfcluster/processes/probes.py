@@ -34,11 +34,6 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
 
     The prober is in the servers' network: a request `{"id", "traffic": [PID, …]}` asks what processes there have sent
     and received; its reply is `{"id", "traffic": [[PID, [[INODE, RECEIVED, SENT], …]], …]}`.
-
-    Args:
-        title: The process title, which `ps` shows.
-        parent: The agent's pid.
-        agent: The child's end of a socket pair with the agent.
     """
     daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     import grpc  # imported after the fork, as it starts threads
@@ -64,14 +59,7 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
 
 
 def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, request: Message) -> None:
-    """Handle one request.
-
-    Args:
-        agent: The socket to the agent.
-        write_lock: A lock that is held while a line is sent.
-        call: The method of the server.
-        request: The request.
-    """
+    """Handle one request by `call`, the method of the server; `write_lock` is held while a line is sent."""
     import grpc
 
     from tfcluster.processes import protos
@@ -105,12 +93,8 @@ def connection_failures(addresses: list[str], timeout: float) -> dict[str, str]:
     If a name is still being resolved at the end, its thread is left behind. Only a process that ends by `os._exit` may
     therefore call this.
 
-    Args:
-        addresses: The addresses to connect to, each `host:port`.
-        timeout: The timeout of each connection in seconds.
-
-    Returns:
-        The addresses that could not be connected to, each with the reason.
+    Return the addresses, each `host:port`, that could not be connected to, with the reason. `timeout` is that of each
+    connection in seconds.
     """
     pool = ThreadPoolExecutor(max(1, len(addresses)))
     checks = {pool.submit(_failure, address, timeout): address for address in addresses}

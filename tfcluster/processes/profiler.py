@@ -19,13 +19,8 @@ _PROFILE = "/tensorflow.ProfilerService/Profile"
 def capture_traces(addresses: Mapping[str, str], folder: Path, seconds: float) -> Message:
     """Capture the traces of servers, all at the same time. This starts threads.
 
-    Args:
-        addresses: The `host:port` of each server, by the short name of its task.
-        folder: The folder to which the servers write; `trace_file` says where.
-        seconds: How long to trace.
-
-    Returns:
-        {"idle", "failures"}, as in ProfileReply.
+    `addresses` has the `host:port` of each server, by the short name of its task. `trace_file` says where in `folder`
+    the servers write. Return {"idle", "failures"}, as in ProfileReply.
     """
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
         calls = {name: pool.submit(_capture, address, folder, name, seconds) for name, address in addresses.items()}
@@ -39,9 +34,7 @@ def capture_traces(addresses: Mapping[str, str], folder: Path, seconds: float) -
 def trace_file(folder: Path, name: str) -> Path:
     """Return the file to which the server of a task writes its trace.
 
-    Args:
-        folder: The folder of all traces.
-        name: The short name of the task.
+    `folder` is the folder of all traces, and `name` the short name of the task.
     """
     return folder / _session_of(name) / f"{_session_of(name)}.xplane.pb"
 

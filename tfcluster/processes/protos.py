@@ -95,11 +95,7 @@ def _message(name: str) -> Any:
 def server_def(addresses: dict[str, list[str]], job: str, index: int, cpus: int) -> bytes:
     """Return a serialised ServerDef.
 
-    Args:
-        addresses: The `host:port` of every task, by job.
-        job: The job of the server.
-        index: The server's task index in the job.
-        cpus: The number of logical CPU devices of the server.
+    `addresses` has the `host:port` of every task, by job. `cpus` is the number of logical CPU devices of the server.
     """
     message = _message("ServerDef")
     for job_name, tasks in addresses.items():
@@ -147,14 +143,7 @@ def cleanup_request(container: str) -> bytes:
 
 
 def profile_request(folder: str, session: str, host: str, seconds: float) -> bytes:
-    """Return a serialised ProfileRequest; the server writes the trace to FOLDER/SESSION/HOST.xplane.pb.
-
-    Args:
-        folder: The folder.
-        session: The name of the subfolder.
-        host: The name of the file.
-        seconds: How long to trace.
-    """
+    """Return a serialised ProfileRequest; the server writes the trace to FOLDER/SESSION/HOST.xplane.pb."""
     message = _message("ProfileRequest")
     # Without a version, the server would ignore the other options.
     message.opts.version = 1

@@ -35,12 +35,6 @@ Counters = dict[int, tuple[int, int]]
 def read_traffic(pids: Iterable[int]) -> dict[int, Counters]:
     """Read the counters of the sockets of processes in this process's network.
 
-    Args:
-        pids: The processes.
-
-    Returns:
-        The counters of each process.
-
     Raises:
         OSError: The kernel has no sock_diag for TCP.
     """

@@ -12,13 +12,7 @@ from tfcluster.errors import ClusterError, ExitCode
 def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of a CSV file, all with the same number of columns. Blank lines are skipped.
 
-    Args:
-        source: Path of the file, text in UTF-8.
-        name: The user's name for the file.
-        hint: What the user can do if the file is not a valid CSV file.
-
-    Yields:
-        The position where the row begins, as `NAME:LINE`, and the fields of the row.
+    Each row is yielded as the position where it begins, `NAME:LINE`, and its fields.
 
     Raises:
         ClusterError: The file is not text in UTF-8, a row does not have as many columns as the first, or a quote is

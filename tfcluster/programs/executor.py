@@ -19,9 +19,7 @@ Value = TypeVar("Value")
 class DeviceLostError(Exception):
     """Raised when a device cannot be used because its task died, was restarted, or does not respond.
 
-    Args:
-        message: What happened, such as `worker:1 at localhost:2224 does not answer`.
-        worked: Whether the device was lost during a step, and not before it.
+    `worked` tells whether the device was lost during a step, and not before it.
     """
 
     def __init__(self, message: str, *, worked: bool) -> None:
@@ -30,11 +28,7 @@ class DeviceLostError(Exception):
 
 
 class StepTimeoutError(Exception):
-    """Raised when a step times out on a device that is healthy.
-
-    Args:
-        seconds: The timeout of a step in seconds.
-    """
+    """Raised when a step times out on a device that is healthy; `seconds` is the timeout."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"a step took longer than {seconds:.0f} s")
@@ -73,9 +67,6 @@ def map_shards(
         shards: Number of shards.
         step: The function to run; it is called in one thread per device.
         pinned: By device, ranges of shards that only this device does unless it is lost.
-
-    Yields:
-        The result of each step.
 
     Raises:
         ValueError: There are shards but no device.
@@ -158,13 +149,9 @@ class _Worker(Generic[Value]):
             self._results.put(error)
 
     def _run_step(self, span: ShardRange) -> float | None:
-        """Run one step.
+        """Run one step; return its duration in seconds, or None if the device was lost.
 
-        Returns:
-            The duration of the step in seconds (a lower bound if it timed out), or None if the device was lost.
-
-        Raises:
-            ClusterError: Too many tasks were lost during these shards, or a single shard timed out.
+        If the step timed out, the duration is a lower bound.
         """
         self.is_trying = True
         started_at = time.monotonic()
@@ -192,11 +179,7 @@ class _Worker(Generic[Value]):
 
 
 def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], now: float) -> None:
-    """Raise an error if all devices have been lost for `MAP_ALL_LOST_SECONDS` and none is being retried.
-
-    Raises:
-        ClusterError: All devices are lost.
-    """
+    """Raise an error if all devices have been lost for `MAP_ALL_LOST_SECONDS` and none is being retried."""
     losses = [worker.lost for worker in workers if not worker.is_trying]
     lost = [loss for loss in losses if loss is not None and now - loss[0] > settings.MAP_ALL_LOST_SECONDS]
     if len(lost) == len(workers):

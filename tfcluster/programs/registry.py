@@ -29,26 +29,15 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True)
 class InstalledProgram:
-    """A program of this Python environment.
-
-    Attributes:
-        name: The name by which users run it.
-        module: The full name of its package, such as `tfcluster.programs.pi`.
-        package: The installed package (distribution) that it belongs to; empty if it is part of tfcluster.
-        declaration: Its declaration.
-    """
+    """A program of this Python environment."""
 
     name: str
-    module: str
-    package: str
+    module: str  # full name of its package, such as `tfcluster.programs.pi`
+    package: str  # the installed package (distribution) that it belongs to; empty if it is part of tfcluster
     declaration: Program
 
     def traits(self, parameters: dict[str, Any]) -> ProgramTraits:
-        """Return what an agent has to know to supervise a run with these parameters.
-
-        Raises:
-            ClusterError: The code of another package failed.
-        """
+        """Return what an agent has to know to supervise a run with these parameters."""
         return self.call(self.declaration.traits, parameters, self.package)
 
     def has(self, part: str) -> bool:
@@ -56,12 +45,9 @@ class InstalledProgram:
         return importlib.util.find_spec(f"{self.module}.{part}") is not None
 
     def load(self, part: str, attribute: str, kind: type | None = None) -> Any:
-        """Import one of the program's modules and return an attribute of it.
+        """Import one of the program's modules (`options`, `run` or `render`) and return an attribute of it.
 
-        Args:
-            part: The module: `options`, `run` or `render`.
-            attribute: The name of the attribute.
-            kind: The class of the attribute; None if it has to be callable.
+        The attribute has to be an instance of `kind`, or callable if that is None.
 
         Raises:
             ClusterError: The module cannot be imported, or the attribute is missing or of another kind.
@@ -75,14 +61,7 @@ class InstalledProgram:
     def call(self, function: Callable[..., Value], *args: Any, passed: Exceptions = (), **named: Any) -> Value:
         """Call a function of the program, and blame unexpected exceptions on its package if that is another one.
 
-        Args:
-            function: The function.
-            *args: Its arguments.
-            passed: Exceptions to let through, besides ClusterError and OSError.
-            **named: Its keyword arguments.
-
-        Raises:
-            ClusterError: The function raised it, or another package's code raised an unexpected exception.
+        Such an exception becomes a ClusterError. ClusterError, OSError and the exceptions `passed` are let through.
         """
         try:
             return function(*args, **named)
@@ -102,10 +81,9 @@ class InstalledProgram:
 
 
 def find(name: str) -> InstalledProgram | None:
-    """Find a program by its name. Other packages are searched only if tfcluster itself has no program of that name.
+    """Return the program of a name; None if there is none.
 
-    Returns:
-        The program; None if there is none of that name.
+    Other packages are searched only if tfcluster itself has no program of that name.
 
     Raises:
         ClusterError: The program's package is broken, or several packages have a program of that name.
@@ -117,11 +95,7 @@ def find(name: str) -> InstalledProgram | None:
 
 
 def find_all() -> tuple[list[InstalledProgram], list[ClusterError]]:
-    """Find all programs.
-
-    Returns:
-        The programs, those of tfcluster first, and an error for each program of another package that cannot be used.
-    """
+    """Return all programs, those of tfcluster first, and an error for each one of another package that is unusable."""
     programs = [_load_bundled(name) for name in BUNDLED]
     errors: list[ClusterError] = []
     by_name: dict[str, list[EntryPoint]] = {}
@@ -148,11 +122,7 @@ def _entry_points() -> list[EntryPoint]:
 
 
 def _load(entries: Sequence[EntryPoint]) -> InstalledProgram:
-    """Load the declaration of the program that has these entry points; normally there is one.
-
-    Raises:
-        ClusterError: The program cannot be used.
-    """
+    """Load the declaration of the program that has these entry points; normally there is one."""
     entry = entries[0]
     name, package = entry.name, _package_of(entry)
     if not _NAME.fullmatch(name):

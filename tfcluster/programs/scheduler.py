@@ -18,13 +18,8 @@ from tfcluster.programs import settings
 def next_size(size: int, count: int, seconds: float, target: float) -> int:
     """Return how much work a device should take next, such that it takes `target` seconds.
 
-    The amount grows at most fourfold, because the duration of the first steps after a start is not representative.
-
-    Args:
-        size: The amount that the device requested last.
-        count: The amount that it got, which took `seconds`.
-        seconds: The duration of that work.
-        target: The duration of the next work.
+    The device last requested the amount `size` and got `count`, which took `seconds`. The amount grows at most
+    fourfold, because the duration of the first steps after a start is not representative.
     """
     return max(1, min(4 * size, int(count * target / max(seconds, 1e-6))))
 
@@ -50,31 +45,20 @@ class WorkScheduler:
 
 @dataclass
 class ShardRange:
-    """The shards `first` … `first + count - 1`.
-
-    Attributes:
-        first: The first shard.
-        count: Number of shards.
-        losses: Number of tasks that were lost while they worked on these shards.
-        devices: The devices that currently work on these shards.
-        started_at: When the latest of these devices started, in monotonic seconds.
-    """
+    """The shards `first` … `first + count - 1`."""
 
     first: int
     count: int
-    losses: int = 0
-    devices: set[str] = field(default_factory=set)
-    started_at: float = 0.0
+    losses: int = 0  # number of tasks that were lost while they worked on these shards
+    devices: set[str] = field(default_factory=set)  # those that currently work on these shards
+    started_at: float = 0.0  # when the latest of these devices started, in monotonic seconds
 
 
 class ShardScheduler(WorkScheduler):
     """Hands out shards to the threads of devices. Thread-safe.
 
-    Args:
-        shards: Number of shards.
-        devices: Full names of the devices that work.
-        pinned: By device, ranges of shards that only this device does unless it is lost. Any device may take the
-            other shards.
+    `pinned` has, by device, ranges of shards that only this device does unless it is lost. Any device may take the
+    other shards.
     """
 
     def __init__(
@@ -88,18 +72,11 @@ class ShardScheduler(WorkScheduler):
         self._slowest = 0.0
 
     def take(self, device: str, size: int, now: float) -> ShardRange | None:
-        """Take the next shards for a device.
+        """Take at most `size` of the next shards for a device; return None if there are none for it.
 
         The device first gets shards pinned to it, then shards that any device may take, and finally a straggler of
-        another device.
-
-        Args:
-            device: Full name of the device.
-            size: Largest number of shards. Of shards that any device may take, a device gets at most a fair share.
-            now: The current time, in monotonic seconds.
-
-        Returns:
-            The shards, or None if there are none for this device.
+        another device. Of shards that any device may take, a device gets at most a fair share. `now` is in monotonic
+        seconds.
         """
         with self._changed:
             if self._stopped:
@@ -120,15 +97,7 @@ class ShardScheduler(WorkScheduler):
             return span
 
     def finish(self, span: ShardRange, seconds: float) -> bool:
-        """Record that a device has done its shards.
-
-        Args:
-            span: The shards.
-            seconds: Duration of the step.
-
-        Returns:
-            False if another device had already done them.
-        """
+        """Record that a device has done its shards; return False if another device had already done them."""
         with self._changed:
             self._slowest = max(self._slowest, seconds / span.count)
             is_first = self._in_progress.pop(span.first, None) is span
@@ -138,10 +107,7 @@ class ShardScheduler(WorkScheduler):
     def requeue(self, span: ShardRange, device: str, *, worked: bool) -> None:
         """Requeue the shards that a device was working on, and unpin its shards, so that any device can take them.
 
-        Args:
-            span: The shards that the device was working on.
-            device: Full name of the device.
-            worked: Whether the device was lost during the step, and not before it.
+        `worked` tells whether the device was lost during the step, and not before it.
         """
         with self._changed:
             span.devices.discard(device)
@@ -154,11 +120,7 @@ class ShardScheduler(WorkScheduler):
             self._changed.notify_all()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the state of the shards changes, for at most `seconds`.
-
-        Returns:
-            False if no shards will become available any more.
-        """
+        """Wait at most `seconds` for a change of the shards; return False if none will become available any more."""
         with self._changed:
             if self._stopped or not (self._free or self._in_progress or any(self._pinned.values())):
                 return False
@@ -213,19 +175,12 @@ class StepScheduler(WorkScheduler):
             return self._generation
 
     def take(self, size: int) -> StepRange | None:
-        """Take the next block.
+        """Take the next block of at most `size` steps; return None when the scheduler is stopped.
 
-        Wait while no steps remain, because another worker may requeue its block and a rollback may require steps to
-        be repeated. Wait also while the first block is in progress: it is done by one worker alone, because gradients
-        are largest at first, and the gradients of all workers, computed from the same values, would together overshoot
-        the solution.
-
-        Args:
-            size: Largest number of steps in the block. A block of new steps is also limited to a fair share of the
-                remaining ones.
-
-        Returns:
-            The block, or None when the scheduler is stopped.
+        Wait while no steps remain, because another worker may requeue its block and a rollback may require steps to be
+        repeated. Wait also while the first block is in progress: it is done by one worker alone, because gradients are
+        largest at first, and the gradients of all workers, computed from the same values, would together overshoot the
+        solution. A block of new steps is also limited to a fair share of the remaining ones.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._can_take())
@@ -259,11 +214,7 @@ class StepScheduler(WorkScheduler):
             self._changed.notify_all()
 
     def rollback(self, step: int) -> None:
-        """Roll back to an earlier step whose variables were restored, so that the steps since then are repeated.
-
-        Args:
-            step: The global step of the restored variables.
-        """
+        """Roll back to an earlier step whose variables were restored, so that the steps since then are repeated."""
         with self._changed:
             self._generation += 1
             self._next = min(self._next, max(step, self._first))

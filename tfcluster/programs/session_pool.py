@@ -52,10 +52,9 @@ class SessionPool:
     """Runs one computation on any of a run's devices. A context manager that closes its sessions on exit.
 
     Sessions are opened on first use, and reopened after their task was lost. The number of operations of each device is
-    recorded in the run's `work`, and the number of losses of each task in the run's notes.
+    recorded in the run's `device_stats`, and the number of losses of each task in the run's notes.
 
     Args:
-        context: The run.
         devices: Full names of the devices.
         build: Builds the computation; it is called with a default graph and a default device.
         as_written: Disable constant folding and other optimizations of the graph; see sessions.session_config.
@@ -118,12 +117,7 @@ class SessionPool:
 
 
 class _Graph:
-    """A graph with one copy of the computation for each device of a task.
-
-    Attributes:
-        graph: The graph.
-        computations: The computations, by the device's name within its task.
-    """
+    """A graph with one copy of the computation for each device of a task, by the device's name within its task."""
 
     def __init__(self, context: Context, names: Sequence[str], build: Callable[[], Computation]) -> None:
         self.computations = {}
@@ -134,12 +128,7 @@ class _Graph:
 
 
 class _Task:
-    """The session of one task.
-
-    Attributes:
-        short_name: Short name of the task, such as `worker:1`.
-        losses: Number of times that the task was lost.
-    """
+    """The session of one task."""
 
     def __init__(
         self,
@@ -209,15 +198,9 @@ class _Task:
     def _call_server(self, call: Callable[[], Any]) -> Any:
         """Run a call to the server in a thread, and check meanwhile that the server is up.
 
-        If the server is down, the call is left to its thread. Each call has a thread of its own, because a call to a
-        server that hangs (SIGSTOP) cannot be cancelled: closing the session blocks too, and does not end the call.
-
-        Returns:
-            The value that the call returns.
-
-        Raises:
-            ConnectionError: The server is down.
-            Exception: The exception of the call.
+        If the server is down, raise ConnectionError and leave the call to its thread. Each call has a thread of its
+        own, because a call to a server that hangs (SIGSTOP) cannot be cancelled: closing the session blocks too, and
+        does not end the call.
         """
         outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
@@ -253,10 +236,9 @@ class _Task:
         self._is_lost = True
 
     def _check_server(self) -> None:
-        """Check that a process listens at the task's address. A server that is slow to accept counts as up.
+        """Check that a process listens at the task's address; raise ConnectionError if the connection is refused.
 
-        Raises:
-            ConnectionError: The connection is refused.
+        A server that is slow to accept counts as up.
         """
         with contextlib.suppress(TimeoutError):
             check_listening(self._context, self._devices[0], settings.SESSION_CONNECT_SECONDS)

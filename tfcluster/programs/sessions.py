@@ -79,21 +79,13 @@ def open_session(
     optimized: bool = True,
     timeout_ms: int | None = None,
 ) -> Any:
-    """Open a session on the tasks of some devices.
+    """Open a session on the tasks of some devices; the task of the first one is the session's master.
 
     Device filters restrict the session to these tasks. Without them a session would wait for every task of the cluster,
     including those that it does not use.
 
-    Args:
-        context: The run.
-        graph: The graph.
-        devices: Full names of the devices; the task of the first one is the session's master.
-        as_written: Whether to run the graph as it is, each operation for itself; see `session_config`.
-        optimized: Whether the servers optimize the graph; see `session_config`.
-        timeout_ms: Milliseconds after which a call raises DeadlineExceededError; None for the default.
-
-    Returns:
-        The session.
+    A call that takes longer than `timeout_ms` raises DeadlineExceededError; None stands for `STEP_TIMEOUT_MS`. See
+    `session_config` for `as_written` and `optimized`.
     """
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
     config = session_config(as_written=as_written, optimized=optimized)
@@ -125,12 +117,7 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
     """Check that a process listens at the address of a device's task.
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
-    back-off even when the task has recovered.
-
-    Args:
-        context: The run.
-        device: Full name of the device.
-        timeout: Seconds to wait for the connection.
+    back-off even when the task has recovered. Wait for the connection for at most `timeout` seconds.
 
     Raises:
         ConnectionError: The connection is refused, or the network to the host is lost.
@@ -148,24 +135,17 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
 
 
 def leak(session: Any) -> None:
-    """Keep a session of a lost server deliberately, instead of closing it.
+    """Keep a session of a lost server deliberately, instead of closing it. None is allowed.
 
     To close a session, or to let it be garbage-collected, blocks on a server that hangs (SIGSTOP), and does not end the
     call in progress either. Its connections are closed when the driver exits.
-
-    Args:
-        session: The session; None is allowed.
     """
     if session is not None:
         _leaked.append(session)
 
 
 def close(session: Any) -> None:
-    """Close a session, ignoring errors of servers that are down.
-
-    Args:
-        session: The session; None is allowed.
-    """
+    """Close a session, ignoring errors of servers that are down. None is allowed."""
     if session is not None:
         with contextlib.suppress(tf.errors.OpError):
             session.close()
@@ -217,11 +197,8 @@ def session_config(*, as_written: bool, optimized: bool = True) -> Any:
 def count_operations(metadata: Any) -> dict[str, int]:
     """Count the operations on each device in the graphs that the servers ran for a step.
 
-    Args:
-        metadata: The RunMetadata of a step that was run with `output_partition_graphs`.
-
-    Returns:
-        The number of operations, by the device's name without the replica.
+    Devices are named without the replica. `metadata` is the RunMetadata of a step that was run with
+    `output_partition_graphs`.
     """
     counts: dict[str, int] = {}
     for graph in metadata.partition_graphs:

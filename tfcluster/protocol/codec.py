@@ -33,8 +33,7 @@ Message = dict[str, Any]
 def encode(message: Message) -> bytes:
     """Encode a message as one line of JSON.
 
-    Raises:
-        ValueError: The message contains an infinite number or NaN, which JSON does not support.
+    An infinite number or NaN raises a ValueError: JSON does not support them.
     """
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
@@ -46,11 +45,7 @@ class Decoder:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Decode received bytes and return the messages that they complete.
-
-        Raises:
-            ClusterError: A line is not a JSON object, or is too long.
-        """
+        """Decode received bytes and return the messages that they complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if max(map(len, (*lines, self._rest))) > settings.RPC_LINE_MAX_BYTES:
             raise ClusterError(f"a message longer than {settings.RPC_LINE_MAX_BYTES} bytes arrived")
@@ -58,11 +53,7 @@ class Decoder:
 
 
 def decode_line(line: bytes) -> Message:
-    """Decode one line without its newline.
-
-    Raises:
-        ClusterError: The line is not a JSON object.
-    """
+    """Decode one line without its newline."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -88,19 +79,12 @@ class FrameKind(str, Enum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a connection.
+    """One frame of a connection."""
 
-    Attributes:
-        id: The number of the request that the frame belongs to.
-        kind: What the frame contains.
-        body: The content, as JSON values.
-        data: The bytes of a chunk.
-    """
-
-    id: int
+    id: int  # the number of the request
     kind: FrameKind
-    body: Any = None
-    data: bytes = b""
+    body: Any = None  # JSON values
+    data: bytes = b""  # the bytes of a chunk
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -109,20 +93,14 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def encode_chunk(request: int, data: bytes) -> bytes:
-    """Encode a part of an upload; an empty part marks its end.
-
-    Args:
-        request: The number of the request.
-        data: At most `settings.RPC_CHUNK_MAX_BYTES` bytes.
-    """
+    """Encode a part of an upload, of at most `settings.RPC_CHUNK_MAX_BYTES` bytes; an empty part marks its end."""
     return encode_frame(Frame(request, FrameKind.CHUNK, len(data), data))
 
 
 def encode_greeting(*, is_up: bool | None = None) -> bytes:
     """Encode the first line that each side sends; the agent sends it when it has received the command's.
 
-    Args:
-        is_up: For the agent: whether its cluster is up.
+    The agent says whether its cluster is up.
     """
     return encode({"version": PROTOCOL, "tfcluster": __version__, "up": is_up})
 
@@ -156,11 +134,7 @@ OWN_GREETING = Greeting(PROTOCOL, __version__)
 
 
 def parse_greeting(line: bytes) -> Greeting:
-    """Parse the first line of the other side, including one that speaks another version of the protocol.
-
-    Raises:
-        ClusterError: The line is not a greeting.
-    """
+    """Parse the first line of the other side, including one that speaks another version of the protocol."""
     message = decode_line(line)
     version = message.get("version", _FIRST_VERSION if "error" in message else None)
     if not isinstance(version, int) or isinstance(version, bool):
@@ -173,11 +147,7 @@ def parse_greeting(line: bytes) -> Greeting:
 class FrameDecoder:
     """An incremental decoder of one direction of a connection: the greeting, then frames.
 
-    Args:
-        is_agent: Whether the receiver is the agent; False for the command.
-
-    Attributes:
-        has_greeting: Whether the greeting has arrived.
+    `is_agent` says whether the receiver is the agent; `has_greeting` whether the greeting has arrived.
     """
 
     def __init__(self, *, is_agent: bool) -> None:
@@ -190,9 +160,8 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the frames that they complete.
 
-        Raises:
-            ClusterError: The other side uses another version of the protocol, or the bytes are not frames. The
-                connection cannot be used any more.
+        After a ClusterError, the connection cannot be used any more: the other side uses another version of the
+        protocol, or the bytes are not frames.
         """
         self._buffer += data
         frames: list[Frame] = []
@@ -284,9 +253,7 @@ def _rejection_of(error: Any) -> ClusterError:
 def version_error(other: Greeting, *, is_agent: bool) -> ClusterError:
     """Return the error that a command and an agent speak different versions of the protocol.
 
-    Args:
-        other: The other side, of which nothing else can be understood.
-        is_agent: Whether this process is the agent; False for a command.
+    Nothing but the greeting of the other side can be understood. `is_agent` says whether this process is the agent.
     """
     own, its = f"tfcluster {OWN_GREETING}", f"tfcluster {other}"
     if is_agent is other.is_older:  # the command is the older one

@@ -22,37 +22,24 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Start:
-    """The order to start the members on the host.
+    """The order to start the members on the host."""
 
-    Attributes:
-        attempt: How often the group was started before.
-        addresses: The addresses of all members of the group, by job.
-    """
-
-    attempt: int
-    addresses: dict[str, list[str]]
+    attempt: int  # how often the group was started before
+    addresses: dict[str, list[str]]  # of all members of the group, by job
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The order to end all members.
+    """The order to end all members."""
 
-    Attributes:
-        seconds: The time between SIGTERM and SIGKILL.
-    """
-
-    seconds: float
+    seconds: float  # between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
 class StopIdle:
-    """The order to end, from now on, the workers that do not compute: they served a member that has exited.
+    """The order to end, from now on, the workers that do not compute: they served a member that has exited."""
 
-    Attributes:
-        seconds: For how long a worker must not have computed.
-    """
-
-    seconds: float
+    seconds: float  # how long a worker must not have computed
 
 
 @dataclass(frozen=True)
@@ -64,8 +51,7 @@ class InterruptOrder:
 class HoldOutput:
     """The order to read what members print only when it can be stored; without that, members that print wait.
 
-    Attributes:
-        is_full: Whether it cannot be stored now: the command that follows the run has not read what is.
+    `is_full` says that it cannot be stored now: the command that follows the run has not read what is stored.
     """
 
     is_full: bool
@@ -73,34 +59,21 @@ class HoldOutput:
 
 @dataclass(frozen=True)
 class End:
-    """The order to exit: the group has ended.
-
-    Attributes:
-        exit_code: The exit code of the group.
-    """
+    """The order to exit: the group has ended."""
 
     exit_code: int
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The report of the ports that are reserved.
+    """The report of the ports that are reserved."""
 
-    Attributes:
-        ports: The port of each member on the host, in the order of their ranks.
-    """
-
-    ports: list[int]
+    ports: list[int]  # of the members on the host, in the order of their ranks
 
 
 @dataclass(frozen=True)
 class Started:
-    """The report that a member was started.
-
-    Attributes:
-        rank: The member.
-        pid: The pid of its process.
-    """
+    """The report that a member was started."""
 
     rank: int
     pid: int
@@ -108,40 +81,24 @@ class Started:
 
 @dataclass(frozen=True)
 class Output:
-    """The report of what a member has printed.
-
-    Attributes:
-        rank: The member.
-        stream: `stdout` or `stderr`.
-        data: The bytes as text, in which those that are not UTF-8 are escaped (`surrogateescape`).
-    """
+    """The report of what a member has printed."""
 
     rank: int
-    stream: str
-    data: str
+    stream: str  # `stdout` or `stderr`
+    data: str  # bytes that are not UTF-8 are escaped (`surrogateescape`)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The report of what a member has reported with `tfcluster.metric`.
-
-    Attributes:
-        rank: The member.
-        event: The event of the run that has it.
-    """
+    """The report of what a member has reported with `tfcluster.metric`."""
 
     rank: int
-    event: dict[str, Any]
+    event: dict[str, Any]  # the event of the run that has it
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The report of what the host's agent sees of a member, which is sent when it changes.
-
-    Attributes:
-        rank: The member.
-        observation: What it sees.
-    """
+    """The report of what the host's agent sees of a member, which is sent when it changes."""
 
     rank: int
     observation: MemberObservation
@@ -149,28 +106,17 @@ class Observed:
 
 @dataclass(frozen=True)
 class Exited:
-    """The report that a member has exited.
-
-    Attributes:
-        rank: The member.
-        exit_code: Its exit code; negative if a signal has ended it.
-        failure: The exception that ended it, in one line; empty if there was none.
-        was_idle: Whether the host has ended it because it did not compute (`StopIdle`).
-    """
+    """The report that a member has exited."""
 
     rank: int
-    exit_code: int
-    failure: str
-    was_idle: bool
+    exit_code: int  # negative if a signal has ended the member
+    failure: str  # the exception that ended it, in one line; empty if there was none
+    was_idle: bool  # the host has ended it because it did not compute (`StopIdle`)
 
 
 @dataclass(frozen=True)
 class Unable:
-    """The report that the host cannot carry out an order.
-
-    Attributes:
-        problem: Why.
-    """
+    """The report that the host cannot carry out an order."""
 
     problem: str
 
@@ -186,11 +132,7 @@ def to_message(value: Order | Report) -> Message:
 
 
 def from_message(message: Message) -> Any:
-    """Return the order or the report that a message has.
-
-    Raises:
-        ClusterError: It has neither.
-    """
+    """Return the order or the report that a message has; raise an error if it has neither."""
     kind = _KINDS.get(str(message.get("kind")))
     if kind is None:
         raise ClusterError(f"an unknown message arrived: {message.get('kind')!r:.80}")

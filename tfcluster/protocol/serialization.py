@@ -34,8 +34,6 @@ class DecodeError(ValueError):
 
     Args:
         place: The path of the value, such as `tasks.0.port`; empty for the top-level value.
-        problem: What is wrong with the value.
-        value: A short form of the value; empty if there is none to show.
 
     Attributes:
         without_value: The message without the value, which may be secret.
@@ -47,14 +45,10 @@ class DecodeError(ValueError):
 
 
 def to_json(value: Any) -> Any:
-    """Return the JSON value from which `decode` restores a value.
+    """Return the JSON value from which `decode` restores a value of a supported type.
 
-    Args:
-        value: A dataclass, a ClusterError, an Enum, Path, str, int, float, bool or None, or a list, tuple, set or
-            mapping of such values.
-
-    Raises:
-        TypeError: The type of a value is not supported.
+    Supported are a dataclass, a ClusterError, an Enum, Path, str, int, float, bool or None, and a list, tuple, set or
+    mapping of such values. Any other type raises a TypeError.
     """
     kind = type(value)
     if kind in _JSON_TYPES:
@@ -92,13 +86,8 @@ def decode(kind: type[T], value: Any, place: str = "", *, lenient: bool = False)
         kind: A dataclass, ClusterError, an Enum, Path, str, int, float, bool, or None; a union of such types,
             tuple[X, ...], tuple[X, Y], Collection[X] (as a tuple), list[X], dict[str, X] or Mapping[str, X]. Any
             accepts every value unchanged.
-        value: The JSON value.
-        place: The path of the value, for error messages.
         lenient: Give missing fields their default values, and ignore unknown ones, at every level: another version of
             tfcluster may have written the data; see `protocol.stored`.
-
-    Raises:
-        DecodeError: The value does not match the type.
     """
     decoded: T = _decoder(cast(Any, kind), lenient)(value, place)
     return decoded

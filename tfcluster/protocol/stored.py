@@ -32,23 +32,13 @@ def to_stored(value: object, format_number: int) -> dict[str, Any]:
 
 
 def from_stored(kind: type[T], document: Any, known: int) -> T:
-    """Decode a document of any format up to the last that is known.
-
-    Raises:
-        NewerFormatError: Its format is newer.
-        DecodeError: It is damaged.
-    """
+    """Decode a document of any format up to the last that is known; a newer one raises a NewerFormatError."""
     check_format(document, known)
     return decode(kind, document, lenient=True)
 
 
 def check_format(document: Any, known: int) -> None:
-    """Check that a document has no newer format than the last that is known.
-
-    Raises:
-        NewerFormatError: It has.
-        DecodeError: Its format is no number.
-    """
+    """Raise a NewerFormatError if a document has a newer format than the last that is known."""
     header = document if isinstance(document, dict) else {}
     found = decode(int, header.get("format", 1), "format")
     if found > known:

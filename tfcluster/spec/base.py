@@ -15,19 +15,12 @@ Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Key:
-    """What docs/spec.md says of a key; it is generated from these annotations of the models' fields.
+    """What docs/spec.md says of a key; it is generated from these annotations of the models' fields."""
 
-    Attributes:
-        type: What to write, in words.
-        meaning: What it is for.
-        example: A value, in YAML.
-        default: The default in words; if empty, the default value of the field.
-    """
-
-    type: str
-    meaning: str
-    example: str
-    default: str = ""
+    type: str  # what to write, in words
+    meaning: str  # what it is for
+    example: str  # a value, in YAML
+    default: str = ""  # in words; if empty, the default value of the field
 
 
 class FrozenModel(BaseModel):
@@ -43,19 +36,12 @@ def validation_error(kind: Literal["expected", "complete", "key"], message: str,
         kind: `expected` if the actual value is to be appended to the message, `complete` if it is not, `key` if the
             message is about a key.
         message: What was expected, in words for the user.
-        hint: What to write instead.
     """
     return PydanticCustomError(kind, "{message}", {"message": message, "hint": hint})
 
 
 def matches(pattern: re.Pattern[str], kind: Literal["expected", "key"], expected: str) -> Callable[[str], str]:
-    """Return a validator of text that must match a pattern completely.
-
-    Args:
-        pattern: The pattern.
-        kind: The kind of the validation error, as in `validation_error`.
-        expected: What was expected, in words for the user.
-    """
+    """Return a validator of text that must match a pattern completely; see `validation_error` for the kind."""
 
     def check(text: str) -> str:
         if not pattern.fullmatch(text):

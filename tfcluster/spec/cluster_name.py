@@ -19,11 +19,7 @@ def default_name(path: Path) -> str:
     It is the folder's name for a file called cluster.yaml, and the file's name without extension for any other file.
     As Docker Compose does, this drops the characters that a name cannot have.
 
-    Args:
-        path: The path of the spec.
-
-    Returns:
-        The name; empty if no valid character remains.
+    The name is empty if no valid character remains.
     """
     absolute = Path(os.path.abspath(path))
     name = absolute.parent.name if path.name == DEFAULT_SPEC.name else path.stem
@@ -32,11 +28,7 @@ def default_name(path: Path) -> str:
 
 
 def read_spec(path: Path) -> bytes:
-    """Read the file of a spec.
-
-    Raises:
-        ClusterError: The file cannot be read.
-    """
+    """Read the file of a spec."""
     try:
         return read_input(path, settings.SPEC_MAX_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -47,14 +39,7 @@ def read_spec(path: Path) -> bytes:
 def read_name(path: Path) -> tuple[str | None, bool]:
     """Read only the name of a spec's cluster, which takes a tenth of the time that `load_spec` takes.
 
-    Args:
-        path: The path of the spec. Only its name is validated.
-
-    Returns:
-        The name, or None if it is not valid; and whether the spec has a `name:`.
-
-    Raises:
-        ClusterError: The file cannot be read, or is not valid YAML.
+    Only the name is validated. Return it, or None if it is not valid; and whether the spec has a `name:`.
     """
     value = read_source(read_spec(path), str(path)).value
     name = value.get("name", default_name(path))

@@ -34,9 +34,6 @@ def normalize_hosts(source: YamlDocument) -> None:
     Ranges in the names are expanded.
 
     Problems are added to the document.
-
-    Args:
-        source: The document, which is modified.
     """
     expand_ranges(source)
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")

@@ -29,21 +29,13 @@ class Date:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One problem of a spec, with its position.
+    """One problem of a spec, with its position."""
 
-    Attributes:
-        file: The file as the user named it.
-        line: The line of the problem, from 1.
-        column: The column of the problem, from 1.
-        message: The key and what is wrong with its value.
-        hint: What to write instead; empty if there is no useful hint.
-    """
-
-    file: str
-    line: int
-    column: int
-    message: str
-    hint: str = ""
+    file: str  # as the user named it
+    line: int  # from 1
+    column: int  # from 1
+    message: str  # the key and what is wrong with its value
+    hint: str = ""  # what to write instead; empty if there is no useful hint
 
     def __str__(self) -> str:
         text = f"{self.message}; {self.hint}" if self.hint else self.message
@@ -63,12 +55,7 @@ def format_path(path: KeyPath) -> str:
 
 
 def describe(value: Any, text: str | None = None) -> str:
-    """Describe a value for error messages.
-
-    Args:
-        value: The value as the YAML parser returned it.
-        text: The value as it is spelled in the file, if known.
-    """
+    """Describe a value for error messages: as `text`, which is its spelling in the file, if that is known."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

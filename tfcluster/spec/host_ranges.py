@@ -20,15 +20,8 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 def expand_names(text: str) -> list[str]:
     """Expand names of hosts.
 
-    Args:
-        text: One or more names with commas between them, each with any number of ranges in brackets. The numbers of a
-            range have as many digits as the first one is written with.
-
-    Returns:
-        The names, in order.
-
-    Raises:
-        ValueError: A range is malformed, or there are too many names; the message says what was expected.
+    Names have commas between them, and each has any number of ranges in brackets. The numbers of a range have as many
+    digits as the first one is written with. A ValueError says what was expected.
     """
     return [name for part in _SEPARATOR.split(text) for name in _expand(part.strip())]
 
@@ -62,9 +55,6 @@ def expand_ranges(source: YamlDocument) -> None:
     """Expand the ranges in `hosts`, which is a list or a mapping, and in the `hosts` of jobs.
 
     Problems are added to the document.
-
-    Args:
-        source: The document, which is modified.
     """
     _expand_hosts_of(source.value, (), source)
     jobs = source.value.get("jobs")
@@ -111,10 +101,7 @@ def _names(text: Any, path: KeyPath, source: YamlDocument) -> list[Any]:
 def _move_positions(source: YamlDocument, path: KeyPath, moves: Sequence[tuple[Any, Any]]) -> None:
     """Give the entries of a collection, and what is in them, the positions of the entries that they are copies of.
 
-    Args:
-        source: The document.
-        path: The path of the collection.
-        moves: The old and the new key of each entry.
+    `moves` are the old and the new key of each entry of the collection at the path.
     """
     depth = len(path)
     stores: tuple[dict[KeyPath, Any], ...] = (source.keys, source.values, source.texts)

@@ -161,14 +161,9 @@ LOCAL_ONLY = {LOCAL_HOST: LOCAL_HOST}
 
 
 def host_for_address(written: str, addresses: Mapping[str, str]) -> str | None:
-    """Resolve the host part of a task's address to the name of a host.
+    """Resolve the host part of a task's address to the name of a host; return None if no host matches.
 
-    Args:
-        written: A host's name or its address; or a loopback address, if `localhost` has a loopback address.
-        addresses: The addresses of all hosts by name.
-
-    Returns:
-        The name of the host; None if no host matches.
+    `written` is a host's name or its address; or a loopback address, if `localhost` has a loopback address.
     """
     if written in addresses:
         return written
@@ -204,15 +199,8 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
     As in Open MPI, a host has one slot by default, and the slots of a host that is listed several times are added up.
     Messages quote nothing of the file, because the path may be that of a file with secrets.
 
-    Args:
-        path: The path of the hostfile.
-
-    Returns:
-        The slots by the host's name, and the problems of the file.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The path is not valid for a file.
+    Return the slots by the host's name, and the problems of the file. A file that cannot be read raises an OSError, a
+    path that is not valid a ValueError.
     """
     text = read_input(path, settings.SPEC_MAX_BYTES)
     if len(text) > settings.SPEC_MAX_BYTES:

@@ -24,33 +24,15 @@ _EXAMPLE = "write it as worker|localhost:2223;localhost:2224"
 
 
 def load_spec(path: Path) -> Spec:
-    """Load and validate the spec in a YAML file.
-
-    Args:
-        path: The path of the file.
-
-    Returns:
-        The validated spec.
-
-    Raises:
-        ClusterError: The file cannot be read, or the spec is invalid.
-    """
+    """Load and validate the spec in a YAML file."""
     return parse_spec(read_spec(path), str(path), default_name(path))
 
 
 def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
     """Parse and validate the spec in a YAML text.
 
-    Args:
-        text: The text; bytes are decoded as UTF-8.
-        file: The file name for error messages.
-        default_name: The cluster's name if the text does not set one; empty if the file's path gives none.
-
-    Returns:
-        The validated spec.
-
-    Raises:
-        ClusterError: The spec is invalid; the message has one line for each problem.
+    Bytes are decoded as UTF-8. `file` is the name for error messages. `default_name` is the cluster's name if the text
+    does not set one; it is empty if the file's path gives none. The error has one line for each problem.
     """
     return build_spec(read_source(text, file), default_name)
 
@@ -58,14 +40,7 @@ def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
 def parse_cluster_notation(text: str) -> Spec:
     """Parse a cluster in the notation `JOB|ADDRESS;ADDRESS,JOB|ADDRESS`.
 
-    Args:
-        text: The cluster in this notation.
-
-    Returns:
-        The validated spec; the name of its cluster is `cluster`.
-
-    Raises:
-        ClusterError: The notation or the spec is invalid; the message has one line for each problem.
+    The name of its cluster is `cluster`.
     """
     source = YamlDocument(OPTION, values={(): Position(1, 1), ("jobs",): Position(1, 1)})
     if not text.strip():
@@ -94,30 +69,16 @@ def parse_cluster_notation(text: str) -> Spec:
 
 
 def _split(text: str, separator: str, column: int) -> Iterator[tuple[int, str]]:
-    """Split a text and yield the column and the stripped text of each part.
-
-    Args:
-        text: The text.
-        separator: The character between the parts.
-        column: The column at which the text starts, from 1.
-    """
+    """Split a text that starts at a column, from 1, and yield the column and the stripped text of each part."""
     for part in text.split(separator):
         yield column + len(part) - len(part.lstrip()), part.strip()
         column += len(part) + 1
 
 
 def build_spec(source: YamlDocument, default_name: str) -> Spec:
-    """Validate a spec.
+    """Validate a spec; `default_name` is the cluster's name if the source does not set one.
 
-    Args:
-        source: The spec as the user wrote it.
-        default_name: The cluster's name if the source does not set one.
-
-    Returns:
-        The validated spec.
-
-    Raises:
-        ClusterError: The spec is invalid; the message has one line for each problem.
+    The error has one line for each problem.
     """
     normalize_hosts(source)
     problems = [*source.problems, *check_task_count(source), *check_host_references(source)]

@@ -124,13 +124,7 @@ class JobRestart(_Overriding):
     limit: _WrittenLimit | None = None
 
     def merged_with(self, cluster: RestartSpec) -> RestartSpec:
-        """Merge the job's overrides with the cluster's restart policy.
-
-        Args:
-            cluster: The restart policy of the whole cluster.
-
-        Returns:
-            The effective restart policy of the job's tasks.
+        """Merge the job's overrides with the cluster's restart policy; return that of the job's tasks.
 
         Raises:
             ValidationError: One of `initial` and `max` comes from the job, the other one from the cluster, and `max` is
@@ -143,16 +137,7 @@ class JobRestart(_Overriding):
 
 
 def _size(value: Any, smallest: int = settings.LOG_FILE_MIN_BYTES, name: str = "1 kB") -> int:
-    """Parse a size: a number of bytes, or text such as 10 MB or 1 GiB.
-
-    Args:
-        value: The size.
-        smallest: The smallest one.
-        name: The smallest one as text.
-
-    Returns:
-        The size in bytes.
-    """
+    """Return the bytes of a size: a number, or text such as 10 MB or 1 GiB; `name` is the smallest size as text."""
     size = value
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and (match[2] or not match[3]):
         # 1 kB is 1000 bytes, 1 KiB is 1024.

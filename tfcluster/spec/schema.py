@@ -77,18 +77,13 @@ class Address(FrozenModel):
         A machine has many loopback addresses. In a cluster on one machine, a task uses the loopback address that the
         user wrote.
 
-        Args:
-            address: The address of the task's host.
+        `address` is that of the task's host.
         """
         return self.host if is_loopback(self.host) and is_loopback(address) else address
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse an address such as `localhost:2222`, or `localhost` if the port is to be chosen.
-
-        Raises:
-            PydanticCustomError: The text is not a valid address.
-        """
+        """Parse an address such as `localhost:2222`, or `localhost` if the port is to be chosen."""
         match = _ADDRESS.fullmatch(text)
         if match is None:
             raise validation_error("expected", "expected an address such as localhost:2222 or [::1]:2222")

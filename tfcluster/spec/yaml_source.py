@@ -28,35 +28,18 @@ _TOP = Position(1, 1)
 
 @dataclass
 class YamlDocument:
-    """A spec as the user wrote it: plain values with their positions, and the problems known so far.
+    """A spec as the user wrote it: plain values with their positions, and the problems known so far."""
 
-    Attributes:
-        file: The file as the user named it.
-        value: The top-level mapping.
-        keys: The position of the key, by path.
-        values: The position of the value, by path.
-        texts: Each scalar as it is spelled in the file, by path.
-        problems: The problems of reading; the schema's problems are added to these.
-        broken: The paths whose value already has a problem, so that no further problem is reported for them.
-    """
-
-    file: str
-    value: dict[str, Any] = field(default_factory=dict)
-    keys: dict[KeyPath, Position] = field(default_factory=dict)
-    values: dict[KeyPath, Position] = field(default_factory=dict)
-    texts: dict[KeyPath, str] = field(default_factory=dict)
-    problems: list[Diagnostic] = field(default_factory=list)
-    broken: set[KeyPath] = field(default_factory=set)
+    file: str  # as the user named it
+    value: dict[str, Any] = field(default_factory=dict)  # the top-level mapping
+    keys: dict[KeyPath, Position] = field(default_factory=dict)  # the position of the key, by path
+    values: dict[KeyPath, Position] = field(default_factory=dict)  # the position of the value, by path
+    texts: dict[KeyPath, str] = field(default_factory=dict)  # each scalar as it is spelled in the file, by path
+    problems: list[Diagnostic] = field(default_factory=list)  # those of reading, to which the schema's are added
+    broken: set[KeyPath] = field(default_factory=set)  # paths with a problem, of which no further one is reported
 
     def problem(self, path: KeyPath, message: str, hint: str = "", at: Position = _TOP) -> Diagnostic:
-        """Return a diagnostic for the value at a path.
-
-        Args:
-            path: The path of the value; empty for the whole file.
-            message: What is wrong.
-            hint: What to write instead.
-            at: The position of the problem.
-        """
+        """Return a diagnostic for the value at a path, which is empty for the whole file."""
         return Diagnostic(self.file, *at, f"{format_path(path)}: {message}" if path else message, hint)
 
     def has_error(self, path: KeyPath) -> bool:
@@ -67,15 +50,8 @@ class YamlDocument:
 def read_source(text: str | bytes, file: str) -> YamlDocument:
     """Read the YAML text of a spec.
 
-    Args:
-        text: The text; bytes are decoded as UTF-8.
-        file: The file name for error messages.
-
-    Returns:
-        The values with their positions, and the problems that do not prevent reading the other values.
-
-    Raises:
-        ClusterError: The text is not one YAML mapping.
+    Bytes are decoded as UTF-8. Problems that do not prevent reading the other values are in the document; a text that
+    is not one YAML mapping raises an error. `file` is the name for error messages.
     """
     source = YamlDocument(file)
     text = _decode(text, source)

@@ -30,11 +30,8 @@ def print_note(text: str) -> None:
 class AgentProcess:
     """The process that serves a cluster on this machine.
 
-    Args:
-        cluster: The cluster's name.
-        host: The name of this machine in the cluster.
-        pid: The pid of the process, as the socket or the lock file names it.
-        note: Called with a line for the user about what was done to the process.
+    The pid is what the socket or the lock file names. `note` is called with a line for the user about what was done to
+    the process.
     """
 
     def __init__(self, cluster: str, host: str, pid: int, note: Callable[[str], None] = print_note) -> None:
@@ -72,8 +69,7 @@ class AgentProcess:
     def continue_if_stopped(self) -> None:
         """Continue the process if a signal has stopped it; if it is stopped again at once, end it.
 
-        Raises:
-            ClusterError: A debugger has stopped the process, or it cannot be ended.
+        A process that a debugger has stopped, or that cannot be ended, raises an error.
         """
         if not self.is_stopped():
             return
@@ -104,11 +100,8 @@ class AgentProcess:
     def end(self, grace: float) -> None:
         """End the process and wait until it has exited. The caller holds `lock`.
 
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL.
-
-        Raises:
-            ClusterError: A debugger traces the process, it is not the agent, or it does not exit.
+        `grace` is in seconds. An error is raised if a debugger traces the process, it is not the agent, or it does not
+        exit.
         """
         if self._process is None or not self._process.is_alive():
             return
@@ -129,9 +122,6 @@ class AgentProcess:
         """Lock out other commands that would continue or end the agent of the same cluster and host.
 
         A command that has waited for the lock checks the agent again: the one that it saw may have been replaced.
-
-        Raises:
-            ClusterError: Another command holds the lock for too long, or the lock file cannot be created.
         """
         path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
         fd = _acquire(path)

@@ -18,10 +18,7 @@ from tfcluster.protocol.codec import Greeting, parse_greeting
 class HostUnreachableError(ClusterError):
     """A host cannot be reached.
 
-    Args:
-        host: The name of the host in the cluster.
-        why: The reason, without the host's name.
-        hint: What the user can type or change to fix it.
+    `why` is the reason, without the host's name.
     """
 
     def __init__(self, host: str, why: str, hint: str = "") -> None:
@@ -32,9 +29,7 @@ class HostUnreachableError(ClusterError):
 class UnrecordedProcessesError(ClusterError):
     """Processes of a cluster run on a host although it has no journal of the cluster.
 
-    Args:
-        cluster: The cluster's name.
-        message: Which journal is missing, and which processes run.
+    The message says which journal is missing, and which processes run.
     """
 
     def __init__(self, cluster: str, message: str) -> None:
@@ -43,16 +38,9 @@ class UnrecordedProcessesError(ClusterError):
 
 
 def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
-    """Wait until a descriptor is readable or its other end is closed.
+    """Wait until descriptors are readable or their other ends are closed; return these, or none if the time has passed.
 
     Unlike select.select, this works for descriptors above 1023 too.
-
-    Args:
-        fds: The descriptors.
-        seconds: The maximum time to wait; None for no limit.
-
-    Returns:
-        The descriptors for which this is the case; empty if the time has passed.
     """
     poll = select.poll()
     for fd in fds:
@@ -63,8 +51,7 @@ def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
 class Channel:
     """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts.
 
-    Attributes:
-        is_viewer: Whether it is connected to a viewer, which answers in place of an older agent; see `agent.viewer`.
+    A viewer answers in place of an older agent; see `agent.viewer`.
     """
 
     is_viewer = False
@@ -75,11 +62,7 @@ class Channel:
         self._is_at_end = False
 
     def send(self, data: bytes) -> bool:
-        """Send data.
-
-        Returns:
-            False if the agent has closed the connection. `receive` detects that too.
-        """
+        """Send data; return False if the agent has closed the connection, which `receive` detects too."""
         try:
             self._connection.sendall(data)
         except ConnectionError:
@@ -89,27 +72,15 @@ class Channel:
     def wait_readable(self, seconds: float | None, *fds: int) -> bool:
         """Wait until the agent has sent something or has closed the connection, or until a descriptor is readable.
 
-        Args:
-            seconds: The maximum time to wait; None for no limit.
-            *fds: Other descriptors to wait for.
-
-        Returns:
-            Whether the agent has sent something or has closed the connection.
+        Return whether the agent has sent something or has closed the connection.
         """
         own = self._connection.fileno()
         return own in readable_fds([own, *fds], seconds)
 
     def receive(self, timeout: float | None) -> bytes:
-        """Wait for data and return it.
+        """Wait for data and return it; it is empty if the agent closed the connection or died.
 
-        Args:
-            timeout: The maximum time to wait in seconds, or None to wait without a limit.
-
-        Returns:
-            What has arrived; empty if the agent closed the connection or died.
-
-        Raises:
-            ClusterError: Nothing arrived within `timeout` seconds.
+        If nothing arrives within the timeout in seconds, a ClusterError is raised.
         """
         if not self.wait_readable(timeout):
             raise self.timeout_error(f"{timeout:g} s")
@@ -123,11 +94,8 @@ class Channel:
     def read_greeting(self, timeout: float) -> Greeting | None:
         """Wait for the agent's first line and return what it says; the line stays to be received.
 
-        Returns:
-            None if the connection was closed before anything arrived.
-
-        Raises:
-            ClusterError: No line arrived within `timeout` seconds.
+        Return None if the connection was closed before anything arrived. If no line arrives within the timeout
+        in seconds, a ClusterError is raised.
         """
         deadline = time.monotonic() + timeout
         while self.wait_readable(max(0.0, deadline - time.monotonic())):
@@ -151,17 +119,10 @@ class Channel:
     def wait_for_end(self, timeout: float) -> bool:
         """Wait until the agent's process has exited, after `close`.
 
-        An agent that is about to exit does not close its connections: the kernel does, once the process is gone.
+        An agent that is about to exit does not close its connections: the kernel does, once the process has ended.
 
-        Args:
-            timeout: The maximum time to wait in seconds.
-
-        Returns:
-            False if the wait timed out. True if the process has exited, or has closed the connection because it does
-            not exit.
-
-        Raises:
-            HostUnreachableError: The connection to the host broke.
+        Return False after the timeout in seconds. True says that the process has exited, or has closed the connection
+        because it does not exit. If the connection to the host breaks, a HostUnreachableError is raised.
         """
         deadline = time.monotonic() + timeout
         while not self._is_at_end:
@@ -171,11 +132,7 @@ class Channel:
         return True
 
     def timeout_error(self, duration: str) -> ClusterError:
-        """Return the error for an agent that has not sent anything for some time.
-
-        Args:
-            duration: The time that has passed, such as `5 s`.
-        """
+        """Return the error for an agent that has not sent anything for some time, such as `5 s`."""
         raise NotImplementedError
 
 

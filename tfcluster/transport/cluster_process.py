@@ -36,16 +36,7 @@ _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
 def become(variables: Mapping[str, str], network: PrivateNetwork | None, command: Sequence[str]) -> NoReturn:
-    """Replace this process by a command that is part of a cluster; if there is no such command, exit with 127.
-
-    Args:
-        variables: The variables of a process of the cluster.
-        network: The cluster's private network; None for none.
-        command: The words of the command.
-
-    Raises:
-        ClusterError: The private network cannot be entered.
-    """
+    """Replace this process by a command that is part of a cluster; if there is no such command, exit with 127."""
     if network is not None:
         try:
             network.enter()
@@ -77,9 +68,6 @@ def remote_words(
     the agent there for them.
 
     Args:
-        environment: What the host's agent has replied.
-        task: The task whose environment the process gets; None for that of a client.
-        command: The words of the command.
         is_supervised: The command ends with its standard input, which is not for the command: each byte of it is the
             number of a signal.
     """
@@ -92,19 +80,15 @@ def supervised_words(command: Sequence[str]) -> list[str]:
     """Return the words of the command line that runs a supervised command on this machine; see `remote_words`.
 
     The command is no part of a cluster: it has the environment of this process.
-
-    Args:
-        command: The words of the command.
     """
     return [sys.executable, "-c", _PROGRAM, CODE, "", _SUPERVISED, "", *command]
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Carry out `remote_words` on the host.
+    """Become the process of `remote_words` on the host.
 
-    Args:
-        arguments: The path of the agent's socket, or an empty string for a command that is no part of a cluster; the
-            mode; the task or an empty string; and the words of the command.
+    The arguments are the path of the agent's socket, or an empty string for a command that is no part of a cluster; the
+    mode; the task or an empty string; and the words of the command.
     """
     path, mode, task, *command = arguments
     variables = None
@@ -143,8 +127,7 @@ def _request_environment(path: str, task: str | None) -> EnvironmentReply:
 def _supervise(pid: int) -> int:
     """Wait for a child process, and pass on the signals that arrive on standard input; at its end, end the child.
 
-    Returns:
-        The exit code of the child, or 128 + N if signal N ended it.
+    Return the exit code of the child, or 128 + N if signal N ended it.
     """
     pidfd = os.pidfd_open(pid)
     poll = select.poll()

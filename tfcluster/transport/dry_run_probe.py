@@ -35,11 +35,7 @@ _LOADER_PREFIXES = ("PYTHON", "LD_")
 class Probe:
     """A probe process on a host: it examines the host and answers requests until the probe is closed.
 
-    Args:
-        session: The session with the process.
-
-    Attributes:
-        listens: Whether the process accepts connections on the ports that it has allocated.
+    `listens` says whether the process accepts connections on the ports that it has allocated.
     """
 
     def __init__(self, session: Session) -> None:
@@ -49,15 +45,8 @@ class Probe:
     def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, tuple[FailedCheck, ...]]:
         """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
 
-        Args:
-            topology: The topology. The values of environment variables are masked before it is sent.
-            listen: Accept connections on the allocated ports until `close`.
-
-        Returns:
-            The result, and the problems with the installed packages.
-
-        Raises:
-            ClusterError: The checks failed, the process exited, or the host has become unreachable.
+        The values of environment variables are masked before the topology is sent. With `listen`, the process accepts
+        connections on the allocated ports until `close`. With the reply come the problems with the installed packages.
         """
         timeout = settings.DRY_RUN_PREPARE_SECONDS
         reply = self._session.request("prepare", timeout, topology=to_json(topology.masked()), listen=listen)
@@ -66,26 +55,14 @@ class Probe:
         return decode(PrepareReply, reply), installation
 
     def observe(self) -> ObservedState | None:
-        """Return the observed state of the cluster on the host; None if the cluster is not up there.
-
-        Raises:
-            ClusterError: The agent has died, or as for `prepare`.
-        """
+        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
         observed = self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS)["observed"]
         return decode(ObservedState, observed) if observed else None
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        """Check whether the host can connect to other hosts by TCP.
+        """Return the addresses (`host:port`) to which the host cannot connect by TCP, each with the reason.
 
-        Args:
-            addresses: The addresses to connect to, each `host:port`.
-            timeout: The timeout of each connection in seconds.
-
-        Returns:
-            The addresses that could not be connected to, each with the reason.
-
-        Raises:
-            ClusterError: As for `prepare`.
+        The timeout, in seconds, is that of each connection.
         """
         seconds = timeout + settings.DRY_RUN_MARGIN_SECONDS
         reply = self._session.request("reach", seconds, addresses=list(addresses), timeout=timeout)
@@ -114,18 +91,7 @@ class _LocalSession(Session):
 
 
 def start_local_probe(cluster: str, host: str) -> Probe:
-    """Start a probe of this machine.
-
-    Args:
-        cluster: The cluster's name.
-        host: The name of this machine in the cluster.
-
-    Returns:
-        The probe. The caller closes it.
-
-    Raises:
-        ClusterError: The process cannot be started.
-    """
+    """Start a probe of this machine, which the caller closes; `host` is the name of this machine in the cluster."""
     session = _LocalSession()
     first_line: dict[str, Any] = {
         "cluster": cluster,
@@ -156,15 +122,10 @@ def note_missing_interpreter(host: Host, problem: InterpreterError) -> str:
 def split_problems(
     host: Host, missing: Sequence[ClusterError], survey: Mapping[str, Any]
 ) -> tuple[list[ClusterError], list[str]]:
-    """Separate the problems of a host from what a dry run cannot determine without changing the host.
+    """Separate the problems of a host from notes about what a dry run cannot determine without changing the host.
 
-    Args:
-        host: The host.
-        missing: An error for each package that is not installed for the host's Python.
-        survey: The reply to the request `survey`; see `remote.dry_run_server.serve`.
-
-    Returns:
-        The problems, and the notes about what was not checked.
+    `missing` has an error for each package that is not installed for the host's Python. `survey` is the reply to that
+    request; see `remote.dry_run_server.serve`.
     """
     problems = [*missing, *map(ClusterError.from_json, survey["folders"])]
     notes = environment_notes(host)

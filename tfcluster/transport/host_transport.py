@@ -15,21 +15,18 @@ if TYPE_CHECKING:
 class HostTransport(Protocol):
     """The transport to the agent of one cluster on one host.
 
-    Attributes:
-        cluster: The cluster's name.
-        host: The host's name.
-        is_remote: A connection can break while the agent continues, because a network is in between.
+    If the host cannot be reached, `examine` and `probe` report it; `open`, `is_up` and `has_state` raise a
+    HostUnreachableError, `open` in bounded time.
     """
 
     cluster: str
     host: str
-    is_remote: bool
+    is_remote: bool  # a connection can break while the agent continues, because a network is in between
 
     def examine(self) -> HostReport | None:
         """Prepare the host for an agent: run the setup commands that the spec lists for it, once, and examine it.
 
-        Returns:
-            The report, also of a host that cannot be reached; None for this machine, which needs no preparation.
+        A host that cannot be reached has a report too. Return None for this machine, which needs no preparation.
         """
 
     def probe(self) -> tuple[HostReport | None, Probe | None]:
@@ -38,9 +35,6 @@ class HostTransport(Protocol):
         Returns:
             The report (None for this machine), and a probe process on the host that answers further requests, which
             the caller closes; None if none could be started there.
-
-        Raises:
-            ClusterError: No process could be started on this machine.
         """
 
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
@@ -49,53 +43,31 @@ class HostTransport(Protocol):
         If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
         out not to be up, close what is shared between commands.
 
+        The first line to be received is the agent's greeting.
+
         Args:
             start: Start an agent if there is none, even if the cluster is not up.
             upgrade: Replace an agent that speaks an older version of the protocol. Otherwise a viewer answers in its
                 place; see `Channel.is_viewer`.
-
-        Returns:
-            The connection. The first line to be received is the agent's greeting.
-
-        Raises:
-            ClusterError: There is no agent, or none could be started.
-            HostUnreachableError: The host cannot be reached. This is detected in bounded time.
         """
 
     def is_up(self) -> bool:
-        """Return whether the cluster is up on the host, whether or not its agent is alive.
-
-        Raises:
-            HostUnreachableError: The host cannot be reached.
-        """
+        """Return whether the cluster is up on the host, whether or not its agent is alive."""
 
     def has_state(self) -> bool:
         """Return whether the cluster is up on the host or has left runs and logs there.
 
         If neither is the case, close what is shared between commands.
-
-        Raises:
-            HostUnreachableError: The host cannot be reached.
         """
 
     def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return the command line on this machine that runs a command on the host, with the streams of this process.
 
-        Args:
-            words: The words of the command.
-            is_terminal: Give the command a terminal; on this machine it has that of this process.
+        With `is_terminal`, the command has a terminal; on this machine it has that of this process.
         """
 
     def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
-        """Forward a port of this machine's loopback device to one of the host's, until the context is left.
-
-        Args:
-            local: The port here.
-            remote: The port there.
-
-        Raises:
-            ClusterError: It cannot be forwarded.
-        """
+        """Forward a port of this machine's loopback device to one of the host's, until the context is left."""
 
     def disconnect(self) -> None:
         """Close what is shared between commands, after the cluster has been shut down.

@@ -66,11 +66,7 @@ _prestarted: list[subprocess.Popen[bytes]] = []
 class LocalAgentConnection(Channel):
     """A connection to a cluster's agent on this machine. An agent that is silent because it is stopped is continued.
 
-    Args:
-        connection: The connected socket.
-        cluster: The cluster's name; None if a stopped agent is not to be continued.
-        host: The name of this machine in the cluster.
-        note: See `AgentProcess`.
+    A stopped agent is not continued if `cluster` is None. For `note`, see `AgentProcess`.
     """
 
     def __init__(
@@ -121,11 +117,7 @@ class LocalAgentConnection(Channel):
             self._agent.continue_if_stopped()
 
     def call_once(self, request: Request[Any, Any], timeout: float) -> Any:
-        """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON.
-
-        Raises:
-            ClusterError: The request failed or timed out, or the agent speaks another version of the protocol.
-        """
+        """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON."""
         self.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, encode_request(request))))
         greeting = self.read_greeting(timeout)
         if greeting is not None and greeting.version != OWN_GREETING.version:
@@ -151,10 +143,7 @@ class LocalAgentConnection(Channel):
 class LocalTransport:
     """The transport to the agent of a cluster on this machine.
 
-    Args:
-        cluster: The cluster's name.
-        host: The name of this machine in the cluster.
-        note: See `AgentProcess`.
+    For `note`, see `AgentProcess`.
     """
 
     def __init__(self, cluster: str, host: str = LOCAL_HOST, note: Callable[[str], None] = print_note) -> None:
@@ -216,8 +205,7 @@ class LocalTransport:
     def _upgrade(self, agent: LocalAgentConnection, greeting: Greeting) -> None:
         """Replace an agent that speaks an older version of the protocol by one that adopts its cluster.
 
-        Raises:
-            ClusterError: The new agent cannot adopt the cluster; the older one continues.
+        If the new agent cannot adopt the cluster, an error is raised and the older one continues.
         """
         process = ProcessHandle.from_pid(agent.pid)
         if process is None:  # it has just exited
@@ -295,18 +283,9 @@ class LocalTransport:
 
 
 def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -> LocalAgentConnection | None:
-    """Connect to the agent of a cluster.
+    """Connect to the agent of a cluster; return None if no agent listens.
 
-    Args:
-        cluster: The cluster's name.
-        host: The name of this machine in the cluster.
-        note: See `AgentProcess`.
-
-    Returns:
-        The connection, or None if no agent listens.
-
-    Raises:
-        ClusterError: The socket exists but cannot be connected to.
+    For `note`, see `AgentProcess`.
     """
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -385,16 +364,8 @@ def _configuration(cluster: str, host: str, **more: object) -> bytes:
 def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> bool:
     """Start the agent of a cluster, unless another command has started it, and wait until it listens.
 
-    Args:
-        cluster: The cluster's name.
-        host: The name of this machine in the cluster.
-        older: The process and release of an agent that it replaces, as `agent.main` reads them.
-
-    Returns:
-        False if another agent was first.
-
-    Raises:
-        ClusterError: The agent could not start. The message contains the agent's own error.
+    Return False if another agent was first. `older` is the process and release of an agent that it replaces, as
+    `agent.main` reads them. The error of a failed start contains the agent's own error.
     """
     try:
         process = _prestarted.pop()

@@ -64,13 +64,7 @@ _SPECIAL = re.compile(r"['\\!]")
 def run_setup(host: Host, control_path: Path) -> None:
     """Run a host's setup commands there, unless the same commands have been run there before.
 
-    Args:
-        host: The host.
-        control_path: The control socket of the shared connection.
-
-    Raises:
-        HostUnreachableError: The host cannot be reached.
-        ClusterError: A command failed. The message contains the last lines of its output.
+    The error of a failed command contains the last lines of its output.
     """
     session = Session(host, ssh_command(host, "/bin/sh", control_path=control_path))
     try:
@@ -127,7 +121,6 @@ def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool =
 
     Args:
         python: The path of the Python. If it begins with `~/`, it is relative to the user's home folder on the host.
-        shell: A command of bash that sets up the environment of the Python; None for none.
         isolated: Import only from the Python's own installation, regardless of environment variables and of the
             current and the user's folders (-I), and write no bytecode files (-B).
     """
@@ -137,12 +130,7 @@ def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool =
 
 
 def in_environment(command: str, shell: str | None) -> str:
-    """Return the command line that runs another one in the environment that a command of bash sets up.
-
-    Args:
-        command: The command line, quoted.
-        shell: The command that sets up the environment; None for none.
-    """
+    """Return the (quoted) command line that runs another one in the environment that a command of bash sets up."""
     return command if shell is None else f"{quote(['bash', '-lc', _IN_SHELL, shell])} {command}"
 
 
@@ -154,8 +142,7 @@ def host_command(words: Iterable[str], host: Host) -> str:
 def bootstrap(*, is_dry_run: bool) -> dict[str, str]:
     """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash.
 
-    Args:
-        is_dry_run: Whether `remote.dry_run_server` serves the session, and not `remote.session`.
+    In a dry run, `remote.dry_run_server` serves the session; otherwise `remote.session` does.
     """
     server = "tfcluster.transport.remote.dry_run_server" if is_dry_run else "tfcluster.transport.remote.session"
     source = Path(remote_bootstrap.__file__).read_text()
@@ -190,23 +177,10 @@ def quote(words: Iterable[str]) -> str:
     """Quote words as a command line that sh, bash, dash, zsh, fish and csh split into the same words.
 
     A word with a newline does not work in csh.
-
-    Args:
-        words: The words of the command line, unquoted.
-
-    Returns:
-        The command line.
     """
     return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
 
 
 def quote_path(path: str) -> str:
-    """Quote a path as one word of a command line.
-
-    Args:
-        path: The path. If it begins with `~/`, the host's shell expands it to the user's home folder there.
-
-    Returns:
-        The quoted word.
-    """
+    """Quote a path as one word of a command line in which the host's shell expands a leading `~/`."""
     return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])

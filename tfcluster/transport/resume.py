@@ -16,12 +16,8 @@ from tfcluster.transport.local import LocalTransport
 def main(arguments: list[str]) -> int:
     """Start the agent, unless one runs or the cluster is not up on this host.
 
-    Args:
-        arguments: The cluster's name, this host's name in the cluster and, optionally, the folder for the state of all
-            clusters.
-
-    Returns:
-        The exit code.
+    The arguments are the cluster's name, this host's name in the cluster and, optionally, the folder for the state of
+    all clusters.
     """
     cluster, host, *state = arguments
     if state:

@@ -25,40 +25,23 @@ from tfcluster.transport.ssh_session import InterpreterError, Session, SshChanne
 class HostReport:
     """The result of probing a host.
 
-    Attributes:
-        host: The name of the host in the cluster.
-        problems: The problems that keep an agent from starting there, each with a hint that says what to type. If the
-            host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing else is known.
-        python: The path of the host's Python; empty if it is not known.
-        python_version: The version of that Python, such as `3.11.2`.
-        tensorflow: The version of the TensorFlow that is installed for that Python. None if there is none or the
-            version cannot be determined.
-        free_bytes: The free disk space for the host's state, in bytes.
-        clock_offset: The seconds by which the host's clock is ahead of this machine's.
-        clock_error: The maximum error of the offset in seconds, which is half the round-trip time.
-        shipped_bytes: The size of the code bundle that had to be sent, in bytes; 0 if the host had it.
-        unexamined: What a dry run, which changes nothing on the host, could not check, and why.
+    If the host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing but that problem is known.
     """
 
     host: str
-    problems: tuple[ClusterError, ...] = ()
-    python: str = ""
-    python_version: str = ""
-    tensorflow: str | None = None
-    free_bytes: int = 0
-    clock_offset: float = 0.0
-    clock_error: float = 0.0
-    shipped_bytes: int = 0
-    unexamined: tuple[str, ...] = ()
+    problems: tuple[ClusterError, ...] = ()  # what keeps an agent from starting there, with hints that say what to type
+    python: str = ""  # path; empty if it is not known
+    python_version: str = ""  # such as `3.11.2`
+    tensorflow: str | None = None  # version for that Python; None if there is none or the version cannot be determined
+    free_bytes: int = 0  # disk space for the host's state
+    clock_offset: float = 0.0  # seconds by which the host's clock is ahead of this machine's
+    clock_error: float = 0.0  # maximum error of the offset in seconds, which is half the round-trip time
+    shipped_bytes: int = 0  # size of the code bundle that had to be sent; 0 if the host had it
+    unexamined: tuple[str, ...] = ()  # what a dry run, which changes nothing on the host, could not check, and why
 
 
 class SshTransport:
-    """The transport to the agent of a cluster on another host.
-
-    Args:
-        cluster: The cluster's name.
-        host: The host.
-    """
+    """The transport to the agent of a cluster on another host."""
 
     def __init__(self, cluster: str, host: Host) -> None:
         self.cluster = cluster
@@ -102,14 +85,9 @@ class SshTransport:
         return reply
 
     def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
-        """Connect to the forwarded socket of an agent.
+        """Connect to the forwarded socket of an agent, and read its greeting.
 
-        Returns:
-            The connection and the agent's greeting; None if the agent does not listen, or the host's ssh server does
-            not forward sockets.
-
-        Raises:
-            HostUnreachableError: The host cannot be reached.
+        Return None if the agent does not listen, or the host's ssh server does not forward sockets.
         """
         connection = self._master.connect(agent)
         if connection is None:
@@ -122,11 +100,7 @@ class SshTransport:
         return None if greeting is None else (channel, greeting)
 
     def _look_for_agent(self) -> None:
-        """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
-
-        Raises:
-            ClusterError: A debugger has stopped it, or it cannot be ended.
-        """
+        """Have a session on the host look for an agent that does not answer: one that is stopped is continued."""
         session = self._start_session()
         try:
             self._open_in(session, start=False, upgrade=False)
@@ -192,8 +166,7 @@ class SshTransport:
 
         Before, its setup commands are run in a session of their own, unless they have been run there.
 
-        Returns:
-            The report. Failures are reported as problems, not raised.
+        Failures are reported as problems, not raised.
         """
         problems: list[ClusterError] = []
         try:
@@ -222,10 +195,8 @@ class SshTransport:
     def probe(self) -> tuple[HostReport, Probe | None]:
         """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
 
-        Returns:
-            The report, and the probe process for further requests, which the caller closes. The process is None if it
-            could not be started or the packages that it needs are missing. Failures are reported as problems, not
-            raised.
+        The caller closes the probe. It is None if its process could not be started or packages that it needs are
+        missing. Failures are reported as problems, not raised.
         """
         try:
             stamp = stamp_name(self._host) if self._host.setup else None
@@ -250,8 +221,7 @@ class SshTransport:
     def _survey(self, session: Session) -> tuple[HostReport, bool]:
         """Survey the host, and compare its clock with this machine's.
 
-        Returns:
-            The report, and whether the packages that an agent needs are installed.
+        Return the report, and whether the packages that an agent needs are installed.
         """
         survey = session.request("survey", settings.REMOTE_SURVEY_SECONDS)
         before = time.time()
@@ -279,19 +249,13 @@ class SshTransport:
     def _start_session(self, *, is_dry_run: bool = False, stamp: str | None = None) -> Session:
         """Start tfcluster's code on the host, under the Python that the spec names.
 
+        The session handles the requests of `remote.session.serve` or of `remote.dry_run_server.serve`; the caller ends
+        it. An InterpreterError says that the host's Python does not run, or is too old.
+
         Args:
             is_dry_run: Leave nothing behind on the host and on this machine, and isolate the Python from its
                 environment. If false, the code is cached on the host and the ssh connection is shared.
             stamp: For a dry run: the return value of `stamp_name`, or None if the host has no setup commands.
-
-        Returns:
-            The session, which handles the requests of `remote.session.serve` or of `remote.dry_run_server.serve`. The
-            caller ends it.
-
-        Raises:
-            HostUnreachableError: The host cannot be reached.
-            InterpreterError: The host's Python does not run, or is too old.
-            ClusterError: The code cannot be stored on the host.
         """
         command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
         control_path = None if is_dry_run else self._master.control_path

@@ -73,12 +73,9 @@ def ssh_not_runnable(error: OSError) -> ClusterError:
 
 
 def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachableError:
-    """Return the error for a host from which no message has come.
+    """Return the error for a host from which no message has come for some seconds.
 
-    Args:
-        host: The host.
-        seconds: How long nothing has come.
-        output: The last lines that a shell there has printed.
+    The output is the last lines that a shell there has printed.
     """
     return HostUnreachableError(
         host.name,
@@ -88,12 +85,7 @@ def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachable
 
 
 def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
-    """Return the error for an ssh that could not connect to a host.
-
-    Args:
-        host: The host.
-        output: The output of ssh.
-    """
+    """Return the error for an ssh that could not connect to a host, by the output of ssh."""
     last = (clean_lines(output) or ["the connection broke, and ssh said nothing"])[-1]
     if _NO_KEY_ACCEPTED.search(output) and (locked := find_locked_key(host.destination)):
         return _locked_key_error(host, *locked, last)

@@ -18,14 +18,7 @@ _NO_AGENT = 2  # the exit code of ssh-add if it cannot connect to an agent
 
 
 def find_locked_key(destination: str) -> tuple[Path, bool] | None:
-    """Find a key that ssh would offer to a host if its passphrase were typed.
-
-    Args:
-        destination: The destination for ssh.
-
-    Returns:
-        The key's file, and whether an agent is running; None if there is no such key.
-    """
+    """Find a key that ssh would offer to a host if its passphrase were typed, and whether an ssh agent is running."""
     options = _options(destination)
     agent = next((value for name, value in options if name == "identityagent"), "SSH_AUTH_SOCK")
     code, held = _run(["ssh-add", "-L"], {} if agent == "SSH_AUTH_SOCK" else {"SSH_AUTH_SOCK": agent})

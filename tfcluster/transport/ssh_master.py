@@ -35,11 +35,9 @@ def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_termi
     """Return the command line of an ssh to a host.
 
     Args:
-        host: The host.
         *arguments: What ssh has to run on the host; none for a login shell.
         control_path: The control socket of the shared connection, which is created if it does not exist. None for a
             connection that ends with this ssh and leaves nothing behind on this machine.
-        is_terminal: Give the command a terminal there.
     """
     sharing: dict[str, object] = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
     if control_path is not None:
@@ -65,26 +63,15 @@ def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_termi
 
 @dataclass(frozen=True)
 class RemoteAgent:
-    """Where an agent on another host listens.
+    """Where an agent on another host listens."""
 
-    Attributes:
-        socket: The path of its socket there.
-        pid: Its pid there.
-        is_forwardable: False if the host's ssh server does not forward the socket, as an earlier command has noticed.
-    """
-
-    socket: str
+    socket: str  # its path there
     pid: int
-    is_forwardable: bool = True
+    is_forwardable: bool = True  # False if the host's ssh server does not forward it, as an earlier command has noticed
 
 
 class SshMaster:
-    """The shared ssh connection from this machine to one host of a cluster.
-
-    Args:
-        cluster: The cluster's name.
-        host: The host.
-    """
+    """The shared ssh connection from this machine to one host of a cluster."""
 
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster
@@ -92,11 +79,7 @@ class SshMaster:
 
     @property
     def control_path(self) -> Path:
-        """Return the path of the control socket.
-
-        Raises:
-            ClusterError: There is no private folder for the control socket.
-        """
+        """Return the path of the control socket."""
         return ssh_control_path(self._cluster, self._host.destination)
 
     @property
@@ -132,14 +115,7 @@ class SshMaster:
         That the connection is accepted says nothing of the agent: if it does not listen, or the host's ssh server does
         not forward sockets, ssh closes the connection.
 
-        Args:
-            agent: The agent.
-
-        Returns:
-            The connection; None if ssh does not forward the socket.
-
-        Raises:
-            HostUnreachableError: The host cannot be reached.
+        Return None if ssh does not forward the socket.
         """
         return self._connect_if_forwarded(agent) or (_connect(self._socket_path) if self.forward(agent) else None)
 
@@ -150,14 +126,7 @@ class SshMaster:
     def forward(self, agent: RemoteAgent) -> bool:
         """Have the socket of an agent forwarded, and record where the agent listens.
 
-        Args:
-            agent: The agent.
-
-        Returns:
-            False if ssh does not forward it. Whether the host's ssh server does is not known until it is used.
-
-        Raises:
-            HostUnreachableError: The host cannot be reached.
+        Return False if ssh does not forward it. Whether the host's ssh server does is not known until it is used.
         """
         if not (agent.is_forwardable and _FORWARDABLE.fullmatch(agent.socket)):
             return False
@@ -222,11 +191,7 @@ class SshMaster:
                 path.unlink(missing_ok=True)
 
     def _control(self, command: str, *arguments: str) -> bool:
-        """Have the process of the shared connection carry out a command; see `-O` in ssh(1).
-
-        Returns:
-            Whether it did.
-        """
+        """Have the process of the shared connection execute a command; see `-O` in ssh(1). Return whether it did."""
         # Without the user's configuration: forwardings that it asks for would be set up, too.
         words = ["ssh", "-F", "none", "-S", str(self.control_path), "-O", command, *arguments, "--"]
         try:

@@ -28,11 +28,7 @@ SHELL_FAILED = 125
 
 
 class InterpreterError(ClusterError):
-    """A host was reached, but the Python that the spec names for it could not run the bootstrap program.
-
-    Attributes:
-        is_missing: The Python does not exist on the host.
-    """
+    """A host was reached, but the Python that the spec names for it could not run the bootstrap program."""
 
     def __init__(self, message: str, *, hint: str, is_missing: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -45,17 +41,8 @@ class Session:
     What the process sends is a marked line for each message. Other lines, which a login shell may print, are kept for
     error messages.
 
-    Args:
-        host: The host on which the messages are handled.
-        command: The command line of the process on this machine.
-
     Attributes:
-        host: The host.
-        connection: The socket that is connected to the process's standard input and output.
         shipped_bytes: The size of the code bundle that was sent in this session, in bytes; 0 if none was sent.
-
-    Raises:
-        ClusterError: The process cannot be started.
     """
 
     def __init__(self, host: Host, command: list[str]) -> None:
@@ -90,12 +77,7 @@ class Session:
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for the next message and return it.
 
-        Args:
-            seconds: The timeout in seconds.
-
-        Raises:
-            HostUnreachableError: ssh failed, or the timeout expired.
-            ClusterError: The process exited.
+        A HostUnreachableError says that ssh failed or the time is over, another ClusterError that the process exited.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -113,24 +95,14 @@ class Session:
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
         """Send a request to tfcluster's code in the process, and return its reply.
 
-        Args:
-            name: The request; see `remote.session.serve` and `remote.dry_run_server.serve`.
-            seconds: The timeout in seconds.
-            **arguments: The arguments of the request.
-
-        Raises:
-            HostUnreachableError: ssh failed, or the timeout expired.
-            ClusterError: The request failed, or the process exited.
+        For the names, see `remote.session.serve` and `remote.dry_run_server.serve`. A failed request
+        raises a ClusterError, as do the errors of `receive`.
         """
         self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
         return self.reply_of(self.receive(seconds))
 
     def reply_of(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply that a message contains.
-
-        Raises:
-            ClusterError: The message contains an error.
-        """
+        """Return the reply that a message contains, or raise its error."""
         if "error" in message:
             raise self.with_host(ClusterError.from_json(message["error"]))
         reply: dict[str, Any] = message["reply"]
@@ -166,9 +138,8 @@ class Session:
     def _wait(self) -> tuple[int, str]:
         """Wait a moment for the process, which has closed its output, to exit.
 
-        Returns:
-            The exit code, and the standard error. If the process has not exited, the exit code is that of an ssh that
-            failed.
+        Return the exit code, and the standard error. If the process has not exited, the exit code is that of an ssh
+        that failed.
         """
         try:
             code = self._process.wait(settings.SSH_EXIT_SECONDS)
@@ -182,12 +153,7 @@ class Session:
         return self._wait()[0] == SSH_FAILED
 
     def exit_error(self, code: int, stderr: str) -> ClusterError:
-        """Return the error for a process that has exited before it sent the expected message.
-
-        Args:
-            code: Its exit code.
-            stderr: Its standard error.
-        """
+        """Return the error for a process that has exited before it sent the expected message."""
         if code == SSH_FAILED:
             return classify_ssh_error(self.host, stderr)
         self._output += stderr.encode()
@@ -228,9 +194,6 @@ class SshChannel(Channel):
 
     Args:
         connection: The connection to the forwarded socket, or to the session that carries the bytes instead.
-        host: The host's name in the cluster.
-        pid: The agent's pid there.
-        master: The shared connection to the host.
         session: The session; None if the socket is forwarded.
     """
 

@@ -29,7 +29,7 @@ _BRAILLE = 0x2800
 
 
 def draw_chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Text]:
-    """Draw curves as lines of text.
+    """Draw curves as lines of text; return none if there are fewer than two different x.
 
     Where curves overlap, the characters take their colours in turns, like dashes, so that each curve is visible.
 
@@ -38,9 +38,6 @@ def draw_chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> lis
             the axis is logarithmic.
         width: The width in characters.
         braille: Draw with braille dots, eight to a character; otherwise with `*`, `+` and `o`.
-
-    Returns:
-        The lines; empty if there are fewer than two different x.
     """
     points = {name: [(x, math.log10(y)) for x, y in curve if y > 0] for name, curve in curves.items()}
     all_points = [point for each in points.values() for point in each]
@@ -71,15 +68,9 @@ class _PlotArea:
         self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
 
     def dots(self, points: Sequence[tuple[float, float]], across: int, down: int) -> list[tuple[int, int]]:
-        """Return the dots of the lines between points.
+        """Return the dots of the lines between points (x, log10 y), as (column, row) from the top left.
 
-        Args:
-            points: The points (x, log10 y).
-            across: The number of dots across a character cell.
-            down: The number of dots down a character cell.
-
-        Returns:
-            The dots as (column, row), counted from the top left.
+        A character cell has `across` times `down` dots.
         """
         wide = (self.columns * across - 1) / (self.right - self.left)
         tall = (_ROWS * down - 1) / (self.high - self.low)
@@ -151,11 +142,7 @@ _LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
 
 
 def refuse_without_matplotlib() -> None:
-    """Check before a run that its plot can be drawn.
-
-    Raises:
-        ClusterError: Matplotlib is not installed (a usage error).
-    """
+    """Check before a run that its plot can be drawn; raise a usage error if Matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ClusterError(
             "--plot needs matplotlib, which is not installed",
@@ -167,12 +154,7 @@ def refuse_without_matplotlib() -> None:
 def draw_convergence(path: Path, result: dict[str, Any]) -> None:
     """Plot the losses of expfit over its steps, and print the file's name.
 
-    Args:
-        path: The file; its suffix determines the format. An existing file is replaced.
-        result: The result of the run.
-
-    Raises:
-        OSError: The file cannot be written.
+    The file's suffix determines the format. An existing file is replaced. Raises OSError if it cannot be written.
     """
     from matplotlib.figure import Figure  # not pyplot, which looks for a display
 

@@ -79,11 +79,8 @@ def make_table(
 ) -> Table:
     """Create a table; a cell that contains a state has the state's colour.
 
-    Args:
-        columns: The headings.
-        rows: The rows, each with a cell for each column.
-        right: The columns that are aligned to the right, such as numbers.
-        wrapped: The columns whose cells are wrapped if the terminal is too narrow.
+    The columns in `right` are aligned to the right, such as numbers. The cells of those in `wrapped` are wrapped if the
+    terminal is too narrow.
     """
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:

@@ -27,56 +27,35 @@ _LABEL = 24  # the number of characters that fit into a box
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of a graph.
-
-    Attributes:
-        name: The operation's name.
-        type: The operation's type, as `MatMul`.
-        inputs: Names of the operations that it depends on.
-    """
+    """One operation of a graph."""
 
     name: str
-    type: str
-    inputs: tuple[str, ...]
+    type: str  # as `MatMul`
+    inputs: tuple[str, ...]  # names of the operations that it depends on
 
 
 @dataclass(frozen=True)
 class DiagramNode:
-    """A box of the diagram: one or more operations on one device.
+    """A box of the diagram: one or more operations on one device."""
 
-    Attributes:
-        label: The name of the operation or scope.
-        detail: The operation's type, or the number of operations.
-        device: The device of the operations.
-        depth: The length of the longest path to the box from a box without inputs.
-    """
-
-    label: str
-    detail: str
+    label: str  # the name of the operation or scope
+    detail: str  # the operation's type, or the number of operations
     device: str
-    depth: int
+    depth: int  # the length of the longest path to the box from a box without inputs
 
 
 @dataclass(frozen=True)
 class GraphDiagram:
-    """A diagram of a placed graph.
-
-    Attributes:
-        boxes: The boxes.
-        edges: The edges, each from the index of a box to that of a box that depends on it.
-    """
+    """A diagram of a placed graph."""
 
     boxes: tuple[DiagramNode, ...]
-    edges: tuple[tuple[int, int], ...]
+    edges: tuple[tuple[int, int], ...]  # from the index of a box to that of a box that depends on it
 
 
 def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> GraphDiagram:
-    """Build the diagram of a placed graph.
+    """Build the diagram of a placed graph, or of several graphs that have the same names on different devices.
 
-    Args:
-        nodes: The operations of the graph, or of several graphs that have the same names on different devices.
-        placements: The placements of the operations. An operation without one is left out, such as an operation that
-            the graph optimizer removed.
+    An operation without a placement is left out, such as an operation that the graph optimizer removed.
     """
     devices: dict[str, list[str]] = {}
     for placement in placements:
@@ -111,12 +90,8 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> Gra
 def _keys(devices: Mapping[str, Sequence[str]]) -> dict[Key, Key]:
     """Choose the box of each operation on each device.
 
-    Args:
-        devices: The devices of each operation, by its name.
-
-    Returns:
-        By operation and device, the key of its box: the operation itself, or the longest prefix of its scope with
-        which there are not too many boxes.
+    The key of a box is the operation itself, or the longest prefix of its scope with which there are not too many
+    boxes.
     """
     keys: dict[Key, Key] = {}
     for parts in range(max((name.count("/") + 1 for name in devices), default=1), 0, -1):
@@ -167,12 +142,7 @@ def _children_first(targets: Sequence[Sequence[int]]) -> list[int]:
 
 
 def render_svg(diagram: GraphDiagram, title: str) -> str:
-    """Return the diagram as the text of an SVG file.
-
-    Args:
-        diagram: The diagram.
-        title: The title above it.
-    """
+    """Return the diagram as the text of an SVG file."""
     devices = sorted({box.device for box in diagram.boxes})
     places, lanes, height = place(diagram, devices)
     width = max(sum(lanes.values()) + LANE_GAP * (len(lanes) - 1), 400) + 2 * MARGIN
@@ -269,8 +239,7 @@ def _box(box: DiagramNode, corner: tuple[int, int], color: str) -> str:
 class PlacedGraph:
     """Collects a run's graphs and placements from its events.
 
-    Args:
-        path: The file to write; its suffix, .svg or .dot, determines the format.
+    The suffix of the path, .svg or .dot, determines the format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -289,11 +258,7 @@ class PlacedGraph:
             self._placements.append(Placement(event["op"], event["type"], event["device"].replace("/replica:0", "")))
 
     def write(self) -> None:
-        """Write the graph that was collected to the file, and print the file's name.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write the collected graph to the file, and print the file's name; raise OSError if it cannot be written."""
         render = render_svg if self._path.suffix.lower() == ".svg" else render_dot
         self._path.write_text(render(build_diagram(self._nodes, self._placements), self._title))
         error_console().print(f"the placed graph is in {self._path}")

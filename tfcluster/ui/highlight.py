@@ -16,8 +16,7 @@ _STYLE = "bold red"  # as grep has it
 class Highlighter:
     """Escapes lines for standard output, and highlights what matches on a terminal that is to have colours.
 
-    Args:
-        patterns: Regular expressions. One that this Python does not know is left out: hosts may have a later Python.
+    A regular expression that this Python does not know is left out: hosts may have a later Python.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:

@@ -101,12 +101,7 @@ def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
 
 
 def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
-    """Print a table with a row for each device.
-
-    Args:
-        devices: The devices.
-        hosts: The host of each device; empty if all are on this machine.
-    """
+    """Print a table with a row for each device; without hosts, all devices are on this machine."""
     columns = ["DEVICE", "TYPE", "MEMORY", "DESCRIPTION"]
     rows = [[device.short, device.type, format_bytes(device.memory_bytes), _kind(device)] for device in devices]
     if hosts:
@@ -192,13 +187,8 @@ def _cleanness(origin: Mapping[str, Any]) -> str:
 def _fit_between_words(content: Table, first: int, rows: Sequence[Sequence[str]]) -> bool:
     """Set the widths of a table's last two columns so that their cells are wrapped between words only.
 
-    Args:
-        content: The table.
-        first: The index of the first of the two columns.
-        rows: The rows of the table, with the headings.
-
-    Returns:
-        Whether the table fits into the terminal in this way.
+    `first` is the index of the first of the two columns; the rows include the headings. Return whether the table fits
+    into the terminal in this way.
     """
     columns = content.columns[first : first + 2]
     cells = [[row[first + number] for row in rows] for number in range(len(columns))]

@@ -22,10 +22,8 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 class LogView:
     """Prints log lines of several tasks.
 
-    Args:
-        prefix: Prefix each line with its task's name.
-        timestamps: Prefix each line with its time.
-        highlighted: Regular expressions; what they match is highlighted, if standard output is a terminal with colours.
+    `prefix` and `timestamps` prefix each line with its task's name and its time. What the regular expressions match is
+    highlighted, if standard output is a terminal with colours.
     """
 
     def __init__(self, *, prefix: bool = True, timestamps: bool = False, highlighted: Sequence[str] = ()) -> None:
@@ -36,14 +34,7 @@ class LogView:
         self._width = 0
 
     def show(self, task: str, time: float, line: str, *, err: bool = False) -> None:
-        """Print one log line.
-
-        Args:
-            task: The short name of its task.
-            time: The time at which the line was logged, in Unix seconds.
-            line: The line.
-            err: Print to standard error instead of standard output.
-        """
+        """Print one log line of a task, logged at a Unix time in seconds."""
         moment = f"{_iso(time)} " if self._timestamps else ""
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
@@ -54,9 +45,7 @@ class LogView:
     def prefix_of(self, task: str, *, err: bool = False) -> str:
         """Return what a line of a task begins with: its name, in its colour, as wide as those of the others.
 
-        Args:
-            task: The short name of the task.
-            err: The line is for standard error, which may be a terminal while standard output is none.
+        `err` says that the line is for standard error, which may be a terminal while standard output is none.
         """
         if not self._prefix:
             return ""
@@ -119,8 +108,7 @@ class PlacementView:
     def summary(self) -> Table | None:
         """Summarize the placements in a table with a row for each device: the number and types of its operations.
 
-        Returns:
-            The table; None if nothing was placed.
+        Return None if nothing was placed.
         """
         if not self._types:
             return None

@@ -23,11 +23,7 @@ from tfcluster.ui.log_view import LogView
 
 
 class StatusLine:
-    """Shows one line at a time, on standard error.
-
-    Args:
-        silent: Show nothing.
-    """
+    """Shows one line at a time, on standard error; nothing if it is silent."""
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
@@ -93,12 +89,7 @@ class UpView(StatusLine):
             screen.print(Text.assemble(("LOST", "bold red"), f": {lost}"), soft_wrap=True)
 
     def stopping(self, status: ClusterStatus, actions: Sequence[PlannedAction]) -> None:
-        """Show the tasks that have to stop and have not stopped yet.
-
-        Args:
-            status: The status of the cluster.
-            actions: The planned actions.
-        """
+        """Show the tasks that have to stop and have not stopped yet."""
         names = terminated_tasks(actions)
         running = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
         if running:
@@ -112,13 +103,7 @@ class UpView(StatusLine):
             self.show(f"{self._cluster}: {ready}, waiting for {summarize_list(waiting)}")
 
     def finish(self, status: ClusterStatus, actions: Sequence[PlannedAction], seconds: float) -> None:
-        """Print the tasks and a summary of the actions.
-
-        Args:
-            status: The status of the cluster, which is ready.
-            actions: The actions that were carried out.
-            seconds: Their duration in seconds.
-        """
+        """Print the tasks and a summary of the actions."""
         screen = console()
         done = summary(actions)
         if not done:
@@ -145,13 +130,7 @@ def _row(action: PlannedAction) -> tuple[str, str, str, str, str]:
 
 
 class RestartView(UpView):
-    """Shows the progress of restarting tasks; other tasks of the cluster are left out.
-
-    Args:
-        cluster: The cluster's name.
-        tasks: Short names of the tasks.
-        silent: Do not show the progress.
-    """
+    """Shows the progress of restarting tasks; other tasks of the cluster are left out."""
 
     def __init__(self, cluster: str, tasks: Collection[str], *, silent: bool) -> None:
         super().__init__(cluster, silent=silent)
@@ -162,24 +141,14 @@ class RestartView(UpView):
         super().update(replace(status, tasks=tuple(task for task in status.tasks if task.short in self._tasks)))
 
     def finish_restart(self, status: ClusterStatus, seconds: float) -> None:
-        """Print the restarted tasks.
-
-        Args:
-            status: The status of the cluster, with the restarted tasks ready.
-            seconds: The duration of the restart in seconds.
-        """
+        """Print the restarted tasks."""
         tasks = [task for task in status.tasks if task.short in self._tasks]
         console().print(make_tasks_table(tasks))
         console().print(f"{self._cluster}: {pluralize(len(tasks), 'task')} restarted in {seconds:.2f} s")
 
 
 class FetchView(StatusLine):
-    """Shows how much of some files has arrived, if that takes over a second.
-
-    Args:
-        total: The size of all files in bytes.
-        silent: Show nothing.
-    """
+    """Shows how much of some files has arrived, if that takes over a second."""
 
     def __init__(self, total: int, *, silent: bool) -> None:
         super().__init__(silent=silent)

@@ -153,11 +153,7 @@ class RunView:
             screen.print(_format_note(note), soft_wrap=True)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Print the result, or raise the error of the run.
-
-        Raises:
-            ClusterError: The run did not succeed.
-        """
+        """Print the result, or raise the run's error as ClusterError."""
         if "error" in result:
             raise ClusterError.from_json(result["error"])
         if result["state"] != "succeeded":
@@ -220,9 +216,6 @@ def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
 
     A result is shown as it is if its program has no `render` module or is not installed here, and also, with the
     reason, if the code of another package fails.
-
-    Args:
-        event: The run's result event.
     """
     try:
         program = registry.find(event["program"])
@@ -234,11 +227,7 @@ def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
 
 
 def _render(program: registry.InstalledProgram, event: dict[str, Any]) -> Sequence[RenderableType]:
-    """Return the lines that a program makes of its result.
-
-    Raises:
-        ClusterError: The code of another package failed.
-    """
+    """Return the lines that a program makes of its result; raise ClusterError if the code of another package failed."""
     lines = program.call(program.load("render", "summary"), event["result"], event["seconds"])
     return [Text(line) if isinstance(line, str) else line for line in lines]
 

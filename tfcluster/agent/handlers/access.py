@@ -18,11 +18,7 @@ from tfcluster.runtime_dir import agent_socket
 
 
 class AccessHandlers:
-    """Handles the requests by which other processes join the cluster.
-
-    Args:
-        context: The parts of the agent.
-    """
+    """Handles the requests by which other processes join the cluster."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context

@@ -38,11 +38,8 @@ from tfcluster.protocol.api.cluster import (
 class ClusterHandlers:
     """Handles the requests about the cluster and its tasks.
 
-    The command makes the plan of a change. The agent carries it out if the state of its host is still the one that the
+    The command makes the plan of a change. The agent executes it if the state of its host is still the one that the
     plan was made from, and rejects it otherwise (compare-and-swap).
-
-    Args:
-        context: The parts of the agent.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -72,7 +69,7 @@ class ClusterHandlers:
     async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
         """Run the preflight checks for a topology, and allocate ports and GPUs.
 
-        If the cluster is up, new ports are reserved only when the plan is carried out. A cluster without servers comes
+        If the cluster is up, new ports are reserved only when the plan is executed. A cluster without servers comes
         up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
         """
         await self.wait_idle()
@@ -98,7 +95,7 @@ class ClusterHandlers:
         yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
-        """Carry out a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
+        """Execute a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
         await self.wait_idle()
         self._context.reject_if_going_down()
         desired, observed = request.topology, self._observed_or_none()
@@ -158,12 +155,12 @@ class ClusterHandlers:
             supervisor.history.record("update-failed", detail=error.message)
 
     async def wait_idle(self) -> None:
-        """Wait until no plan is being carried out."""
+        """Wait until no plan is being executed."""
         while self._in_progress is not None and not self._in_progress.done():
             await asyncio.wait({self._in_progress})
 
     async def abandon(self) -> None:
-        """Cancel the plan that is being carried out, because the cluster goes down."""
+        """Cancel the plan that is being executed, because the cluster goes down."""
         if self._in_progress is not None:
             self._in_progress.cancel()
             await asyncio.wait({self._in_progress})  # also returns if it has failed or finished already
@@ -182,10 +179,9 @@ class ClusterHandlers:
             candidate.ports.release_except(())
 
     async def _start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
-        """Start the cluster, unless the command is gone before the other hosts can reach it here.
+        """Start the cluster, unless the command disconnects before the other hosts can reach it here.
 
-        Raises:
-            ClusterError: It cannot be started: nothing runs.
+        If it cannot be started, this raises ClusterError and nothing runs.
         """
         task = self._in_progress = asyncio.ensure_future(self._start_cluster(topology, certificate))
         try:
@@ -209,11 +205,7 @@ class ClusterHandlers:
         """Stop the tasks that the topology does not keep, then adopt the topology and start its tasks.
 
         Until all these tasks have stopped, the journal contains both topologies, so that the next agent continues if
-        this one dies.
-
-        Args:
-            topology: The new topology.
-            summary: What this does, for the event log.
+        this one dies. The event log records `summary`.
         """
         try:
             if self._unkept_tasks(topology):

@@ -43,11 +43,7 @@ async def receive_code(request: SendCodeRequest, upload: Upload) -> Response[Cod
 
 
 async def _find_missing(store: CodeStore, tree: str) -> dict[str, int]:
-    """Find what the host does not have of a tree, in a child process, as the list of its files can be long.
-
-    Raises:
-        ClusterError: The list is damaged, or cannot be read, or there is no child process.
-    """
+    """Find what the host does not have of a tree, in a child process, as the list of its files can be long."""
     try:
         result = await run_in_child("tfcluster: code check", partial(_check, store, tree), settings.CODE_CACHE_SECONDS)
     except OSError as error:

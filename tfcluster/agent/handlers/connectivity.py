@@ -14,11 +14,7 @@ from tfcluster.protocol.api.cluster import ReachReply, ReachRequest
 
 
 async def check_connectivity(request: ReachRequest) -> Response[NoReturn, ReachReply]:
-    """Connect to all addresses concurrently; see `ReachRequest`.
-
-    Raises:
-        ClusterError: The process that connects died or hangs.
-    """
+    """Connect to all addresses concurrently; see `ReachRequest`."""
     seconds = request.timeout
     connect = partial(connection_failures, list(request.addresses), seconds)
     timeout = seconds + settings.CONNECTIVITY_MARGIN_SECONDS

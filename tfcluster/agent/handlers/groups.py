@@ -22,11 +22,7 @@ _PREFIX = "launch"
 
 
 class GroupHandlers:
-    """Handles the requests about groups that another host leads.
-
-    Args:
-        context: The parts of the agent.
-    """
+    """Handles the requests about groups that another host leads."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -48,16 +44,7 @@ class GroupHandlers:
 
 
 def group_spec(context: AgentContext, request: RunRequest, group_request: GroupRequest) -> RunSpec:
-    """Create the directory of a new run that is a group, and return the specification for its driver.
-
-    Args:
-        context: The parts of the agent.
-        request: The request of the run.
-        group_request: What it says of the group.
-
-    Raises:
-        ClusterError: The cluster has not the jobs that the group needs.
-    """
+    """Create the directory of a new run that is a group, and return the specification for its driver."""
     group = _group(context, group_request, request.parameters)
     run_id = context.runs.store.new_run(request.name or _PREFIX, is_on_several_hosts=len(group.hosts) > 1)
     return replace(

@@ -41,10 +41,8 @@ class LogHandlers:
     """Handles the requests for logs and events.
 
     Each line is sent with the position after it, and the start position of each log is sent before the first line. With
-    these positions a command whose agent died resumes at the next agent without losing or repeating a line.
-
-    Args:
-        context: The parts of the agent. Its shutdown ends all streams that follow a log.
+    these positions a command whose agent died resumes at the next agent without losing or repeating a line. The agent's
+    shutdown ends all streams that follow a log.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -86,17 +84,7 @@ class LogHandlers:
         yield Reply(Done())
 
     def _streams(self, requested: Sequence[str]) -> Streams:
-        """Open the logs of tasks and runs.
-
-        Args:
-            requested: The names of the tasks and runs; empty for all tasks on this host.
-
-        Returns:
-            The logs, by the task's short name or the run's id.
-
-        Raises:
-            ClusterError: A name is neither that of a task nor that of a run.
-        """
+        """Open the logs of tasks and runs, by short name or run id; of all tasks if none is requested."""
         state_dir, names = self._state_dir, self._task_names()
         streams: Streams = {}
         for patterns in [[name] for name in requested] or [[]]:
@@ -149,15 +137,12 @@ class LogHandlers:
     ) -> AsyncGenerator[E | LogPositions, None]:
         """Read logs and optionally follow them, including logs that are created later.
 
+        The start positions are yielded first, then the lines in the order of their times.
+
         Args:
             streams: Returns the logs, by key.
-            request: Which lines to read.
-            source: Reads the lines.
             to_event: Makes an event of a line; its arguments are the key of the log and the line.
             since_of: Returns the Unix time of the first line to read of a log, by its key; None for all.
-
-        Yields:
-            The start positions, then the lines in the order of their times.
         """
         follow, readers = request.follow, streams()
         ends = {key: _end(reader, request.until) for key, reader in readers.items()}
@@ -190,14 +175,7 @@ class LogHandlers:
 
     @contextmanager
     def _watch(self, readers: Iterable[LogReader]) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Watch logs for new lines.
-
-        Args:
-            readers: The logs.
-
-        Yields:
-            A function that waits until there may be new lines, or the agent shuts down.
-        """
+        """Yield a function that waits until there may be new lines in logs, or the agent shuts down."""
         changed = ChangeNotifier()
         folders = {self._state_dir.logs}.union(*(reader.folders for reader in readers))
         quitting = asyncio.ensure_future(self._quitting.wait())

@@ -27,11 +27,7 @@ from tfcluster.protocol.api.outputs import (
 
 
 class OutputHandlers:
-    """Handles the requests about the files that runs have written.
-
-    Args:
-        store: The records of the runs.
-    """
+    """Handles the requests about the files that runs have written."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -62,11 +58,7 @@ class OutputHandlers:
         yield Reply(Done())
 
     def _find(self, text: str) -> tuple[str, Path]:
-        """Return the id of a run, and its folder of outputs on this host.
-
-        Raises:
-            ClusterError: This host does not know the run.
-        """
+        """Return the id of a run, and its folder of outputs on this host."""
         run = self._store.find(text)
         return run, self._store.folder(run) / FILES
 
@@ -99,11 +91,7 @@ def _walk(top: Path) -> Iterator[OutputFile | None]:
 
 
 def _read(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file as it is now, then an empty block; nothing if there is no such file any more.
-
-    Raises:
-        ClusterError: The file cannot be read.
-    """
+    """Yield the content of a file as it is now, then an empty block; nothing if there is no such file any more."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", 0) as file:
             rest = os.fstat(file.fileno()).st_size

@@ -21,21 +21,13 @@ from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest, TracePa
 
 
 class ProfileHandler:
-    """Handles the request for traces.
-
-    Args:
-        context: The parts of the agent.
-    """
+    """Handles the request for traces."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
 
     async def profile(self, request: ProfileRequest) -> Response[TracePart, ProfileReply]:
-        """Capture traces of tasks, and send them; see `ProfileRequest`.
-
-        Raises:
-            ClusterError: The process that captures them died or hangs, or the traces cannot be written.
-        """
+        """Capture traces of tasks, and send them; see `ProfileRequest`."""
         supervisor = self._context.supervisor
         topology = supervisor.require_cluster()
         own = {task.short: task for task in topology.on(self._context.host)}

@@ -40,11 +40,7 @@ from tfcluster.protocol.codec import Message
 
 
 class RunHandlers:
-    """Handles the requests about runs.
-
-    Args:
-        context: The parts of the agent.
-    """
+    """Handles the requests about runs."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -74,9 +70,8 @@ class RunHandlers:
     async def _devices(self) -> tuple[list[Device], dict[str, str]]:
         """Probe all tasks, on this host and on others, and list their devices.
 
-        Returns:
-            The devices of the tasks that are ready, in the order of the tasks in the topology; and why each of the
-            others is not ready, by its name.
+        Returns the devices of the tasks that are ready, in the order of the tasks in the topology, and why each of the
+        other tasks is not ready, by its name.
         """
         names = {task.name: number for number, task in enumerate(self._supervisor.require_cluster().tasks)}
         silent, (devices, missing) = await asyncio.gather(
@@ -247,15 +242,7 @@ def _select(
 ) -> Selection:
     """Select the devices of a run, which does without the tasks that are not ready unless it needs them.
 
-    Args:
-        topology: The topology.
-        head: The head task.
-        devices: The devices of the tasks that are ready.
-        missing: Why each of the other tasks is not ready, by its name.
-        request: The request.
-
-    Raises:
-        ClusterError: The run needs a task that is not ready, or no device can be selected.
+    `missing` says why tasks are not ready, by their names; `devices` are those of all other tasks.
     """
     selection = select(devices, patterns=request.patterns, gpus=request.gpus, strict=request.strict, missing=missing)
     if request.traits.is_script:  # it need not compute on any task

@@ -22,11 +22,7 @@ from tfcluster.protocol.api.stacks import (
 
 
 class StackHandlers:
-    """Handles the requests about stacks.
-
-    Args:
-        context: The parts of the agent.
-    """
+    """Handles the requests about stacks."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context

@@ -19,12 +19,7 @@ from tfcluster.protocol.api.cluster import StatusRequest, UsageRequest, WatchReq
 class StatusHandlers:
     """Handles the requests that change nothing, and that views send again and again.
 
-    Args:
-        context: The parts of the agent.
-        wait_idle: Waits until no plan is being carried out.
-
-    Attributes:
-        meter: Measures what the host and the tasks use.
+    `wait_idle` waits until no plan is being executed.
     """
 
     def __init__(self, context: AgentContext, wait_idle: Callable[[], Awaitable[None]]) -> None:

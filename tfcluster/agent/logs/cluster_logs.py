@@ -26,27 +26,14 @@ _logger = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Appends events to the event log, and to the agent's own log.
-
-    Args:
-        path: The newest file of the log.
-
-    Attributes:
-        path: The newest file of the log.
-    """
+    """Appends events to the event log, and to the agent's own log; `path` is the newest file of the event log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = LineLog(path)
 
     def record(self, event: str, *, task: str | None = None, detail: str = "") -> None:
-        """Append one event.
-
-        Args:
-            event: The name of the event, such as `ready`.
-            task: The short name of the task that the event concerns; None for the whole cluster.
-            detail: A human-readable description.
-        """
+        """Append one event, with the short name of the task that it concerns; None for the whole cluster."""
         now = round(time.time(), 3)
         self._lines.append(encode({"time": now, "event": event, "task": task, "detail": detail}), now)
         _logger.info("%s", f"{event}: {detail}" if detail else event, extra={"task": task})
@@ -56,9 +43,6 @@ class AgentLogHandler(logging.Handler):
     """Writes log records to the agent's own log: after the time that the log adds, the level, the task and the message.
 
     A record may have the short name of a task as its attribute `task`. Each line of a traceback is a line of the log.
-
-    Args:
-        path: The newest file of the log.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,12 +57,7 @@ class AgentLogHandler(logging.Handler):
 
 
 class LogCollector:
-    """Keeps a log writer process running as long as there are tasks.
-
-    Args:
-        title: The process title of the log writer, which `ps` shows.
-        folder: The cluster's state directory.
-    """
+    """Keeps a log writer process running as long as there are tasks."""
 
     def __init__(self, title: str, folder: StateDir) -> None:
         self._title = title
@@ -88,13 +67,10 @@ class LogCollector:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, limits: LogLimits) -> None:
-        """Start the log writer, and restart it whenever it exits.
+        """Start the log writer with some limits, and restart it whenever it exits.
 
-        It is forked in the next iteration of the event loop, so that tasks that are about to be forked go first. If
-        the log writer runs with other limits, it is restarted.
-
-        Args:
-            limits: The size and number of log files to keep; they replace earlier limits.
+        It is forked in the next iteration of the event loop, so that tasks that are about to be forked go first. If the
+        log writer runs with other limits, it is restarted.
         """
         if self._child is None:
             self._limits = limits
@@ -108,10 +84,7 @@ class LogCollector:
 
         Otherwise the log buffers would grow without bound. The amount of data in the buffers is no suitable criterion:
         just as much waits for a healthy log writer while a task prints at full speed or while the disk is full, and
-        restarting it would not help then.
-
-        Returns:
-            The pid of the log writer that was killed, or None if it was not stopped.
+        restarting it would not help then. Returns the pid of the log writer that was killed, if it was.
         """
         if self._child is None or not self._child.is_stopped():
             return None

@@ -17,16 +17,9 @@ _PREFIX_BYTES = 128
 
 
 def tail(path: Path, lines: int) -> tuple[list[str], int]:
-    """Read the last lines of a file, including a last line without a newline.
+    """Read the last lines of a file, including a last line without a newline; return them and the offset after them.
 
-    The file is read backwards, and only as far as needed.
-
-    Args:
-        path: The file. A missing file counts as empty.
-        lines: Number of lines.
-
-    Returns:
-        The lines, and the offset after them.
+    The file is read backwards, and only as far as needed. A missing file counts as empty.
     """
     try:
         with path.open("rb") as file:
@@ -67,9 +60,6 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 class LogSegment:
     """A snapshot of one file of a log: its content at the time when it was measured.
 
-    Args:
-        file: The open file.
-
     Attributes:
         inode: The inode number, which identifies the file after it was renamed.
         size: Number of bytes up to the end of the last complete line; 0 before `measure`, or if there is no line.
@@ -109,24 +99,15 @@ class LogSegment:
                     yield line
 
     def first_since(self, time: float) -> int | None:
-        """Return the position of the first line that was printed at or after a time, or None if there is none.
-
-        Args:
-            time: Unix time in seconds.
-        """
+        """Return the position of the first line that was printed at or after a Unix time; None if there is none."""
         first = self._line_from(self._offset(lambda line: line.time >= time))
         return None if first is None else first[1].position
 
     def last(self, count: int, before: int) -> tuple[int, int]:
-        """Find the last lines before a position.
+        """Find the last lines before a position, at most `count`.
 
-        Args:
-            count: Maximum number of lines.
-            before: The position before which the lines are counted.
-
-        Returns:
-            The number of lines found in this file, and the position of the first of them; 0 and `before` if there are
-            none.
+        Returns the number of lines found in this file, and the position of the first of them; 0 and `before` if there
+        are none.
         """
         end = self._offset(lambda line: line.position >= before)
         offset = offset_after_newlines(self._file, end, count + 1)
@@ -152,10 +133,9 @@ class LogSegment:
         return self.size if first is None else first[0]
 
     def _line_from(self, offset: int) -> tuple[int, Line] | None:
-        """Find the first line that begins at or after an offset.
+        """Find the first line that begins at or after an offset; None if there is no such line.
 
-        Returns:
-            The offset at which the line begins and the line, whose text is truncated; None if there is no such line.
+        Returns the offset at which the line begins, and the line, whose text is truncated.
         """
         # A line begins at the offset if the byte before it is a newline.
         start = offset if not offset else self._offset_after_next_newline(offset - 1)

@@ -31,21 +31,13 @@ from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
 
 @dataclass(frozen=True)
 class LogPart:
-    """A part of a log.
+    """A part of a log."""
 
-    Attributes:
-        log: The key of the log.
-        reader: Reads the log.
-        start: The position at which a line begins.
-        end: The position after the part.
-        last: The number of the last matching lines to read, if it is searched; None for all.
-    """
-
-    log: str
+    log: str  # the key of the log
     reader: LogReader
-    start: int
-    end: int
-    last: int | None = None
+    start: int  # a position at which a line begins
+    end: int  # the position after the part
+    last: int | None = None  # the number of the last matching lines to read, if it is searched; None for all
 
     def tagged_lines(self, *, partial: bool) -> Iterator[tuple[str, Line]]:
         """Yield the lines, each with the key of the log; see `LogReader.lines`."""
@@ -60,10 +52,8 @@ class LogSource:
     ) -> AsyncGenerator[tuple[str, Line], None]:
         """Yield lines in the order of their times, each with the key of its log.
 
-        Args:
-            parts: The parts to read.
-            positions: The position after the lines that have been read, by log; updated in place.
-            partial: Whether to include a last line without a newline.
+        `positions` has the position after the lines that have been read, by log, and is updated in place. With
+        `partial`, a last line without a newline is included.
         """
         async for log, line in _in_turn(_merge(parts, partial=partial)):
             positions[log] = line.next_offset
@@ -71,11 +61,7 @@ class LogSource:
 
 
 class LogSearch(LogSource):
-    """Searches parts of logs for the lines that at least one of some patterns matches, in a child process.
-
-    Args:
-        child: The child process.
-    """
+    """Searches parts of logs for the lines that at least one of some patterns matches, in a child process."""
 
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
@@ -86,8 +72,7 @@ class LogSearch(LogSource):
     ) -> AsyncGenerator[tuple[str, Line], None]:
         """Yield the lines that match; see `LogSource.lines`.
 
-        Raises:
-            ClusterError: A pattern is no regular expression, or the child process was killed.
+        Raises ClusterError if a pattern is no regular expression, or the child process was killed.
         """
         self._child.send({"parts": [_part_to_json(part) for part in parts], "partial": partial})
         async for message in self._messages:
@@ -109,14 +94,9 @@ class LogSearch(LogSource):
 
 @contextmanager
 def open_source(title: str, patterns: Sequence[str]) -> Iterator[LogSource]:
-    """Open a source of lines, with a child process if there are patterns.
+    """Open a source of the lines that match one of some regular expressions, or of all lines if there are none.
 
-    Args:
-        title: The title of the child process, which `ps` shows.
-        patterns: Regular expressions; empty for all lines.
-
-    Raises:
-        OSError: As for `fork_child`.
+    Only a search has a child process, with the given title; for OSError see `fork_child`.
     """
     if not patterns:
         yield LogSource()

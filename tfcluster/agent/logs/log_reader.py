@@ -55,12 +55,9 @@ class LogReader:
             return files[-1].end if files else 0
 
     def start_of_last(self, count: int, end: int, *, partial: bool) -> int:
-        """Return the position at which the last `count` lines before `end` begin.
+        """Return the position at which the last `count` lines before the position `end` begin.
 
-        Args:
-            count: Number of lines.
-            end: The position before which the lines are counted.
-            partial: Whether a last line without a newline counts.
+        With `partial`, a last line without a newline counts.
         """
         for _ in range(settings.LOG_READ_RETRIES):
             with suppress(_MovedError):
@@ -79,11 +76,7 @@ class LogReader:
         return start
 
     def start_since(self, time: float) -> int:
-        """Return the position of the first line that was printed at or after a time.
-
-        Args:
-            time: Unix time in seconds.
-        """
+        """Return the position of the first line that was printed at or after a Unix time."""
         with self._files() as files:
             for file in files:
                 if (position := file.first_since(time)) is not None:
@@ -91,12 +84,9 @@ class LogReader:
             return files[-1].end if files else 0
 
     def end_until(self, time: float) -> int:
-        """Return the position after the last line that was printed at or before a past time.
+        """Return the position after the last line that was printed at or before a past Unix time.
 
         What a run has printed has no times: then this is the position after the end of all output.
-
-        Args:
-            time: Unix time in seconds.
         """
         with self._files() as files:
             for file in files:
@@ -105,13 +95,10 @@ class LogReader:
             return files[-1].end if files else self.end()
 
     def lines(self, start: int, end: int, *, partial: bool) -> Generator[Line, None, None]:
-        """Yield the available lines between two positions.
+        """Yield the available lines between two positions; a line begins at `start`.
 
-        Args:
-            start: The position at which a line begins.
-            end: The position at which to stop.
-            partial: Whether to include a last line without a newline. A caller that continues to read leaves it out
-                and gets the complete line later.
+        With `partial`, a last line without a newline is included. A caller that continues to read leaves it out and
+        gets the complete line later.
         """
         if start >= end:  # nothing new, the usual case for a follower that polls: open no file
             return
@@ -138,13 +125,7 @@ class LogReader:
     def _buffered_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
         """Yield the lines between two positions from the log buffer, and one for each part of raw output that is freed.
 
-        Args:
-            position: The position at which a line begins.
-            end: The position at which to stop.
-            partial: Whether to include a last line without a newline.
-
-        Raises:
-            _MovedError: The log writer has moved the lines to the log files in the meantime, or they were freed.
+        Raises _MovedError if the log writer has moved the lines to the log files in the meantime, or they were freed.
         """
         while self._log is None and self._log_buffer is not None and position < end:
             freed = log_buffer.find_freed(self._log_buffer, position)

@@ -70,17 +70,7 @@ class RpcConnection:
     """Serves the requests of one connection.
 
     Every request is handled by an asyncio task of its own. When the command disconnects, all of them are cancelled and
-    their generators closed.
-
-    Args:
-        context: The parts of the agent.
-        dispatcher: Handles the requests.
-        reader: Receives from the command.
-        writer: Sends to the command.
-        is_last: Returns whether no other command that has sent a request is connected.
-
-    Attributes:
-        has_request: Whether there has been a request.
+    their generators closed. `is_last` returns whether no other command that has sent a request is connected.
     """
 
     def __init__(
@@ -108,11 +98,7 @@ class RpcConnection:
             await asyncio.wait([*self._requests.values()])
 
     async def serve(self) -> None:
-        """Serve requests until the command disconnects.
-
-        Raises:
-            ConnectionError: The connection broke.
-        """
+        """Serve requests until the command disconnects; raise ConnectionError if the connection breaks."""
         decoder = FrameDecoder(is_agent=True)
         try:
             greeted = False
@@ -190,14 +176,7 @@ class RpcConnection:
 class Dispatcher:
     """The handlers of all requests.
 
-    Args:
-        context: The parts of the agent.
-        cluster: The handlers of requests about the cluster and its tasks.
-        shutdown: The handler of `down`.
-
-    Attributes:
-        unreadable: Handles all requests if the journal is damaged or missing; otherwise None.
-        meter: Measures what the host and the tasks use.
+    `unreadable` handles all requests if the journal is damaged or missing; otherwise it is None.
     """
 
     def __init__(self, context: AgentContext, cluster: ClusterHandlers, shutdown: Shutdown) -> None:
@@ -248,17 +227,9 @@ class Dispatcher:
         return self._request_types[method]
 
     def respond(self, request: Request[Any, Any], upload: Upload) -> Response[Any, Any]:
-        """Pass a request to its handler.
+        """Pass a request, and what the command sends after it, to its handler; return the response.
 
-        Args:
-            request: The request.
-            upload: What the command sends after the request.
-
-        Returns:
-            The response. The caller closes it.
-
-        Raises:
-            ClusterError: During iteration: the request failed.
+        The caller closes the response. If the request fails, its iteration raises ClusterError.
         """
         if self.unreadable is not None:
             return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.reject()

@@ -23,13 +23,6 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 class AgentSocket:
     """The Unix domain socket on which the agent of a cluster listens.
 
-    Args:
-        cluster: The cluster's name.
-        host: The cluster's name for this host.
-
-    Attributes:
-        path: The socket's file.
-
     Raises:
         ClusterError: There is no private directory for the socket.
         OSError: The socket cannot be created.
@@ -44,11 +37,7 @@ class AgentSocket:
         self._open()
 
     async def serve(self, handler: Handler) -> None:
-        """Start to accept connections on the event loop.
-
-        Args:
-            handler: Called for each connection.
-        """
+        """Start to accept connections on the event loop, each of which the handler serves."""
         self._handler = handler
         await self._serve()
 
@@ -60,10 +49,7 @@ class AgentSocket:
         """Create the socket again after its file was removed or replaced.
 
         If the socket cannot be created in its own directory, another directory is used. Open connections stay open.
-
-        Raises:
-            ClusterError: There is no private directory for the socket.
-            OSError: The socket cannot be created.
+        Raises what the constructor raises.
         """
         if self._server is not None:
             self._server.close()
@@ -123,12 +109,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class RpcServer:
-    """Serves the agent's methods, to the commands of this user only.
-
-    Args:
-        context: The parts of the agent.
-        dispatcher: Handles the requests.
-    """
+    """Serves the agent's methods, to the commands of this user only."""
 
     def __init__(self, context: AgentContext, dispatcher: Dispatcher) -> None:
         self._context = context
@@ -139,11 +120,7 @@ class RpcServer:
         self._kept: list[int] = []
 
     async def serve(self, agent_socket: AgentSocket) -> None:
-        """Serve until the agent shuts down, or is idle and has no connections.
-
-        Args:
-            agent_socket: The socket.
-        """
+        """Serve until the agent shuts down, or is idle and has no connections."""
         self._schedule_idle_exit(settings.AGENT_FIRST_REQUEST_SECONDS)
         await agent_socket.serve(self._serve_connection)
         await self._context.quitting.wait()
@@ -183,11 +160,7 @@ class RpcServer:
         return is_unused or self._context.quitting.is_set()
 
     def _schedule_idle_exit(self, delay: float) -> None:
-        """Schedule the exit of an idle agent; replaces an exit that was scheduled before.
-
-        Args:
-            delay: Seconds until the check. The agent exits if it is idle and has no connections then.
-        """
+        """Exit in `delay` seconds if the agent is idle and has no connections then; replaces an earlier schedule."""
 
         def exit_if_idle() -> None:
             self._idle_exit = None

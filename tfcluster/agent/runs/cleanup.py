@@ -30,10 +30,8 @@ def remove_old_runs(store: RunStore, active: Collection[str], output_limit: int)
 
     A failure only goes into the agent's log: the next run tries it again.
 
-    Args:
-        store: The folders of the runs.
-        active: Ids of the runs that have not ended.
-        output_limit: The bytes that the stored output of all runs may take.
+    `active` has the ids of the runs that have not ended. `output_limit` is the bytes that the stored output of all runs
+    may take.
     """
     agent_pid = os.getpid()
 
@@ -68,10 +66,7 @@ def _free_old_output(store: RunStore, active: Collection[str], limit: int) -> No
 class ContainerCleaner:
     """Clears the resource containers of runs, with their variables, on all servers.
 
-    Args:
-        supervisor: The supervisor whose topology names the tasks, and whose event log records each server that never
-            answered.
-        prober: The client that sends the requests to the servers.
+    The supervisor's event log records each server that never answered.
     """
 
     def __init__(self, supervisor: Supervisor, prober: ProbeClient) -> None:
@@ -82,8 +77,7 @@ class ContainerCleaner:
     async def clear(self, container: str) -> None:
         """Clear a container on every task, and retry in the background on tasks that do not answer in time.
 
-        Args:
-            container: The name of the resource container: the run's id.
+        The name of a container is the id of its run.
         """
         remaining = await self._send_requests(container, self._servers())
         if remaining:
@@ -110,14 +104,9 @@ class ContainerCleaner:
         return {**local, **{task.short: None for task in remote}}
 
     async def _send_requests(self, container: str, servers: _Servers) -> _Servers:
-        """Ask servers to clear a container, and skip each one that was replaced: a new server has nothing to clear.
+        """Ask servers to clear a container; return those that did not answer.
 
-        Args:
-            container: The name of the resource container.
-            servers: The servers to ask.
-
-        Returns:
-            The servers that did not answer.
+        A server that was replaced is skipped: a new one has nothing to clear.
         """
         topology, present = self._supervisor.topology, self._servers()
         timeout = settings.RUN_CLEANUP_TIMEOUT_SECONDS

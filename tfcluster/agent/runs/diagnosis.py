@@ -30,27 +30,16 @@ from tfcluster.tf_install import tensorflow_version
 
 @dataclass(frozen=True)
 class Problem:
-    """What keeps a program waiting.
-
-    Attributes:
-        problem: What is wrong.
-        hint: What to type or change.
-        task: The name of the task that is at fault; empty if it is none.
-        host: The name of the task's host.
-    """
+    """What keeps a program waiting."""
 
     problem: str
-    hint: str
-    task: str = ""
-    host: str = ""
+    hint: str  # what to type or change
+    task: str = ""  # the name of the task that is at fault; empty if it is none
+    host: str = ""  # the name of the task's host
 
 
 def describe_task(task: TaskRuntime) -> Problem:
-    """Describe why a task on this host does not serve.
-
-    Args:
-        task: A task that is not ready or has not answered a probe.
-    """
+    """Describe why a task on this host does not serve."""
     short, state = task.spec.short, task.machine.state
     problem = task.describe_problem()
     hints = {
@@ -71,9 +60,7 @@ def describe_task(task: TaskRuntime) -> Problem:
 async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -> Problem:
     """Describe why a task on another host does not serve, from how its host takes a connection to it.
 
-    Args:
-        task: A task that has not answered a probe.
-        forwarder: The forwarder of its host; None if tasks are connected to directly.
+    `forwarder` is the one of its host; None if tasks are connected to directly.
     """
     host, port, what = task.address_host, task.port, "server"
     if forwarder is not None:  # the one here accepts every connection
@@ -105,17 +92,10 @@ async def explain_wait(
 ) -> Sequence[Problem]:
     """Return why a program of a run waits in a call.
 
-    Args:
-        run: The run.
-        pid: The pid of the program.
-        wait: The call.
-        supervisor: The tasks on this host.
-        remote: The tasks on other hosts.
-        version: The version of TensorFlow that the servers on this host have loaded; None if it is not known.
+    These are the tasks that do not serve, or else what is wrong with the connection to them. Nothing is returned if the
+    tasks serve: the program may be waiting for what they compute, or for the other members of its group.
 
-    Returns:
-        The tasks that do not serve, or else what is wrong with the connection to them. Nothing if the tasks serve, and
-        the program may be waiting for what they compute, or for the other members of its group.
+    `version` is that of the TensorFlow that the servers on this host have loaded; None if it is not known.
     """
     topology = supervisor.topology
     if topology is None:
@@ -192,10 +172,7 @@ def _find_connection(pid: int, ports: Collection[int | None]) -> Message:
 async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
     """Probe the tasks of the cluster and describe those that do not serve.
 
-    Args:
-        supervisor: The tasks on this host.
-        remote: The tasks on other hosts.
-        used: The names of the tasks that may matter; others are left out.
+    `used` has the names of the tasks that may matter; others are left out.
     """
     topology = supervisor.topology
     if topology is None:

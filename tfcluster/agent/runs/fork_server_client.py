@@ -22,13 +22,9 @@ class ForkServer:
     The fork server is started when the cluster is ready or at the first run, and restarted after it died.
 
     Args:
-        title: The process title that `ps` shows.
         log: The file that receives the fork server's output.
         on_message: Called with each message about a run; see `tfcluster.processes.runs.fork_server`.
         on_exit: Called when the fork server has exited. Its drivers keep running.
-
-    Attributes:
-        log: The file that receives the fork server's output.
     """
 
     def __init__(
@@ -49,21 +45,13 @@ class ForkServer:
         self._start()
 
     def spawn_driver(self, spec: RunSpec) -> None:
-        """Have the fork server fork a driver for a run.
-
-        Args:
-            spec: What the driver is to execute.
-
-        Raises:
-            OSError: The fork server does not run and cannot be forked.
-        """
+        """Have the fork server fork a driver for a run."""
         self._start().send(to_json(spec))
 
     def kill_if_stopped(self) -> int | None:
-        """Kill the fork server if a signal such as SIGSTOP has stopped it, since it would fork no more drivers.
+        """Kill the fork server if a signal such as SIGSTOP has stopped it; return its pid, else None.
 
-        Returns:
-            The pid of the fork server that was killed, or None if it was not stopped.
+        While it is stopped, it would fork no more drivers.
         """
         if self._child is None or not self._child.is_stopped():
             return None

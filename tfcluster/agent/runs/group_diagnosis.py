@@ -17,12 +17,7 @@ from tfcluster.processes.groups.member_states import MemberState, read_states
 async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: StackReader) -> list[Problem]:
     """Return which members of a group keep others waiting, and why.
 
-    Args:
-        run: The run of the group, on the host of the coordinator.
-        group: The group.
-        wait: The call in which a member waits.
-        host: The name of this host.
-        stacks: Reads the stacks of the members on this host.
+    `run` is the run on the host of the coordinator, and `host` the name of this host.
     """
     states = read_states(run.folder)
     seen = {member.short: _observe(member, states.get(member.short), host) for member in group.members}
@@ -57,11 +52,8 @@ async def _explain_member(
 ) -> Problem | None:
     """Return why a member does not connect; None if it does.
 
-    Args:
-        run: The run of the group.
-        member: The member.
-        state: What is known of the member; None if it has not been started.
-        stacks: Reads its stack; None if it is on another host, whose agent has seen whether it waits.
+    `state` is None if the member has not been started. `stacks` is None if it is on another host, whose agent has seen
+    whether it waits.
     """
     hint = f"`tfcluster logs {run.id}` shows what it has printed."
     if state is None:

@@ -1,4 +1,4 @@
-"""Carries out the lifecycle of runs: feeds each run's state machine and takes the actions that it requests."""
+"""Manages the lifecycle of runs: feeds each run's state machine and takes the actions that it requests."""
 
 from __future__ import annotations
 
@@ -39,19 +39,15 @@ class RunManager:
     """Manages the runs that are active and the runs that have ended since this agent started.
 
     Args:
-        title: The process title of the fork server, which `ps` shows.
-        folder: The cluster's state directory.
         clear: Clears a resource container on every task.
         check_tasks: Probes for lost tasks that this agent does not know of yet, and passes them to `on_task_health`.
 
     Attributes:
         runs: The runs by id, oldest first.
-        store: The persistent records of all runs, including earlier ones.
         on_end: Called with the final record of each run that ends.
         log_limits: Returns how much output is kept.
         changed: Notified whenever the state of any run changes.
         watcher: Notifies each run of what is written to its folder, while it is followed.
-        fork_server: The fork server that starts the drivers.
     """
 
     def __init__(
@@ -85,12 +81,8 @@ class RunManager:
         """Register and record a new run. Its timeout starts now; `start` starts its driver.
 
         Args:
-            spec: What the driver is to execute.
             timeout: Seconds after which the run is stopped; None for no timeout.
             detached: Whether the run continues when no command waits for it.
-
-        Returns:
-            The new run.
 
         Raises:
             OSError: The run cannot be recorded.
@@ -150,9 +142,7 @@ class RunManager:
     def on_task_health(self, every: Collection[str], down: Mapping[str, str]) -> None:
         """Stop the runs that cannot continue without the tasks that are down.
 
-        Args:
-            every: Names of the cluster's tasks.
-            down: What happened to each task that does not serve, as text, by the task's name.
+        `every` has the names of all tasks, and `down` says what happened to each task that does not serve.
         """
         for run in list(self.runs.values()):
             if run.is_active:
@@ -164,11 +154,7 @@ class RunManager:
         return [self.runs[record.run].snapshot() if record.run in self.runs else record for record in records]
 
     def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
-        """Return the names of the tasks that each active run uses, by the run's id.
-
-        Args:
-            every: Names of the cluster's tasks.
-        """
+        """Return the names of the tasks that each active run uses, by the run's id."""
         active = {run_id: run.record for run_id, run in self.runs.items() if run.is_active}
         return {
             run_id: sorted({*compute_tasks(record.traits, record.devices, every), *record.required_tasks})
@@ -196,10 +182,7 @@ class RunManager:
     def _feed(self, run: Run, event: RunMachineEvent, stop_reason: _StopReason | None = None) -> None:
         """Pass an event to a run's state machine and take the actions that it requests.
 
-        Args:
-            run: The run.
-            event: The event.
-            stop_reason: Why the run is stopped, for an event that may stop it.
+        `stop_reason` says why the run is stopped, for an event that may stop it.
         """
         phase = run.machine.phase
         run.machine, actions = run.machine.handle(event)

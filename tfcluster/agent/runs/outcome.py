@@ -22,12 +22,7 @@ from tfcluster.protocol.codec import Message
 def final_record(run: Run, log: Path) -> RunRecord:
     """Build the final record of a run that has ended, and write a result event if its driver wrote none.
 
-    Args:
-        run: The run.
-        log: The log whose last lines may show why the driver died.
-
-    Returns:
-        The final record.
+    `log` is the log whose last lines may show why the driver died.
     """
     last = _final_event(run.events)
     if last.get("event") == "result":  # a driver writes it only if the run succeeded

@@ -15,15 +15,10 @@ from tfcluster.core.topology import Task
 
 @dataclass
 class _PeerHealth:
-    """The health of one remote task as its probes have shown it.
+    """The health of one remote task as its probes have shown it."""
 
-    Attributes:
-        incarnation: The number that identifies the start of the task's server; None before the first answer.
-        misses: Number of probes in a row without an answer.
-    """
-
-    incarnation: int | None = None
-    misses: int = 0
+    incarnation: int | None = None  # identifies the start of the task's server; None before the first answer
+    misses: int = 0  # probes in a row without an answer
 
 
 class RemoteTaskMonitor:
@@ -33,8 +28,6 @@ class RemoteTaskMonitor:
     only while a run is active.
 
     Args:
-        supervisor: The supervisor, which knows the topology and the name of this host.
-        prober: The client that probes the tasks.
         in_use: Returns the names of the tasks that active runs use.
         on_change: Called when a task goes down or has recovered.
 
@@ -60,8 +53,7 @@ class RemoteTaskMonitor:
     async def probe_all(self) -> tuple[list[Device], dict[str, str]]:
         """Probe every remote task for its devices before a run is submitted.
 
-        Returns:
-            The devices, and one text for each task that does not answer, by its name.
+        Return the devices, and one text for each task that does not answer, by its name.
         """
         tasks = self._tasks()
         results = await asyncio.gather(*map(self._probe_with_retry, tasks))

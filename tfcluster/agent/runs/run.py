@@ -27,50 +27,27 @@ from tfcluster.processes.runs.stored_output import OutputHold
 
 @dataclass
 class Run:
-    """The state of one run.
-
-    Attributes:
-        record: The persistent record of the run.
-        folder: The run's folder.
-        spec: What the run's driver is to execute; None for a run that an earlier agent started.
-        machine: The state machine of the run.
-        submitted_at: When the run was submitted, in monotonic seconds.
-        changed: Notified when the run's state changes or something is written to its folder.
-        process: The driver's process; None while there is no driver.
-        pidfd: The driver's pidfd; None while there is no driver.
-        is_watched: Whether the agent itself watches for the driver's exit, which no fork server will report.
-        exit_status: The wait status of the driver, as waitpid returns it; None if it is not known.
-        exit_cause: How the driver ended, or why there was none; used if the exit status is not known.
-        phase_timer: Timer for the time limit of the phase; None if not set.
-        timeout_timer: Timer that will stop the run at its timeout; None if not set.
-        orphan_timer: Timer that will stop the run unless the command that waits for the run reconnects; None if not
-            set.
-        all_lost_timer: Timer that will stop the run because all of its tasks are lost; None if not set.
-        losses: What happened last to each task that was down during the run, by its name.
-        down: Names of the tasks that are down.
-        was_stopped: Whether the driver had to be continued at the last check.
-        output_hold: Keeps what the command that the output is for has not read yet; None if there is none.
-    """
+    """The state of one run."""
 
     record: RunRecord
     folder: Path
-    spec: RunSpec | None = None
+    spec: RunSpec | None = None  # None for a run that an earlier agent started
     machine: RunStateMachine = field(default_factory=RunStateMachine)
-    submitted_at: float = field(default_factory=time.monotonic)
-    changed: ChangeNotifier = field(default_factory=ChangeNotifier)
-    process: ProcessHandle | None = None
-    pidfd: int | None = None
-    is_watched: bool = False
-    exit_status: int | None = None
-    exit_cause: str = ""
+    submitted_at: float = field(default_factory=time.monotonic)  # monotonic seconds
+    changed: ChangeNotifier = field(default_factory=ChangeNotifier)  # when its state or a file in its folder changes
+    process: ProcessHandle | None = None  # the driver's; None while there is no driver
+    pidfd: int | None = None  # the driver's; None while there is no driver
+    is_watched: bool = False  # the agent itself watches for the driver's exit: no fork server will report it
+    exit_status: int | None = None  # the wait status of the driver, as waitpid returns it; None if it is not known
+    exit_cause: str = ""  # how the driver ended, or why there was none; used if the exit status is not known
     phase_timer: asyncio.TimerHandle | None = None
     timeout_timer: asyncio.TimerHandle | None = None
-    orphan_timer: asyncio.TimerHandle | None = None
-    all_lost_timer: asyncio.TimerHandle | None = None
-    losses: dict[str, str] = field(default_factory=dict)
-    down: frozenset[str] = frozenset()
-    was_stopped: bool = False
-    output_hold: OutputHold | None = None
+    orphan_timer: asyncio.TimerHandle | None = None  # stops the run unless the command that waits for it reconnects
+    all_lost_timer: asyncio.TimerHandle | None = None  # stops the run because all of its tasks are lost
+    losses: dict[str, str] = field(default_factory=dict)  # what happened last to each task that was down, by its name
+    down: frozenset[str] = frozenset()  # names of tasks
+    was_stopped: bool = False  # whether the driver had to be continued at the last check
+    output_hold: OutputHold | None = None  # keeps what the command has not read yet
 
     def __post_init__(self) -> None:
         if self.spec is not None:
@@ -79,12 +56,7 @@ class Run:
 
     @classmethod
     def adopt(cls, record: RunRecord, folder: Path) -> Run:
-        """Return an active run that an earlier agent started; see `RunStateMachine` for its phase.
-
-        Args:
-            record: The record that the earlier agent wrote.
-            folder: The run's folder.
-        """
+        """Return an active run that an earlier agent started; see `RunStateMachine` for its phase."""
         machine = RunStateMachine(RunPhase.RUNNING if record.stopping is None else RunPhase.CLAIMING)
         submitted_at = time.monotonic() - (time.time() - record.started)
         return cls(record, folder, machine=machine, submitted_at=submitted_at)
@@ -161,9 +133,7 @@ class Run:
     def attach_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Record that the run's driver has been started.
 
-        Args:
-            process: The driver's process.
-            pidfd: The driver's pidfd; None if the driver has exited already.
+        `pidfd` is None if the driver has exited already.
         """
         self.release_driver()
         self.record = replace(self.record, state=RunState.RUNNING)
@@ -182,8 +152,7 @@ class Run:
         If its program is stopped too, both stay so: the driver passes SIGCONT on, and the user may have stopped the
         program on purpose.
 
-        Returns:
-            Whether it was continued, and did not need that at the previous call.
+        Return whether it was continued, and did not need that at the previous call.
         """
         was_stopped, self.was_stopped = self.was_stopped, False
         if self.pidfd is None or self.process is None or not is_stopped_by_signal(self.process.pid):
@@ -197,8 +166,7 @@ class Run:
     def interrupt(self, cancel: Callable[[str], None]) -> None:
         """Interrupt the run as Ctrl-C does: a script that runs gets SIGINT, and any other run is cancelled.
 
-        Args:
-            cancel: Called with the run's id to cancel it.
+        `cancel` is called with the run's id to cancel it.
         """
         if self.pidfd is None or not self.record.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
             cancel(self.id)
@@ -208,10 +176,7 @@ class Run:
     def pass_signal(self, number: signal.Signals, columns: int, lines: int) -> None:
         """Send a script a signal.
 
-        Args:
-            number: The signal.
-            columns: The width of the script's terminal, which changes with SIGWINCH.
-            lines: The height of the terminal.
+        `columns` and `lines` are the size of the script's terminal, which changes with SIGWINCH.
         """
         if self.pidfd is not None and self.record.traits.is_script:
             if number == signal.SIGWINCH:
@@ -239,10 +204,7 @@ class Run:
         A run of a fault-tolerant program handles lost tasks itself. It is stopped only after it has had no task for
         `settings.RUN_ALL_TASKS_LOST_SECONDS`.
 
-        Args:
-            every: Names of the cluster's tasks.
-            down: What happened to each task that does not serve, by its name, such as `worker:1 died (SIGKILL)`.
-            fail: Called with the run and an error to stop the run.
+        `down` says what happened to each task that does not serve, such as `worker:1 died (SIGKILL)`.
         """
         traits, required = self.record.traits, self.record.required_tasks
         if traits.is_script and traits.uses_servers:

@@ -29,23 +29,16 @@ class StackReader:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def read_all(self, driver: ProcessHandle, folder: Path) -> list[ProcessStacks]:
-        """Return the stacks of all processes of a run's programs, also of those that they have forked.
-
-        Args:
-            driver: The run's driver.
-            folder: The run's folder.
-        """
+        """Return the stacks of all processes of a run's programs, also of those that they have forked."""
         return [await self.read(pid, folder, running=True) for pid in find_processes(driver, folder, forked=True)]
 
     async def read(self, pid: int, folder: Path, *, main_only: bool = False, running: bool = False) -> ProcessStacks:
-        """Return the stacks of one process, which goes on meanwhile.
+        """Return the stacks of one process, which keeps running meanwhile.
 
-        Args:
-            pid: The pid, as `find_processes` returns it.
-            folder: The run's folder.
-            main_only: Whether to ask the main thread alone.
-            running: Whether to ask threads that run without a pause as well. The interpreter of a thread that happens
-                to enter a function at that moment may crash, so ask them only for a user who wants to know.
+        With `main_only`, only the main thread is asked.
+
+        With `running`, threads that run without a pause are asked as well. The interpreter of a thread that happens to
+        enter a function at that moment may crash, so ask them only for a user who wants to know.
         """
         path, command = folder / STACKS, read_command(pid)
         async with self._locks.setdefault(folder, asyncio.Lock()):
@@ -72,10 +65,7 @@ def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list
 
     Those nearest to the driver are found first; of very many processes, the others are not looked at.
 
-    Args:
-        driver: The run's driver.
-        folder: The run's folder.
-        forked: Whether to include those that the programs have forked.
+    With `forked`, those that the programs have forked are included.
     """
     path = os.path.realpath(folder / STACKS)
     pids: list[int] = []
@@ -141,11 +131,7 @@ async def _read_threads(
 ) -> str:
     """Have threads of a process write their stacks, one after the other, and append these to `threads`.
 
-    Returns:
-        Why the main thread, or one after it, has not written its stack; empty if all have.
-
-    Raises:
-        OSError: The file cannot be read or emptied.
+    Return why the main thread, or one after it, has not written its stack; empty if all have.
     """
     began = time.monotonic()
     deadline = began + settings.STACK_SECONDS

@@ -1,6 +1,6 @@
 """The lifecycle of a run as a pure state machine: a table of (phase, event) -> (phase, actions).
 
-The manager feeds the events and carries out the actions. Some actions have a result, which the manager feeds as the
+The manager feeds the events and takes the actions. Some actions have a result, which the manager feeds as the
 next event: CLAIM is followed by DRIVER_FOUND or NO_DRIVER, FINALIZE by FINALIZED.
 """
 
@@ -122,23 +122,15 @@ class RunStateMachine:
 
     A run that an earlier agent started begins in RUNNING, or in CLAIMING if it was being stopped; FORK_SERVER_EXITED
     then leads to its driver, or to its end if it has none.
-
-    Attributes:
-        phase: The run's phase.
-        driver_requests: Number of fork servers that were asked for the run's driver.
     """
 
     phase: RunPhase = RunPhase.SUBMITTED
-    driver_requests: int = 0
+    driver_requests: int = 0  # fork servers that were asked for the run's driver
 
     def handle(self, event: RunMachineEvent) -> tuple[RunStateMachine, tuple[RunAction, ...]]:
         """Handle an event.
 
-        Args:
-            event: The event.
-
-        Returns:
-            The machine after the event, unchanged if the event has no effect, and the actions to take, in order.
+        Return the machine after the event, unchanged if the event has no effect, and the actions to take, in order.
         """
         phase, actions = _TRANSITIONS[self.phase].get(event, (self.phase, ()))
         if RunAction.REQUEST_DRIVER not in actions:

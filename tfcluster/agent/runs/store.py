@@ -35,61 +35,36 @@ class RunRecord:
     """The persistent record of one run.
 
     Attributes:
-        run: The run's id.
-        program: The name of the program.
-        traits: What is to be known of the program without importing it.
-        parameters: The program's own parameters.
-        devices: Full names of the devices that the run computes on.
-        notes: Notes for the user about the choice of devices.
-        started: Unix time in seconds at which the run was submitted.
-        timeout: Seconds after `started` at which the run is stopped, even if another agent has adopted it by then;
-            None for no timeout.
-        detached: Whether the run continues when no command waits for it.
-        state: The run's state when the record was written.
         stopping: Why the run is being stopped: the state that it will end in, and the error, if any; None while it is
             not being stopped.
-        seconds: Duration of the run in seconds; None while it is active.
         result: The program's result; None if the run did not succeed, unless a script has ended by itself or has
             reported metrics.
-        error: Why the run failed; None if it did not fail.
-        required_tasks: Names of the tasks that the run uses in addition to those of its devices.
-        is_part: Whether the run consists of this host's members of a group that another host leads.
-        origin: What the run was started from; None if that is not known.
-        start_timeout: Seconds after which the run is stopped if its script waits for its tasks; None for no limit.
-        notify: The command that is run when the run has ended; None for none.
-        protocol: The version of the protocol of the agent that submitted the run; 0 for that of tfcluster 0.1.0.
     """
 
     run: str
     program: str
-    traits: ProgramTraits
+    traits: ProgramTraits  # what is to be known of the program without importing it
     parameters: dict[str, Any]
-    devices: list[str]
-    notes: list[str]
-    started: float
-    timeout: float | None
-    detached: bool
-    state: RunState
+    devices: list[str]  # full names
+    notes: list[str]  # for the user, about the choice of devices
+    started: float  # Unix time in seconds at which the run was submitted
+    timeout: float | None  # seconds after `started`, even if another agent has adopted it; None for no timeout
+    detached: bool  # whether the run continues when no command waits for it
+    state: RunState  # when the record was written
     stopping: tuple[RunState, dict[str, Any] | None] | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # duration of the run; None while it is active
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    required_tasks: list[str] = field(default_factory=list)
-    is_part: bool = False
-    origin: RunOrigin | None = None
-    start_timeout: float | None = None
-    notify: str | None = None
-    protocol: int = 0
+    required_tasks: list[str] = field(default_factory=list)  # the run uses these besides the tasks of its devices
+    is_part: bool = False  # whether the run consists of this host's members of a group that another host leads
+    origin: RunOrigin | None = None  # what the run was started from; None if that is not known
+    start_timeout: float | None = None  # seconds for which its script may wait for its tasks; None for no limit
+    notify: str | None = None  # the command that is run when the run has ended
+    protocol: int = 0  # that of the agent that submitted the run; 0 for that of tfcluster 0.1.0
 
     @classmethod
     def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
-        """Return the record of a run that is submitted now.
-
-        Args:
-            spec: What the run's driver is to execute.
-            timeout: As the attribute.
-            detached: As the attribute.
-        """
+        """Return the record of a run that is submitted now."""
         return cls(
             run=spec.run,
             program=spec.program,
@@ -123,14 +98,7 @@ class RunRecord:
 
 
 class RunStore:
-    """The folders of a cluster's runs and the record in each of them.
-
-    Args:
-        path: The folder that contains the runs' folders.
-
-    Attributes:
-        path: The folder that contains the runs' folders.
-    """
+    """The folders of a cluster's runs and the record in each of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -142,9 +110,7 @@ class RunStore:
     def new_run(self, name: str, *, is_on_several_hosts: bool = False) -> str:
         """Generate the id of a new run and create its folder.
 
-        Args:
-            name: The name of the run, or of its program.
-            is_on_several_hosts: Make sure that no other host has a run with this id.
+        With `is_on_several_hosts`, make sure that no other host has a run with this id.
 
         Raises:
             ClusterError: The folder cannot be created, or a run cannot have this name.
@@ -157,17 +123,7 @@ class RunStore:
         return run_id
 
     def make_folder(self, run: str) -> bool:
-        """Create the folder of a new run.
-
-        Args:
-            run: The run's id.
-
-        Returns:
-            False if an earlier run has this id, else True.
-
-        Raises:
-            ClusterError: The folder cannot be created.
-        """
+        """Create the folder of a new run; return False if an earlier run has this id, else True."""
         try:
             self.folder(run).mkdir(mode=0o700)
             (self.folder(run) / FILES).mkdir(mode=0o700)
@@ -218,27 +174,19 @@ class RunStore:
     def find(self, prefix: str) -> str:
         """Return the id of the run with the given id, name or unique id prefix; see `find_run`.
 
-        Args:
-            prefix: The id of a run, its name, or a prefix of it.
-
         Raises:
             ClusterError: No run has this id or prefix, or the prefix matches several runs.
         """
         return find_run(prefix, self._names())
 
     def has_old(self, active: Collection[str]) -> bool:
-        """Return whether `remove_old` may have something to remove.
-
-        Args:
-            active: As for `remove_old`.
-        """
+        """Return whether `remove_old` may have something to remove."""
         return len(self._names()) > settings.RUNS_KEPT + len(active)
 
     def remove_old(self, active: Collection[str]) -> None:
         """Remove the folders of all but the latest `settings.RUNS_KEPT` ended runs.
 
-        Args:
-            active: Ids of the runs that have not ended, whatever state their records have.
+        `active` has the ids of the runs that have not ended, whatever state their records have.
         """
         ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in active}
         for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:

@@ -30,13 +30,8 @@ async def follow(
     """Stream a run's events from the first one to its result, also for a run that has ended.
 
     Args:
-        runs: The runs of this agent.
-        run_id: The run's id.
         output: The position in what a script prints from which on to read it; None to leave it out.
         is_owner: Whether the script waits if it is not read as fast as it prints; only for one reader at a time.
-
-    Yields:
-        The events, as soon as they are written.
 
     Raises:
         ClusterError: There is no record of the run.
@@ -70,15 +65,7 @@ async def follow(
 
 
 async def wait_for_result(runs: RunManager, run_id: str) -> AsyncGenerator[Message, None]:
-    """Yield a run's id at once, and its result when it has ended, without reading what it prints meanwhile.
-
-    Args:
-        runs: The runs of this agent.
-        run_id: The run's id.
-
-    Raises:
-        ClusterError: There is no record of the run.
-    """
+    """Yield a run's id at once, and its result when it has ended, without reading what it prints meanwhile."""
     yield {"event": "run", "run": run_id}
     run = runs.runs.get(run_id)
     while run is not None and run.is_active:
@@ -94,11 +81,7 @@ async def _no_wait() -> None:
 
 
 class _Lines:
-    """Reads the lines of a growing file.
-
-    Args:
-        path: The file.
-    """
+    """Reads the lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -143,12 +126,8 @@ class _Part(NamedTuple):
 class Output:
     """Reads the stored output of a run, part by part; see `tfcluster.processes.runs.stored_output`.
 
-    Args:
-        folder: The run's folder.
-        position: The position in the whole output from which on to read.
-
     Attributes:
-        position: The position after what was read.
+        position: The position in the whole output from which on to read next.
         hold: Keeps what was not read yet; None if nothing waits for this reader.
     """
 
@@ -224,14 +203,7 @@ async def stream_files(
 
     Output that was printed before an event is yielded before it. The result is yielded last, once the run has ended.
 
-    Args:
-        events: The file that holds the run's events.
-        output: Reads the run's output; None to leave that out.
-        is_active: Returns whether the run is active.
-        wait: Waits until more may have been written.
-
-    Yields:
-        The events.
+    `output` is None to leave the output out. `wait` waits until more may have been written.
     """
     event_lines = _Lines(events)
     result: Message | None = None
@@ -262,9 +234,7 @@ async def stream_files(
 async def skip(messages: AsyncIterator[Message], events: int) -> AsyncIterator[Message]:
     """Skip the first events of a stream, for a client that received them before its agent died; those of output stay.
 
-    Args:
-        messages: All events.
-        events: Number of events to skip that are not output.
+    `events` is the number of events to skip; those of output do not count.
     """
     async for message in messages:
         if message["event"] == "output" or events <= 0:

@@ -36,39 +36,22 @@ Diagnose = Callable[[Run, int, Wait], Awaitable[Sequence[Problem]]]
 
 @dataclass
 class _Program:
-    """What has been seen of one process of a run.
+    """What has been seen of one process of a run."""
 
-    Attributes:
-        usage: The usage at the previous check; None before the first.
-        read_at: When its stack was read last, in monotonic seconds.
-        switches: How often its main thread had waited by then; None if its stack has to be read once more.
-        has_threads: Whether it had other Python threads then.
-        wait: The call in which it waits; None if it does not.
-        since: When it was first seen to wait in this call, in monotonic seconds.
-        diagnosed_at: When the wait was diagnosed last.
-        shown: The problems of this wait that were shown last, as text.
-        hints: What the user can type about them.
-        is_first: Whether it was shown of this process, and not of another one of the run before.
-    """
-
-    usage: ResourceUsage | None = None
-    read_at: float = 0.0
-    switches: int | None = None
-    has_threads: bool = False
-    wait: Wait | None = None
-    since: float = 0.0
-    diagnosed_at: float = 0.0
-    shown: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    is_first: bool = False
+    usage: ResourceUsage | None = None  # at the previous check; None before the first
+    read_at: float = 0.0  # when its stack was read last, in monotonic seconds
+    switches: int | None = None  # how often its main thread had waited by then; None if its stack must be read again
+    has_threads: bool = False  # whether it had other Python threads then
+    wait: Wait | None = None  # the call in which it waits; None if it does not
+    since: float = 0.0  # when it was first seen to wait in this call, in monotonic seconds
+    diagnosed_at: float = 0.0  # when the wait was diagnosed last
+    shown: tuple[str, ...] = ()  # the problems of this wait that were shown last, as text
+    hints: tuple[str, ...] = ()  # what the user can type about them
+    is_first: bool = False  # whether it was shown of this process, and not of another one of the run before
 
 
 class IdleMeter:
-    """Measures whether the tasks on this host compute.
-
-    Args:
-        supervisor: The tasks.
-    """
+    """Measures whether the tasks on this host compute."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -87,8 +70,6 @@ class WaitMonitor:
     """Monitors the scripts that run for calls in which they wait for tasks.
 
     Args:
-        runs: The runs.
-        stacks: Reads the stacks of their programs.
         diagnose: Returns why a program waits.
         are_tasks_idle: Returns whether no task on this host has computed since it was last called.
     """
@@ -225,12 +206,7 @@ class WaitMonitor:
     async def _explain(self, run: Run, pid: int, program: _Program, wait: Wait, *, at_once: bool) -> None:
         """Emit an event that says why a program waits, unless the same has been said.
 
-        Args:
-            run: The run.
-            pid: The pid of the program.
-            program: What has been seen of it.
-            wait: The call in which it waits.
-            at_once: Whether the run ends now.
+        `at_once` says whether the run ends now.
         """
         now = time.monotonic()
         if now - program.diagnosed_at < settings.WAIT_REPEAT_SECONDS and not (at_once and not program.shown):

@@ -23,11 +23,7 @@ _INCOMPLETE = ".new-"
 
 
 class CodeStore:
-    """The cache, which all agents of this user on this host share.
-
-    Args:
-        folder: The folder of the cache.
-    """
+    """The cache, which all agents of this user on this host share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,8 +31,7 @@ class CodeStore:
     def find_missing(self, sizes: Mapping[str, int]) -> list[str]:
         """Return the digests of the contents that the cache does not have; the others are marked as used now.
 
-        Args:
-            sizes: The size of each content in bytes, by its digest.
+        `sizes` has the size of each content in bytes, by its digest.
         """
         missing = []
         for digest, size in sizes.items():
@@ -52,8 +47,7 @@ class CodeStore:
     def find_missing_of(self, tree: str) -> dict[str, int]:
         """Return the digests and sizes of the contents that a tree has and the cache does not.
 
-        Args:
-            tree: The id of a tree whose manifest the cache has. It can be long, which takes a second to decode.
+        The cache must have the manifest of the tree. It can be long, which takes a second to decode.
 
         Raises:
             ClusterError: The manifest cannot be read or is damaged.
@@ -68,9 +62,7 @@ class CodeStore:
     async def receive(self, upload: Upload, sizes: Mapping[str, int]) -> None:
         """Receive contents that the command sends one right after the other, and store them.
 
-        Args:
-            upload: The upload.
-            sizes: The size of each content in bytes, by its digest, in the order in which they arrive.
+        `sizes` has the size of each content in bytes, by its digest, in the order in which the contents arrive.
 
         Raises:
             ClusterError: The disk has not the space, a content cannot be stored, or it is not what was announced.
@@ -144,11 +136,7 @@ class _Blocks:
         self._rest = memoryview(b"")
 
     async def take(self, size: int) -> AsyncIterator[memoryview]:
-        """Yield the next `size` bytes of the upload in blocks.
-
-        Raises:
-            ClusterError: The upload ends before.
-        """
+        """Yield the next `size` bytes of the upload in blocks; raise a ClusterError if the upload ends before."""
         while size:
             if not self._rest:
                 try:

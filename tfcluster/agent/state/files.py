@@ -32,10 +32,8 @@ class AtomicFiles:
     def write(self, path: Path, data: bytes, *, durable: bool) -> None:
         """Write a whole file that only this user can access.
 
-        Args:
-            path: The file; its previous content is lost from the first step on.
-            data: The new content.
-            durable: Whether to sync the data to the disk before returning, so that it survives a power loss.
+        The previous content is lost from the first step on. With `durable`, the data is synced to the disk before this
+        returns, so that it survives a power loss.
 
         Raises:
             OSError: A step failed; the file may contain a part of the data.
@@ -59,10 +57,6 @@ class AtomicFiles:
     def replace(self, source: Path, target: Path) -> None:
         """Replace a file with another one atomically: a reader sees either the old file or the new one.
 
-        Args:
-            source: The file that takes the target's place.
-            target: The file that is replaced.
-
         Raises:
             OSError: The file cannot be replaced, and is unchanged.
         """
@@ -70,21 +64,13 @@ class AtomicFiles:
         os.replace(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file if it exists.
-
-        Raises:
-            OSError: The file cannot be removed.
-        """
+        """Remove a file if it exists."""
         self._before("unlink", path)
         path.unlink(missing_ok=True)
 
 
 class FileLock:
-    """A lock file that this process has created and locked; see `acquire`.
-
-    Attributes:
-        path: The file.
-    """
+    """A lock file that this process has created and locked; see `acquire`."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -94,11 +80,7 @@ class FileLock:
     def acquire(cls, path: Path) -> FileLock | None:
         """Create a file that only this user can access, and lock it without waiting.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The lock; None if another process, or another FileLock of this process, holds it.
+        Return None if another process, or another FileLock of this process, holds the lock.
 
         Raises:
             OSError: The file cannot be created, or something else at its path cannot be removed.
@@ -127,14 +109,7 @@ class FileLock:
             return False
 
     def write(self, data: bytes) -> None:
-        """Replace the content of the file; do nothing if the file has that content already.
-
-        Args:
-            data: The new content.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Replace the content of the file; do nothing if the file has that content already."""
         if os.pread(self._fd, len(data) + 1, 0) == data:
             return
         os.pwrite(self._fd, data, 0)  # first, as on a full disk another file would get the block of an emptied one
@@ -156,11 +131,7 @@ class FileLock:
 
 
 def remove_unless_file(path: Path) -> None:
-    """Remove what is in the place of a file and is not a regular file: opening a named pipe would block.
-
-    Raises:
-        OSError: It cannot be removed.
-    """
+    """Remove what is in the place of a file and is not a regular file: opening a named pipe would block."""
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
@@ -171,10 +142,6 @@ def remove_unless_file(path: Path) -> None:
 
 def read_file(path: Path, max_bytes: int) -> bytes:
     """Read a file that may have been replaced by something else.
-
-    Args:
-        path: The file.
-        max_bytes: The maximum size in bytes.
 
     Raises:
         OSError: It cannot be read.

@@ -27,10 +27,6 @@ _BOOT = re.compile(rb'"boot":\s*"([^"]*)"')
 class JournalError(ClusterError):
     """The journal cannot be read.
 
-    Args:
-        path: The journal.
-        cause: The error that was raised while the journal was read.
-
     Attributes:
         is_newer: Whether a newer version of tfcluster has written the journal; otherwise it is damaged.
     """
@@ -72,10 +68,6 @@ class Journal:
 
     The same is written to a copy, for the case that something else damages the file. The copy is written after the
     file: it contains the same bytes or, after a kill, the beginning of them.
-
-    Args:
-        path: The file.
-        files: The file operations of snapshots.
     """
 
     def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
@@ -90,9 +82,6 @@ class Journal:
 
     def write(self, record: Record) -> None:
         """Replace the content of the journal by a snapshot.
-
-        Args:
-            record: The new record.
 
         Raises:
             OSError: The file cannot be written; the previous record is unchanged.
@@ -131,14 +120,10 @@ class Journal:
                 new.replace(self._code)
 
     def append(self, tasks: Mapping[str, TaskRecord]) -> bool:
-        """Append the new records of some tasks.
+        """Append the new records of some tasks, which are given by the task's name.
 
-        Args:
-            tasks: The records, by the task's name.
-
-        Returns:
-            False if nothing was done because a snapshot must be written instead: there is none of this agent, the file
-            was removed, or it has grown long.
+        Return False if nothing was done because a snapshot must be written instead: there is none of this agent, the
+        file was removed, or it has grown long.
 
         Raises:
             OSError: The records cannot be written; the journal is unchanged.
@@ -183,13 +168,9 @@ class Journal:
             os.close(self._fds.pop())
 
     def read(self, host: str | None = None) -> Record | None:
-        """Read the record, from the copy if the file is damaged.
+        """Read the record, from the copy if the file is damaged; return None if the file does not exist.
 
-        Args:
-            host: The cluster's name for this host; the record must be about this host's tasks. None skips this check.
-
-        Returns:
-            The record; None if the file does not exist.
+        `host` is the cluster's name for this host: the record must be about its tasks. None skips this check.
 
         Raises:
             JournalError: Both the file and the copy are damaged, or a newer version of tfcluster has written one of
@@ -259,9 +240,6 @@ class Journal:
 
         The process itself calls this. It may be dead when the next agent starts, which must not count its exit as one
         of a server then.
-
-        Args:
-            process: The process.
         """
         with suppress(OSError):  # the disk is full: the exit counts
             fd = os.open(self._unreleased, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
@@ -278,10 +256,5 @@ class Journal:
 
 
 def journal_error(path: Path, error: OSError) -> ClusterError:
-    """Return the error for users that the journal cannot be written.
-
-    Args:
-        path: The journal.
-        error: The error that was raised.
-    """
+    """Return the error for users that the journal cannot be written."""
     return ClusterError(f"{error.filename or path}: cannot write the journal: {error.strerror}")

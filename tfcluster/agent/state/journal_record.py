@@ -34,63 +34,42 @@ class TaskRecord:
     """The record of one task: its process if it has one, and the persistent part of its state machine.
 
     Attributes:
-        process: The task's process; None if it has none.
-        started: Unix time in seconds at which the process was started.
-        restarts: How often the task was restarted automatically.
         state: The task's state. While the task has a process and is to run, it is STARTING: whether the process
             answers is found out again by the next agent's probes, so it is not worth a write.
         exit_times: Times at which the process exited by itself, in monotonic seconds. That clock continues when an
             agent dies, is not affected by changes of the date, and stops while the machine is suspended, as the tasks
             do.
-        deadline: When the task is to be restarted, in monotonic seconds; None if it is not waiting for a restart.
-        last_exit: How the task's latest process exited.
-        restart_pending: Whether the task is being stopped in order to be restarted.
-        generation: The generation of the topology with which the process was started.
     """
 
     process: ProcessHandle | None
-    started: float
-    restarts: int
+    started: float  # Unix time in seconds at which the process was started
+    restarts: int  # how often the task was restarted automatically
     state: TaskState
     exit_times: tuple[float, ...] = ()
-    deadline: float | None = None
+    deadline: float | None = None  # when it is to be restarted, in monotonic seconds; None if it waits for no restart
     last_exit: LastExit | None = None
-    restart_pending: bool = False
-    generation: int = 0
+    restart_pending: bool = False  # whether the task is being stopped in order to be restarted
+    generation: int = 0  # that of the topology with which the process was started
 
 
 @dataclass(frozen=True)
 class Record:
-    """The content of the journal.
+    """The content of the journal."""
 
-    Attributes:
-        topology: The cluster, without the secret values.
-        tasks: The record of each task, by name.
-        secrets: The file that holds the secret values.
-        next: The topology that replaces this one as soon as the tasks that it removes or changes have stopped.
-        network: The private network of the processes; None if they are in the machine's.
-        protocol: The version of the protocol of the agent that wrote the record; 0 for that of tfcluster 0.1.0.
-    """
-
-    topology: ClusterTopology
-    tasks: dict[str, TaskRecord]
-    secrets: Path
-    next: ClusterTopology | None = None
-    network: PrivateNetwork | None = None
-    protocol: int = 0
+    topology: ClusterTopology  # without the secret values
+    tasks: dict[str, TaskRecord]  # by name
+    secrets: Path  # the file that holds the secret values
+    next: ClusterTopology | None = None  # replaces this one once the tasks that it removes or changes have stopped
+    network: PrivateNetwork | None = None  # the one of the processes; None if they are in the machine's
+    protocol: int = 0  # that of the agent that wrote the record; 0 for that of tfcluster 0.1.0
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Each further line of the file: the new record of one task.
-
-    Attributes:
-        task: The name of the task.
-        record: The record, which replaces the earlier one.
-    """
+    """Each further line of the file: the new record of one task."""
 
     task: str
-    record: TaskRecord
+    record: TaskRecord  # replaces the earlier one
 
 
 def _line(value: object) -> bytes:
@@ -98,32 +77,19 @@ def _line(value: object) -> bytes:
 
 
 def encode_snapshot(record: Record) -> bytes:
-    """Return the first line of a journal.
-
-    Args:
-        record: The content of the journal.
-    """
+    """Return the first line of a journal."""
     return _line({**to_stored(record, _FORMAT), "boot": boot_id()})
 
 
 def encode_changes(tasks: Mapping[str, TaskRecord]) -> bytes:
-    """Return further lines of a journal.
-
-    Args:
-        tasks: The new records of some tasks, by name.
-    """
+    """Return further lines of a journal."""
     return b"".join(_line(asdict(_Change(name, record))) for name, record in tasks.items())
 
 
 def parse(data: bytes, host: str | None) -> Record:
     """Parse the content of a journal.
 
-    Args:
-        data: The content.
-        host: As in Journal.read.
-
-    Returns:
-        The record.
+    `host` is as in `Journal.read`.
 
     Raises:
         NewerFormatError: A newer version of tfcluster has written it.
@@ -156,16 +122,9 @@ def _after_boot(task: TaskRecord) -> TaskRecord:
 
 
 def _check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
-    """Reject a record that no agent can have written, even if each value has the right type.
+    """Raise a ValueError for a record that no agent can have written, even if each value has the right type.
 
-    Args:
-        topology: As in Record.
-        tasks: As in Record.
-        secrets: As in Record.
-        host: The cluster's name for this host; None if it is not known.
-
-    Raises:
-        ValueError: The record is not valid.
+    `host` is None if the cluster's name for this host is not known.
     """
     for problem in (*_problems_of(topology), *_problems_of_tasks(tasks)):
         raise ValueError(problem)
@@ -235,14 +194,8 @@ def restore(
 ) -> tuple[TaskStateMachine, TaskEvent | None]:
     """Restore a task's state machine from its record.
 
-    Args:
-        machine: The initial state machine of the task.
-        record: The record that an earlier agent wrote.
-        now: The current time, in monotonic seconds.
-        probes: How many health checks there were time for since the task's process was started.
-
-    Returns:
-        The restored machine, and the event that must be dispatched to it next; None for no event.
+    `now` is in monotonic seconds. `probes` is how many health checks there were time for since the task's process was
+    started. Return the restored machine, and the event that must be dispatched to it next; None for no event.
     """
     machine = replace(machine, state=record.state, restarts=record.restarts, exit_times=record.exit_times)
     if record.state in TERMINAL_STATES:
@@ -271,9 +224,7 @@ def drop_unreleased(record: TaskRecord, unreleased: Callable[[], Collection[Proc
     session: a server first creates a session of its own, and a process that was not released is still in the session
     of its agent.
 
-    Args:
-        record: The record.
-        unreleased: Returns the processes that have noted that they exit because they were not released.
+    `unreleased` returns the processes that have noted that they exit because they were not released.
     """
     process = record.process
     if record.state is not TaskState.STARTING or process is None or process.leads_session():

@@ -21,9 +21,6 @@ class SecretStore:
 
     The file is next to the agent's socket, in a directory that only this user can enter. If XDG_RUNTIME_DIR names the
     place, that directory is in memory, and the file disappears when the machine shuts down.
-
-    Args:
-        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,12 +33,7 @@ class SecretStore:
     def redact(self, topology: ClusterTopology, following: ClusterTopology | None = None) -> ClusterTopology:
         """Write the secret values of a topology to the file, and return the topology without them.
 
-        Args:
-            topology: The topology.
-            following: The topology that will replace it, if any; its values are written to the file too.
-
-        Returns:
-            The topology without the secret values.
+        `following` is the topology that will replace it, if any; its values are written to the file too.
 
         Raises:
             OSError: The file cannot be written, and is unchanged.
@@ -83,22 +75,13 @@ class SecretStore:
         self._written = data
 
     def is_missing_for(self, topology: ClusterTopology) -> bool:
-        """Return whether a topology has secret values but the file does not exist.
-
-        Args:
-            topology: The topology.
-        """
+        """Return whether a topology has secret values but the file does not exist."""
         return _has_secrets(topology) and not self.path.exists()
 
     def restore(self, topology: ClusterTopology, path: Path) -> ClusterTopology:
         """Restore the secret values that an earlier agent wrote to a file.
 
-        Args:
-            topology: The topology without the values.
-            path: The file.
-
-        Returns:
-            The topology with the values; values that are lost are left out.
+        Values that are lost are left out.
         """
         try:
             by_generation = json.loads(path.read_bytes())
@@ -111,25 +94,14 @@ class SecretStore:
         return restored
 
     def delete(self) -> None:
-        """Remove the file if it exists.
-
-        Raises:
-            OSError: The file cannot be removed.
-        """
+        """Remove the file if it exists."""
         self._files.unlink(self.path)
         self._written = b""
         self._journaled = {}
 
 
 def without_values(topology: ClusterTopology) -> ClusterTopology:
-    """Remove the values of secret variables from a topology.
-
-    Args:
-        topology: The topology.
-
-    Returns:
-        The topology without the values.
-    """
+    """Remove the values of secret variables from a topology."""
     return _with(topology, {}) if _has_secrets(topology) else topology
 
 
@@ -148,14 +120,7 @@ def _has_secrets(topology: ClusterTopology) -> bool:
 
 
 def missing_secrets(task: Task) -> list[str]:
-    """List the secret variables of a task whose values are lost.
-
-    Args:
-        task: The task.
-
-    Returns:
-        The names of the variables.
-    """
+    """Return the names of the secret variables of a task whose values are lost."""
     return [name for name in task.secrets if name not in task.env]
 
 

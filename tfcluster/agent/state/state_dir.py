@@ -21,13 +21,7 @@ from tfcluster.runtime_dir import locks_dir
 class StateDir:
     """The state directory of one cluster on one host.
 
-    Args:
-        path: The directory.
-
-    Attributes:
-        path: The directory.
-        journal: The journal of the cluster that is up.
-        on_recreated: Called after the directory was recreated because it, or a part of it, had been deleted.
+    `on_recreated` is called after the directory was recreated because it, or a part of it, had been deleted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,11 +34,7 @@ class StateDir:
         self._socket_path: Path | None = None
 
     def make(self) -> None:
-        """Create the directory so that only this user can access it, because logs may contain what programs print.
-
-        Raises:
-            ClusterError: The directory cannot be created.
-        """
+        """Create the directory so that only this user can access it, because logs may contain what programs print."""
         # Set the umask, because mkdir applies its mode only to the last directory of a path.
         previous = os.umask(0o077)
         try:
@@ -126,11 +116,7 @@ class StateDir:
         return self.logs / "events.log"
 
     def log_of(self, short: str) -> Path:
-        """Return the path of the newest file of a task's log.
-
-        Args:
-            short: The task's short name.
-        """
+        """Return the path of the newest file of a task's log."""
         return self.logs / f"{short}.log"
 
     @property
@@ -142,11 +128,7 @@ class StateDir:
         return self.path / "log-buffers"
 
     def log_buffer_of(self, short: str) -> Path:
-        """Return the path of the capture buffer to which a task's process prints.
-
-        Args:
-            short: The task's short name.
-        """
+        """Return the path of the capture buffer to which a task's process prints."""
         return self.log_buffers / short
 
     def logged_tasks(self) -> list[str]:
@@ -160,11 +142,7 @@ class StateDir:
         agent could then start; the second lock file, outside the directory, prevents that. The second one alone would
         not exclude agents on two machines, or in two network namespaces, that share the directory.
 
-        Returns:
-            Whether the directory is locked now; False if another agent has locked it.
-
-        Raises:
-            ClusterError: A lock file cannot be created.
+        Return False if another agent has locked the directory.
         """
         second = _acquire(self._second_lock_path())
         if second is None:
@@ -212,9 +190,6 @@ class StateDir:
         """Write the agent's pid and the path of its socket to the lock file.
 
         Commands read the path there because their XDG_RUNTIME_DIR may differ from the agent's.
-
-        Args:
-            socket_path: The agent's socket.
         """
         assert self._lock is not None, "only who holds the lock writes to it"
         self._socket_path = socket_path
@@ -225,8 +200,7 @@ class StateDir:
 
         The content of a deleted journal or log is lost; the caller must write the journal again.
 
-        Returns:
-            Whether anything was recreated.
+        Return whether anything was recreated.
 
         Raises:
             ClusterError: The directory cannot be created, or another agent has locked it.
@@ -274,17 +248,7 @@ class StateDir:
 
 
 def _acquire(path: Path) -> FileLock | None:
-    """Acquire a lock file.
-
-    Args:
-        path: The lock file.
-
-    Returns:
-        The lock; None if another agent has locked it.
-
-    Raises:
-        ClusterError: The lock file cannot be created.
-    """
+    """Acquire a lock file; return None if another agent has locked it."""
     try:
         return FileLock.acquire(path)
     except OSError as error:

@@ -38,23 +38,14 @@ _SERVER_STATES = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRES
 
 @dataclass(frozen=True)
 class Transition:
-    """A state transition that has been made, and can be undone until it is in the journal.
+    """A state transition that has been made, and can be undone until it is in the journal."""
 
-    Attributes:
-        task: The task in its state after the transition.
-        event: The event that caused the transition.
-        before: The task's state machine before the transition.
-        action: The action that the state machine requested; None for no action.
-        child: The process that was forked and waits to be released; None if none was forked.
-        obstacle: Why the task could not be started, unless it has waited for the same reason before.
-    """
-
-    task: TaskRuntime
+    task: TaskRuntime  # in its state after the transition
     event: TaskEvent
-    before: TaskStateMachine
-    action: Action | None
-    child: ChildProcess | None
-    obstacle: str = ""
+    before: TaskStateMachine  # before the transition
+    action: Action | None  # what the state machine requested
+    child: ChildProcess | None  # the process that was forked and waits to be released; None if none was forked
+    obstacle: str = ""  # why the task could not be started, unless it has waited for the same reason before
 
     @property
     def is_visible(self) -> bool:
@@ -99,11 +90,7 @@ class Transition:
             self.task.clear_process()
 
     def describe(self) -> tuple[str, str] | None:
-        """Describe the transition for the event log.
-
-        Returns:
-            The name of the logged event and its detail, or None if there is nothing to record.
-        """
+        """Return the name and the detail of the entry in the event log, or None if there is nothing to record."""
         task, after, event = self.task, self.task.machine, self.event
         if event is TaskEvent.BLOCKED:
             if after.state is TaskState.FAILED:
@@ -146,14 +133,10 @@ class Transition:
 
 
 class TaskEventDispatcher:
-    """Carries out what follows from the events of tasks.
+    """Does what follows from the events of tasks.
 
     Args:
-        journal: The journal.
-        launcher: Forks the processes of tasks.
-        history: The event log.
         changed: Notified whenever a task's state changes.
-        topology: Returns the topology of the cluster.
         write_snapshot: Writes a snapshot to the journal; raises a ClusterError if it cannot.
 
     Attributes:
@@ -193,12 +176,9 @@ class TaskEventDispatcher:
         self.release(transitions)
 
     def make_transition(self, task: TaskRuntime, event: TaskEvent) -> Transition:
-        """Dispatch an event to a task's state machine, and carry out the action that it requests.
+        """Dispatch an event to a task's state machine, and take the action that it requests.
 
         A process that is forked waits to be released. A task that cannot be started now waits until it can be.
-
-        Returns:
-            The transition that was made.
         """
         before = task.machine
         task.machine, action = before.handle(event, time.monotonic(), random.random())
@@ -226,10 +206,7 @@ class TaskEventDispatcher:
         return Transition(task, TaskEvent.BLOCKED, before, None, None, obstacle if is_new else "")
 
     def _act(self, task: TaskRuntime, event: TaskEvent, action: Action) -> ChildProcess | None:
-        """Fork a task's process, or send a signal to it.
-
-        Returns:
-            The process that was forked, if any.
+        """Fork a task's process and return it, or send a signal to it.
 
         Raises:
             StartBlockedError: No process can be started now.
@@ -245,11 +222,7 @@ class TaskEventDispatcher:
         return None
 
     def _record(self, transitions: Iterable[Transition]) -> None:
-        """Append to the journal the tasks whose transitions the next agent must know.
-
-        Raises:
-            ClusterError: The journal cannot be written.
-        """
+        """Append to the journal the tasks whose transitions the next agent must know."""
         tasks = {each.task.spec.name: to_record(each.task) for each in transitions if each.is_durable}
         with suppress(OSError):  # only a snapshot can follow, which fails as well
             if not tasks or self._journal.append(tasks):

@@ -41,19 +41,12 @@ class ProbeOutcome(Enum):
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of a probe.
-
-    Attributes:
-        outcome: The outcome.
-        devices: The devices that the server reported.
-        incarnation: The random number that identifies the start of the server; 0 without an answer.
-        refused: Whether the connection was refused: no process listens at the address.
-    """
+    """The result of a probe."""
 
     outcome: ProbeOutcome
     devices: tuple[Device, ...] = ()
-    incarnation: int = 0
-    refused: bool = False
+    incarnation: int = 0  # the random number that identifies the start of the server; 0 without an answer
+    refused: bool = False  # whether the connection was refused: no process listens at the address
 
 
 class ProbeClient:
@@ -61,9 +54,7 @@ class ProbeClient:
 
     The process is forked at first use, and again after it has died or broken.
 
-    Args:
-        title: The process title that `ps` shows.
-        enter: Moves the process, which was just forked, to the network that the servers are in.
+    `enter` moves the process, which was just forked, to the network that the servers are in.
     """
 
     def __init__(self, title: str, enter: Callable[[], None]) -> None:
@@ -74,11 +65,7 @@ class ProbeClient:
         self._waiting: dict[int, asyncio.Future[Message | None]] = {}
 
     def start(self) -> None:
-        """Fork the health prober unless it runs already, so that it is ready before the first probe.
-
-        Raises:
-            OSError: The health prober cannot be forked.
-        """
+        """Fork the health prober unless it runs already, so that it is ready before the first probe."""
         if self._child is None:
             body = partial(run_prober, self._title, os.getpid())
             child = subprocesses.fork_child(body, lambda status: None, self._enter)
@@ -88,14 +75,8 @@ class ProbeClient:
     async def probe(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
         """Probe the server at an address for its status.
 
-        Args:
-            address: The server's address, as `host:port`.
-            timeout: Seconds that the server has to answer.
-            clear: The resource container that the server shall clear instead; the result then has no devices. None to
-                probe the status.
-
-        Returns:
-            The result of the probe.
+        If `clear` names a resource container, the server clears it instead; the result then has no devices. The server
+        has `timeout` seconds to answer.
         """
         sent_at = time.monotonic()
         request = {"address": address, "timeout": timeout, "clear": clear}
@@ -112,12 +93,7 @@ class ProbeClient:
     async def read_traffic(self, pids: Collection[int], timeout: float) -> dict[int, Counters]:
         """Read what the sockets of processes in the prober's network have moved.
 
-        Args:
-            pids: The processes.
-            timeout: Seconds that this may take.
-
-        Returns:
-            The counters of each process's sockets; of none if they are not known.
+        Return the counters of each process's sockets; of none if they are not known.
         """
         reply = await self._ask({"traffic": list(pids)}, timeout, is_vital=False)
         return {} if reply is None else {pid: {inode: (r, s) for inode, r, s in each} for pid, each in reply["traffic"]}
@@ -125,13 +101,8 @@ class ProbeClient:
     async def _ask(self, request: Message, timeout: float, *, is_vital: bool) -> Message | None:
         """Send a request to the prober.
 
-        Args:
-            request: The request, without its number.
-            timeout: Seconds until the prober counts as broken.
-            is_vital: Whether a prober that is broken is killed, so that the next request starts another one.
-
-        Returns:
-            The reply; None if there is none.
+        The request has no number yet. The prober counts as broken after `timeout` seconds. If `is_vital`, it is then
+        killed, so that the next request starts another one. Return the reply; None if there is none.
         """
         try:
             self.start()
@@ -175,10 +146,7 @@ class ProbeClient:
 class HealthMonitor:
     """Runs the health checks of a cluster's tasks on this host.
 
-    Args:
-        prober: The client that probes the tasks.
-        tasks: Returns the current tasks by name.
-        feed: Dispatches the outcome of a check to the task's state machine.
+    `feed` dispatches the outcome of a check to the task's state machine.
     """
 
     def __init__(
@@ -210,11 +178,7 @@ class HealthMonitor:
     async def probe_all(self, timeout: float) -> set[TaskRuntime]:
         """Probe all ready tasks concurrently.
 
-        Args:
-            timeout: Seconds that the tasks have to answer.
-
-        Returns:
-            The tasks that are not ready or did not answer in time.
+        Return the tasks that are not ready or did not answer within `timeout` seconds.
         """
         tasks = self._tasks().values()
         ready = [task for task in tasks if task.machine.state is TaskState.READY]
@@ -230,11 +194,7 @@ class HealthMonitor:
     async def list_devices(self, timeout: float) -> tuple[list[Device], list[str]]:
         """Probe all tasks for their devices.
 
-        Args:
-            timeout: Seconds that the tasks have to answer.
-
-        Returns:
-            The devices, and one text for each task that has reported none, with the reason.
+        Return the devices, and one text for each task that has reported none, with the reason.
         """
         silent = await self.probe_all(timeout)
         answered = [task for task in self._tasks().values() if task not in silent]
@@ -249,9 +209,7 @@ class HealthMonitor:
     async def check(self, task: TaskRuntime, *, tolerate_timeout: bool = False) -> None:
         """Probe a task and dispatch the outcome to its state machine.
 
-        Args:
-            task: The task.
-            tolerate_timeout: Whether to ignore a probe without an answer instead of counting it as failed.
+        With `tolerate_timeout`, a probe without an answer is ignored instead of counted as failed.
         """
         probed_process = task.process
         task.being_checked = True

@@ -23,25 +23,17 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """A sample of a process's resource usage.
+    """A sample of a process's resource usage."""
 
-    Attributes:
-        rss_bytes: Resident memory in bytes.
-        cpu_seconds: Processor time since the process started, in seconds.
-        at: Time of the sample, in monotonic seconds.
-        age: Seconds since the process started.
-    """
-
-    rss_bytes: int
-    cpu_seconds: float
-    at: float
-    age: float
+    rss_bytes: int  # resident memory
+    cpu_seconds: float  # processor time since the process started
+    at: float  # time of the sample, in monotonic seconds
+    age: float  # seconds since the process started
 
     def percent_since(self, earlier: ResourceUsage | None) -> float:
         """Return the CPU usage in percent of one core since an earlier sample.
 
-        Args:
-            earlier: The earlier sample; None for the start of the process.
+        Without an earlier sample, this is the usage since the start of the process.
         """
         used = self.cpu_seconds - (earlier.cpu_seconds if earlier else 0.0)
         elapsed = self.at - earlier.at if earlier else self.age
@@ -65,24 +57,15 @@ def read_usage(pid: int) -> ResourceUsage | None:
 
 @dataclass(frozen=True)
 class OomCounters:
-    """The number of processes that the OOM killer has ended so far.
+    """The number of processes that the OOM killer has ended so far."""
 
-    Attributes:
-        group: The number in one memory control group; None if the kernel does not provide it.
-        host: The number on the whole host; None if the kernel does not provide it.
-    """
-
-    group: int | None
-    host: int | None
+    group: int | None  # in one memory control group; None if the kernel does not provide it
+    host: int | None  # on the whole host; None if the kernel does not provide it
 
     def until(self, later: OomCounters) -> str:
         """Describe the OOM kills between these counters and later ones.
 
-        Args:
-            later: The counters after a process was ended by SIGKILL.
-
-        Returns:
-            Text to append to the reason of the process's end; empty if there was no OOM kill.
+        Return text to append to the reason of the process's end by SIGKILL; empty if there was no OOM kill.
         """
         if self.group is not None and later.group is not None:  # it counts the kills for any lack of memory
             return " (out of memory)" if later.group > self.group else ""
@@ -94,11 +77,7 @@ class OomCounters:
 class OomDetector:
     """Samples the OOM counters that concern one process, from the start of the process on.
 
-    Args:
-        pid: The pid of the process.
-        now: The current time, in monotonic seconds.
-        proc: The directory where procfs is mounted.
-        groups: The directory where the control groups are mounted.
+    `now` is in monotonic seconds, here and in `sample`.
     """
 
     def __init__(self, pid: int, now: float, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
@@ -109,11 +88,7 @@ class OomDetector:
         self._sampled = now
 
     def sample(self, now: float) -> None:
-        """Sample the counters if the sampling interval has passed.
-
-        Args:
-            now: The current time, in monotonic seconds.
-        """
+        """Sample the counters if the sampling interval has passed."""
         if now - self._sampled >= settings.OOM_SAMPLE_INTERVAL_SECONDS:
             self._samples.append(self._read())
             self._sampled = now
@@ -121,8 +96,7 @@ class OomDetector:
     def describe(self) -> str:
         """Describe the OOM kills that may explain the process's end by a SIGKILL that this agent did not send.
 
-        Returns:
-            Text to append to the reason of the process's end; empty if there was no OOM kill.
+        Return text to append to the reason of the process's end; empty if there was no OOM kill.
         """
         return self._samples[0].until(self._read())
 
@@ -133,9 +107,7 @@ class OomDetector:
 def _counter_of_group(memberships: str, groups: Path) -> Path | None:
     """Return the file that counts the OOM kills in a process's memory control group, or None if there is none.
 
-    Args:
-        memberships: The content of /proc/PID/cgroup: a line `NUMBER:CONTROLLERS:GROUP` for each hierarchy.
-        groups: The directory where the hierarchies are mounted.
+    `memberships` is the content of /proc/PID/cgroup: a line `NUMBER:CONTROLLERS:GROUP` for each hierarchy.
     """
     for line in memberships.splitlines():
         _, controllers, group = line.split(":", 2)

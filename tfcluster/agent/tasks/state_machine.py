@@ -40,27 +40,16 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class TaskStateMachine:
-    """The immutable state of a task, and its transitions.
-
-    Attributes:
-        policy: The restart policy of the task.
-        state: The task's state.
-        restarts: Number of automatic restarts since the task was last started on request.
-        exit_times: Times, in monotonic seconds, at which the task exited by itself, within the policy's window.
-        failed_probes: Number of failed probes in a row.
-        deadline: When the event TIMER is due, in monotonic seconds; None for no timer.
-        stop_timeout: Seconds between SIGTERM and SIGKILL when the task is stopped.
-        restart_pending: Whether the task is being stopped in order to be started again.
-    """
+    """The immutable state of a task, and its transitions."""
 
     policy: RestartPolicy
     state: TaskState = TaskState.STOPPED
-    restarts: int = 0
-    exit_times: tuple[float, ...] = ()
-    failed_probes: int = 0
-    deadline: float | None = None
-    stop_timeout: float = settings.STOP_GRACE_SECONDS
-    restart_pending: bool = False
+    restarts: int = 0  # automatic restarts since the task was last started on request
+    exit_times: tuple[float, ...] = ()  # when it exited by itself, in monotonic seconds, within the policy's window
+    failed_probes: int = 0  # in a row
+    deadline: float | None = None  # when the event TIMER is due, in monotonic seconds; None for no timer
+    stop_timeout: float = settings.STOP_GRACE_SECONDS  # seconds between SIGTERM and SIGKILL
+    restart_pending: bool = False  # whether the task is being stopped in order to be started again
 
     @property
     def desired_running(self) -> bool:
@@ -75,13 +64,8 @@ class TaskStateMachine:
     def handle(self, event: TaskEvent, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
         """Handle an event.
 
-        Args:
-            event: The event.
-            now: The current time, in monotonic seconds.
-            jitter: A random number from 0 to 1, for the jitter of the back-off.
-
-        Returns:
-            The machine after the event, unchanged if the event has no effect, and the action to take, if any.
+        `now` is in monotonic seconds, and `jitter` a random number from 0 to 1 for the jitter of the back-off. Return
+        the machine after the event, unchanged if the event has no effect, and the action to take, if any.
         """
         if event is TaskEvent.START:
             return self._start() if self.state in TERMINAL_STATES else (self, None)
@@ -184,10 +168,7 @@ def _delay(policy: RestartPolicy, exits: int, jitter: float) -> float:
     of the delay is fixed and the other half is random. This way tasks that died together restart one after another.
     With "full jitter" a task could also restart without any delay, which would use up its restart limit quickly.
 
-    Args:
-        policy: The restart policy.
-        exits: Number of exits within the policy's window.
-        jitter: A random number from 0 to 1.
+    `exits` is the number of exits within the policy's window, and `jitter` a random number from 0 to 1.
     """
     if exits <= 1:
         return 0.0

@@ -32,24 +32,13 @@ from tfcluster.version import PROTOCOL
 class Supervisor:
     """Supervises the tasks of one cluster on this host.
 
-    Args:
-        host: The name of this host in the cluster.
-        folder: The cluster's state directory.
-        secrets: The store of the secret values in the topology.
-        ports: The allocator that reserves the tasks' ports.
-        prober: The client that probes the tasks.
-        log_collector: The supervisor of the log writer.
-        load: Loads TensorFlow and returns it.
-        network: The network that the tasks are in.
+    `load` loads TensorFlow and returns it.
 
     Attributes:
-        host: The name of this host in the cluster.
         topology: The topology of the whole cluster; None until there is one.
         next: The topology that will replace `topology` once some tasks have stopped; None if no change is in progress.
         tasks: The cluster's tasks on this host, by name.
         changed: Notified whenever a task's state changes.
-        history: The event log, which records what happened and why.
-        health: The health monitor of the tasks.
     """
 
     def __init__(
@@ -80,11 +69,7 @@ class Supervisor:
         )
 
     def require_cluster(self) -> ClusterTopology:
-        """Return the topology of the cluster.
-
-        Raises:
-            ClusterError: There is no cluster.
-        """
+        """Return the topology of the cluster; raise a ClusterError if there is none."""
         if self.topology is None:
             raise ClusterError(
                 f"cluster {self._folder.path.parent.name!r} is not running",
@@ -100,10 +85,7 @@ class Supervisor:
         the old cluster. An agent that dies after that leaves the new cluster, and the next agent starts the tasks that
         this one has not started.
 
-        Args:
-            topology: The new topology, with every port allocated. Tasks that it removes or changes must be stopped or
-                failed already.
-            start: Names of the tasks to start.
+        Every port of the topology is allocated already. Tasks that it removes or changes must be stopped or failed.
 
         Raises:
             ClusterError: The journal cannot be written; everything is as before.
@@ -129,9 +111,6 @@ class Supervisor:
         """Adopt the tasks in the journal of an earlier agent: watch those that still run, restart others by policy.
 
         The method returns after every task that still runs has been probed.
-
-        Args:
-            record: The content of the journal.
         """
         self._set_topology(self._secrets.restore(record.topology, record.secrets))
         if record.next is not None:
@@ -167,8 +146,7 @@ class Supervisor:
     def _restore_task(self, task: TaskRuntime, record: TaskRecord) -> TaskEvent | None:
         """Restore the state of a task from the journal, and watch its process if it has one.
 
-        Returns:
-            The event that must be dispatched to the task; None for no event.
+        Return the event that must be dispatched to the task; None for no event.
         """
         record = drop_unreleased(record, self._folder.journal.unreleased)
         task.started, task.last_exit, task.generation = record.started, record.last_exit, record.generation
@@ -183,8 +161,7 @@ class Supervisor:
     def deleted_log_warning(self) -> list[str]:
         """Return a warning that names the running tasks whose log buffer was deleted, so that their output is lost.
 
-        Returns:
-            A list with one sentence, or an empty list if no output is lost.
+        The list has one sentence, or is empty if no output is lost.
         """
         running = [task for task in self.tasks.values() if task.process is not None]
         names = [task.spec.short for task in running if not task.log_buffer.exists()]
@@ -197,9 +174,7 @@ class Supervisor:
     async def stop(self, grace: float, names: Collection[str] | None = None) -> None:
         """Stop tasks and wait until they have stopped. The ps stop last, because other tasks use their variables.
 
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL.
-            names: Names of the tasks; None for all tasks.
+        `grace` is the time between SIGTERM and SIGKILL in seconds. `names` is None for all tasks.
         """
         chosen = [task for name, task in self.tasks.items() if names is None or name in names]
         for task in chosen:
@@ -216,8 +191,7 @@ class Supervisor:
     def shorten_grace(self, grace: float) -> None:
         """Limit the grace period of tasks that are being stopped, or will be stopped later.
 
-        Args:
-            grace: Maximum number of seconds until SIGKILL, counted from now or from a later stop.
+        `grace` is the maximum number of seconds until SIGKILL, counted from now or from a later stop.
         """
         for task in self.tasks.values():
             task.machine = replace(task.machine, stop_timeout=min(task.machine.stop_timeout, grace))
@@ -227,9 +201,7 @@ class Supervisor:
     def restart(self, names: Iterable[str], grace: float) -> None:
         """Restart tasks, all at the same time: starting servers do not wait for each other.
 
-        Args:
-            names: Names of the tasks. Tasks without a process are only started.
-            grace: Seconds between SIGTERM and SIGKILL.
+        Tasks without a process are only started. `grace` is the time between SIGTERM and SIGKILL in seconds.
         """
         tasks = [self.tasks[name] for name in names]
         for task in tasks:
@@ -257,11 +229,7 @@ class Supervisor:
         return bool(self._dispatcher.journal_obstacle)
 
     def write_journal(self) -> None:
-        """Write a snapshot to the journal: the topology and the state of every task.
-
-        Raises:
-            ClusterError: The journal cannot be written.
-        """
+        """Write a snapshot to the journal: the topology and the state of every task."""
         try:
             self._write_snapshot()
         except ClusterError as error:

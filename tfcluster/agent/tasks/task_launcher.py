@@ -40,12 +40,9 @@ class TaskLauncher:
     """Launches the processes of tasks.
 
     Args:
-        folder: The cluster's state directory.
-        ports: The allocator that reserves the tasks' ports.
         load: Loads TensorFlow and returns it.
         dispatch: Dispatches the exit of a process to the task's state machine.
         serves: Called when a task's process reports that it serves.
-        network: The network that the processes are in.
     """
 
     def __init__(
@@ -71,12 +68,7 @@ class TaskLauncher:
         If TensorFlow cannot be loaded, the task counts as one that died and is retried according to its restart policy.
         If the values of the task's secrets are lost, the task fails without a retry.
 
-        Args:
-            task: The task.
-            topology: The topology of the cluster.
-
-        Returns:
-            The process, or None if none was forked.
+        Return the process, or None if none was forked.
 
         Raises:
             StartBlockedError: Another process uses the task's port, or the system has no process, memory or disk space
@@ -127,11 +119,7 @@ class TaskLauncher:
             self._folder.journal.note_unreleased(process)
 
     def _reserve_free_port(self, task: TaskRuntime) -> None:
-        """Reserve a task's port for the task.
-
-        Raises:
-            StartBlockedError: Another process uses the port.
-        """
+        """Reserve a task's port for the task; raise a StartBlockedError if another process uses it."""
         port = task.spec.port
         if port is None:
             return
@@ -149,10 +137,6 @@ class TaskLauncher:
 
     def watch(self, task: TaskRuntime, process: ProcessHandle) -> None:
         """Watch a process that an earlier agent has forked for a task.
-
-        Args:
-            task: The task.
-            process: The process.
 
         Raises:
             OSError: No file descriptor is left for a pidfd.
@@ -206,9 +190,7 @@ class TaskLauncher:
 def explain(error: OSError | ClusterError, folder: Path) -> str:
     """Return why a file could not be written, or no process could be forked.
 
-    Args:
-        error: What was raised; of a ClusterError, its cause counts.
-        folder: The folder of the file, unless the error names another one.
+    Of a ClusterError, its cause counts. `folder` is the folder of the file, unless the error names another one.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError) or cause.errno is None:

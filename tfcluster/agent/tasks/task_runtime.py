@@ -27,41 +27,23 @@ _AFTER_EXIT = {
 
 @dataclass(eq=False)
 class TaskRuntime:
-    """The runtime state of one task; equal only to itself, so that it can be in sets.
-
-    Attributes:
-        spec: The specification of the task in the topology.
-        machine: The task's state machine.
-        log_buffer: The log buffer: the file that the task's process prints into.
-        process: The task's process; None while it has none.
-        pidfd: The pidfd of the task's process; None while it has none.
-        started: Unix time in seconds at which the process was started.
-        generation: The generation of the topology in which the process was started.
-        devices: The devices that the task reported in its latest answer to a probe.
-        last_exit: How the latest process ended; None if none has ended.
-        startup_error: The error that the process reported while it started, or another explanation of its exit.
-        being_checked: Whether a health check is in progress.
-        timer: The timer that triggers the next event of the state machine; None if none is set.
-        samples: The latest two samples of resource usage, the newest first.
-        memory: The OOM detector for the process; None while there is no process.
-        killed: Whether this agent has sent SIGKILL to the process.
-    """
+    """The runtime state of one task; equal only to itself, so that it can be in sets."""
 
     spec: Task
     machine: TaskStateMachine
-    log_buffer: Path
+    log_buffer: Path  # the file that the task's process prints into
     process: ProcessHandle | None = None
     pidfd: int | None = None
-    started: float = 0.0
-    generation: int = 0
-    devices: tuple[Device, ...] = ()
-    last_exit: LastExit | None = None
-    startup_error: str = ""
-    being_checked: bool = False
-    timer: asyncio.TimerHandle | None = None
-    samples: tuple[ResourceUsage, ...] = ()
-    memory: OomDetector | None = None
-    killed: bool = False
+    started: float = 0.0  # Unix time in seconds at which the process was started
+    generation: int = 0  # that of the topology in which the process was started
+    devices: tuple[Device, ...] = ()  # as reported in the latest answer to a probe
+    last_exit: LastExit | None = None  # that of the latest process; None if none has ended
+    startup_error: str = ""  # the error that the process reported while it started, or another explanation of its exit
+    being_checked: bool = False  # whether a health check is in progress
+    timer: asyncio.TimerHandle | None = None  # triggers the next event of the state machine
+    samples: tuple[ResourceUsage, ...] = ()  # the latest two, the newest first
+    memory: OomDetector | None = None  # for the process; None while there is no process
+    killed: bool = False  # whether this agent has sent SIGKILL to the process
 
     def clear_process(self) -> None:
         """Clear all state of the task's process after it has exited."""

@@ -20,14 +20,7 @@ from tfcluster.protocol.api.logs import EventsRequest
 class LiveEvents:
     """Follows the events of hosts, and keeps the latest. Thread-safe.
 
-    Args:
-        cluster: Returns the cluster.
-        threads: Starts threads.
-        is_down: Returns whether the cluster is down on a host.
-        changed: Called from other threads after each event.
-
-    Attributes:
-        count: How many events have arrived.
+    `changed` is called from other threads after each event; `count` is how many events have arrived.
     """
 
     def __init__(

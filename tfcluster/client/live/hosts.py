@@ -22,23 +22,14 @@ from tfcluster.transport.channel import not_running
 
 @dataclass
 class _HostState:
-    """What is known of a host.
+    """What is known of a host."""
 
-    Attributes:
-        report: Its latest status, or why it has none.
-        at: When that arrived, in monotonic seconds.
-        link: Whether its agent answers.
-        last: Its latest status, also while it has none.
-        usage: The latest measurement; None if there was none lately.
-        usage_at: When that arrived, in monotonic seconds.
-    """
-
-    report: ClusterStatus | HostUnavailable = "unreachable"
-    at: float = 0.0
+    report: ClusterStatus | HostUnavailable = "unreachable"  # the latest status, or why there is none
+    at: float = 0.0  # when `report` arrived, in monotonic seconds
     link: Link = field(default_factory=Link)
-    last: ClusterStatus | None = None
-    usage: HostUsage | None = None
-    usage_at: float = 0.0
+    last: ClusterStatus | None = None  # the latest status, also while there is none
+    usage: HostUsage | None = None  # the latest measurement; None if there was none lately
+    usage_at: float = 0.0  # in monotonic seconds
 
     @property
     def is_known(self) -> bool:
@@ -49,9 +40,7 @@ class _HostState:
 class LiveHosts:
     """Collects what the agents say. Thread-safe.
 
-    Args:
-        cluster: The cluster.
-        snapshot: Its present state; None if that is not known yet.
+    The snapshot is the present state of the cluster; None if that is not known yet.
     """
 
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot | None) -> None:

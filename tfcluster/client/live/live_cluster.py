@@ -41,14 +41,8 @@ class LiveCluster:
     """Follows a cluster until it is closed.
 
     Args:
-        cluster: The cluster.
-        snapshot: Its present state; None if that is not known, and it may be down.
+        snapshot: The present state of the cluster; None if that is not known, and it may be down.
         changed: Called from another thread after each change; it must return at once.
-
-    Attributes:
-        hosts: What is known of the hosts.
-        runs: What is known of the runs.
-        events: The latest events.
     """
 
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot | None, changed: Callable[[], None]) -> None:
@@ -87,15 +81,9 @@ class LiveCluster:
         return LiveView(status, links, rates, self.runs.view(), self.events.latest(), down)
 
     def follow_log(self, name: str, host: str, show: Callable[[Line], None]) -> Callable[[], None]:
-        """Follow the log of a task or a run in another thread.
+        """Follow the log of a task or a run in another thread; return a function that ends this.
 
-        Args:
-            name: The task or the run.
-            host: Its host.
-            show: Called from the thread with each line: the last ones first, then new ones.
-
-        Returns:
-            A function that ends this.
+        That thread calls `show` with each line: the last ones first, then new ones.
         """
         stopped = threading.Event()
         request = LogsRequest((name,), settings.LIVE_LOG_LINES, None, True, {})

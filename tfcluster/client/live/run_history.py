@@ -28,16 +28,10 @@ _NO_METRICS = ("step", "seconds")
 
 @dataclass
 class Series:
-    """The points of a curve, of which every second one is dropped when there are too many.
-
-    Attributes:
-        name: The name of the metric.
-        reporter: Who has reported it; empty for a run of one process.
-        points: The points that are kept.
-    """
+    """The points of a curve, of which every second one is dropped when there are too many."""
 
     name: str
-    reporter: str
+    reporter: str  # empty for a run of one process
     points: list[Point] = field(default_factory=list)
     _stride: int = 1
     _count: int = 0
@@ -62,14 +56,11 @@ class Series:
 class RunHistory:
     """Collects what the events of a run say. Thread-safe: it is read while events are added.
 
-    Args:
-        run: The run's id.
-
     Attributes:
         version: The number of events.
         progress: The latest event `progress` (`done`, `total`, `unit`, `seconds`); None if there was none.
         metric: The latest event `metric`; None if there was none.
-        wait: The event `waiting` while it waits for tasks; None otherwise.
+        wait: The event `waiting` while the run waits for tasks; None otherwise.
         result: The result event; None while the run has none.
         operations: The operations of its graphs, each as [name, type, inputs].
     """
@@ -128,11 +119,8 @@ class RunHistory:
 def read_run_events(leader: Cluster, run: str, context: StreamContext, received: int = 0) -> Iterator[Event]:
     """Yield the events of a run up to its result, but not its output; the run may have ended.
 
-    Args:
-        leader: The run's cluster, with the host as head that leads the run; it may be down.
-        run: The run's id.
-        context: The context of the stream.
-        received: How many of the events are known already.
+    The host that is the head of `leader` leads the run; the cluster may be down. The first `received` events are left
+    out.
 
     Raises:
         ClusterError: There is no such run, or its host cannot be reached.

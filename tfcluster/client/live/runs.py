@@ -21,13 +21,7 @@ from tfcluster.protocol.api.runs import RunSummary
 class LiveRuns:
     """Keeps the records of runs, and the histories of the latest ones that were active or looked at. Thread-safe.
 
-    Args:
-        cluster: Returns the cluster.
-        threads: Starts threads.
-        changed: Called from other threads after each change.
-
-    Attributes:
-        version: Counts the changes of records.
+    `changed` is called from other threads after each change; `version` counts the changes of records.
     """
 
     def __init__(self, cluster: Callable[[], Cluster], threads: StreamThreads, changed: Callable[[], None]) -> None:

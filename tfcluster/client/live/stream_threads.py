@@ -13,10 +13,8 @@ from tfcluster.errors import ClusterError
 class ViewContext(StreamContext):
     """The context of a stream whose view shows by itself that a host is lost or back; nothing is printed.
 
-    Args:
-        host: The host of the stream.
-        stopped: Set when the stream has no reader any more.
-        report_lost: Called from the thread with the reason when the host is lost.
+    `stopped` is set when the stream has no reader any more. The thread of the stream calls `report_lost` with the
+    reason when the host is lost.
     """
 
     def __init__(self, host: str, stopped: threading.Event, report_lost: Callable[[str], None]) -> None:
@@ -44,13 +42,10 @@ class StreamThreads:
         stopped: threading.Event | None = None,
         report_lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """Start a thread; an error ends it.
+        """Start a thread that reads a stream of a host with `body`; an error ends it.
 
-        Args:
-            host: The host of the stream.
-            body: Reads the stream.
-            stopped: What ends this thread alone; None if only `stop` does.
-            report_lost: Called from the thread with the reason when the host is lost.
+        `stopped` ends this thread alone; without it only `stop` does. The thread calls `report_lost` with the reason
+        when the host is lost.
         """
 
         def run() -> None:

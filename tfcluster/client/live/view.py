@@ -16,15 +16,10 @@ from tfcluster.protocol.api.runs import RunSummary
 
 @dataclass(frozen=True)
 class Link:
-    """Whether the agent of a host answers.
+    """Whether the agent of a host answers."""
 
-    Attributes:
-        lost_at: The Unix time since which it does not; None if it does.
-        reason: Why it does not.
-    """
-
-    lost_at: float | None = None
-    reason: str = ""
+    lost_at: float | None = None  # the Unix time since which it does not; None if it does
+    reason: str = ""  # why it does not
 
 
 @dataclass(frozen=True)
@@ -38,36 +33,22 @@ class TaskRates:
 
 @dataclass(frozen=True)
 class LoadSample:
-    """What was used at one moment.
+    """What was used at one moment."""
 
-    Attributes:
-        time: The Unix time.
-        tasks: Processor time in percent of one processor, and memory in bytes, by task.
-        hosts: The load of each host; None if it is not known.
-    """
-
-    time: float
-    tasks: Mapping[str, tuple[float | None, int | None]]
-    hosts: Mapping[str, HostLoad | None]
+    time: float  # Unix time
+    tasks: Mapping[str, tuple[float | None, int | None]]  # percent of one processor, bytes of memory
+    hosts: Mapping[str, HostLoad | None]  # None if the load is not known
 
 
 @dataclass(frozen=True)
 class LiveRun:
-    """A run, and what it has reported.
+    """A run, and what it has reported."""
 
-    Attributes:
-        host: The host that leads it.
-        record: Its record, whose `seconds` are of when it was read.
-        progress: Its latest event `progress` (`done`, `total`, `unit`, `seconds`); None if there was none.
-        metric: Its latest event `metric`; None if there was none.
-        wait: Its event `waiting` while it waits for tasks; None otherwise.
-    """
-
-    host: str
-    record: RunSummary
-    progress: Mapping[str, Any] | None = None
-    metric: Mapping[str, Any] | None = None
-    wait: Mapping[str, Any] | None = None
+    host: str  # the host that leads the run
+    record: RunSummary  # its `seconds` are of when it was read
+    progress: Mapping[str, Any] | None = None  # the latest event `progress` (`done`, `total`, `unit`, `seconds`)
+    metric: Mapping[str, Any] | None = None  # the latest event `metric`
+    wait: Mapping[str, Any] | None = None  # the event `waiting` while the run waits for tasks
 
     @property
     def is_active(self) -> bool:
@@ -77,33 +58,18 @@ class LiveRun:
 
 @dataclass(frozen=True)
 class LiveView:
-    """A cluster at one moment; see `tfcluster.client.live.live_cluster`.
+    """A cluster at one moment; see `tfcluster.client.live.live_cluster`."""
 
-    Attributes:
-        status: The status as `status -o json` has it, with the hosts' load and the tasks' traffic.
-        links: Whether the agent of each host answers.
-        rates: What the tasks use, by their names.
-        runs: The runs, the oldest first.
-        events: The latest events, the oldest first.
-        down: The error that the cluster is down on all hosts; None if it is not.
-    """
-
-    status: ClusterStatus
+    status: ClusterStatus  # as `status -o json` has it, with the hosts' load and the tasks' traffic
     links: Mapping[str, Link]
     rates: Mapping[str, TaskRates]
-    runs: tuple[LiveRun, ...]
-    events: tuple[Line, ...]
-    down: ClusterError | None = None
+    runs: tuple[LiveRun, ...]  # the oldest first
+    events: tuple[Line, ...]  # the latest ones, the oldest first
+    down: ClusterError | None = None  # the error that the cluster is down on all hosts
 
 
 def rates_between(earlier: ProcessUsage, now: ProcessUsage, seconds: float) -> TaskRates:
-    """Return what a task used between two measurements.
-
-    Args:
-        earlier: The first one.
-        now: The second one, of the same task, but perhaps of another process.
-        seconds: The time between them.
-    """
+    """Return what a task used between two measurements, which may be of different processes of the task."""
     received = sent = None
     if earlier.traffic is not None and now.traffic is not None:
         received = max(0.0, (now.traffic.received_bytes - earlier.traffic.received_bytes) / seconds)

@@ -27,12 +27,7 @@ from tfcluster.core.forwarding import Certificate
 
 
 class Authority:
-    """The authority of one cluster, which only its hosts accept.
-
-    Args:
-        key: Its private key.
-        certificate: Its certificate.
-    """
+    """The authority of one cluster, which only its hosts accept."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key
@@ -90,11 +85,7 @@ class Authority:
         return self._certificate.public_bytes(Encoding.PEM).decode()
 
     def issue(self, host: str) -> Certificate:
-        """Issue the certificate of a host, with a key of its own.
-
-        Args:
-            host: The cluster's name for the host.
-        """
+        """Issue the certificate of a host, with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

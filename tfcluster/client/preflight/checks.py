@@ -33,23 +33,14 @@ class Severity(Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check.
-
-    Attributes:
-        host: The host that was checked.
-        check: The name of the check.
-        severity: What the result means.
-        result: What the check found; it may begin with the host's name.
-        hint: How to fix a problem; for a check that passed, what can still be improved.
-        exit_code: The exit code of a command that fails because of this result.
-    """
+    """The result of one check."""
 
     host: str
     check: str
     severity: Severity
-    result: str
-    hint: str = ""
-    exit_code: ExitCode = ExitCode.FAILED
+    result: str  # it may begin with the host's name
+    hint: str = ""  # how to fix a problem; for a check that passed, what can still be improved
+    exit_code: ExitCode = ExitCode.FAILED  # the exit code of a command that fails because of this result
 
     @property
     def is_ok(self) -> bool:
@@ -75,17 +66,11 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the checks of one host look at.
-
-    Attributes:
-        host: The name of the host.
-        preflight: The preflight of the host.
-        topology: The desired topology.
-    """
+    """What the checks of one host look at."""
 
     host: str
     preflight: HostPreflight
-    topology: ClusterTopology
+    topology: ClusterTopology  # the desired topology
 
 
 def check_problems(subject: Subject) -> list[CheckResult]:
@@ -195,14 +180,9 @@ def check_versions(hosts: Mapping[str, HostPreflight]) -> Iterator[CheckResult]:
 
 
 def to_error(results: Sequence[CheckResult], *, is_local: bool) -> ClusterError | None:
-    """Combine all errors among the results of checks into one.
+    """Combine all errors among the results of checks into one; None if no result prevents the cluster from coming up.
 
-    Args:
-        results: The results.
-        is_local: The cluster is on this machine only, so that the messages need no host names.
-
-    Returns:
-        The error; None if no result prevents the cluster from coming up.
+    If the cluster is on this machine only (`is_local`), the messages need no host names.
     """
     errors = [result for result in results if result.severity is Severity.ERROR]
     if not errors:

@@ -26,10 +26,7 @@ def check_connectivity(
     Hosts whose servers run already are left out, as their restricted ports do not accept new members. In a private
     cluster only the port of each host's forwarder matters, which also accepts connections while it runs.
 
-    Args:
-        cluster: The cluster.
-        topology: The desired topology, with every port allocated.
-        hosts: The preflight of each host.
+    Every port of the desired topology must be allocated.
     """
     is_private = needs_forwarders(topology)
     examined = [
@@ -70,11 +67,7 @@ def check_connectivity(
 
 
 def firewall_rules(topology: ClusterTopology) -> list[CheckResult]:
-    """Return a note on each host of a private cluster that says which rule its firewall needs.
-
-    Args:
-        topology: The desired topology.
-    """
+    """Return a note on each host of a private cluster that says which rule its firewall needs."""
     results = []
     for host, own in forwarders_of(topology).items():
         rule = _rule([each.address for each in topology.hosts if each.name != host], own.port)
@@ -86,19 +79,12 @@ def firewall_rules(topology: ClusterTopology) -> list[CheckResult]:
 
 @dataclass(frozen=True)
 class _Port:
-    """A port that other hosts connect to.
-
-    Attributes:
-        host: The host that it is on.
-        what: What listens there.
-        address: The address with the port.
-        advice: How the port stays the same for a rule of a firewall.
-    """
+    """A port that other hosts connect to."""
 
     host: str
-    what: str
-    address: str
-    advice: str
+    what: str  # what listens there
+    address: str  # with the port
+    advice: str  # how the port stays the same for a rule of a firewall
 
 
 def _task_ports(topology: ClusterTopology, host: str) -> list[_Port]:

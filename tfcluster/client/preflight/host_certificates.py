@@ -17,9 +17,7 @@ from tfcluster.paths import authority_path, make_private_folder
 def hosts_without_certificate(topology: ClusterTopology, hosts: Mapping[str, HostPreflight]) -> list[str]:
     """Return the hosts that need a certificate: they have none, it ends soon, or it is of an authority not known here.
 
-    Args:
-        topology: The desired topology.
-        hosts: The preflight of each host; in a dry run, which cannot ask for certificates, no host needs one.
+    In a dry run, which cannot ask for certificates, no host needs one.
     """
     if not needs_forwarders(topology):
         return []
@@ -38,15 +36,7 @@ def hosts_without_certificate(topology: ClusterTopology, hosts: Mapping[str, Hos
 
 
 def issue_certificates(cluster: str, hosts: Collection[str]) -> dict[str, Certificate]:
-    """Issue certificates for hosts by the cluster's authority, which is created if it is not there.
-
-    Args:
-        cluster: The cluster's name.
-        hosts: The names of the hosts.
-
-    Raises:
-        ClusterError: The authority's file cannot be written.
-    """
+    """Issue certificates for hosts by the cluster's authority, which is created if it is not there."""
     if not hosts:
         return {}
     from tfcluster.client.preflight.certificates import Authority  # the import takes as long as all others of a command

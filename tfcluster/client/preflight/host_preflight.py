@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 class AgentInspector:
     """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
 
-    Args:
-        client: The host's agent.
-
-    Attributes:
-        certificate: What is known of the host's certificate; None if it has none.
+    `certificate` is what is known of the host's certificate; None if it has none.
     """
 
     def __init__(self, client: AgentClient) -> None:
@@ -91,30 +87,20 @@ class AgentInspector:
 class HostPreflight:
     """What a preflight has learned of a host.
 
-    Attributes:
-        report: The report of the first contact; None for this machine.
-        inspector: Sends further requests to the host; None if the host cannot be examined further.
-        observed: The observed state of the cluster on the host; None if the cluster is not up there.
-        tensorflow: The version of the host's TensorFlow; None if unknown.
-        allocation: The ports and GPUs that the host allocated.
-        problems: Everything that prevents the host from starting its tasks, each with the name of the check that
-            failed.
-        certificate: What is known of the host's certificate; None if it has none.
-        accounts: Other accounts on the host that can connect to its servers; None if there are none.
-        unexamined: What a dry run could not examine, and why.
-        is_examined: Whether the host's ports, GPUs, addresses and folders were examined.
+    `problems` is everything that prevents the host from starting its tasks, each with the name of the check that
+    failed.
     """
 
-    report: HostReport | None = None
-    inspector: AgentInspector | Probe | None = None
-    observed: ObservedState | None = None
-    tensorflow: str | None = None
+    report: HostReport | None = None  # of the first contact; None for this machine
+    inspector: AgentInspector | Probe | None = None  # None if the host cannot be examined further
+    observed: ObservedState | None = None  # None if the cluster is not up there
+    tensorflow: str | None = None  # the version; None if unknown
     allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
     problems: list[tuple[str, ClusterError]] = field(default_factory=list)
-    certificate: CertificateFacts | None = None
-    accounts: OtherAccounts | None = None
-    unexamined: list[str] = field(default_factory=list)
-    is_examined: bool = False
+    certificate: CertificateFacts | None = None  # None if the host has none
+    accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
+    unexamined: list[str] = field(default_factory=list)  # what a dry run could not examine, and why
+    is_examined: bool = False  # the host's ports, GPUs, addresses and folders were examined
 
     @property
     def clock_offset(self) -> float:

@@ -35,18 +35,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of a preflight.
-
-    Attributes:
-        hosts: What was learned of each host.
-        desired: The desired topology, merged with the observed one, with the ports and GPUs that the hosts allocated.
-        observed: The observed state of the whole cluster; None if it is not running.
-        results: The results of all checks.
-    """
+    """The result of a preflight."""
 
     hosts: Mapping[str, HostPreflight]
-    desired: ClusterTopology
-    observed: ObservedState | None
+    desired: ClusterTopology  # merged with the observed one, with the ports and GPUs that the hosts allocated
+    observed: ObservedState | None  # of the whole cluster; None if it is not running
     results: Sequence[CheckResult]
 
 
@@ -54,13 +47,9 @@ def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = No
     """Connect to every host of a cluster in parallel and observe its state; call `close_inspectors` on the result.
 
     Args:
-        cluster: The cluster.
         dry: Change nothing on any host. Otherwise this runs the setup commands that the spec lists for a host, once,
             and starts an agent on each host that has none.
         progress: Called with the number of hosts that are done, if there are several.
-
-    Returns:
-        The preflight of each host, in the order of the cluster's hosts.
     """
     count = len(cluster.hosts)
     show = (lambda done: progress(done, count)) if progress is not None and count > 1 else None
@@ -157,13 +146,8 @@ def run_preflight(
 ) -> Preflight:
     """Check hosts for a topology, and have them allocate ports and GPUs.
 
-    Args:
-        cluster: The cluster.
-        hosts: The hosts, as `observe_hosts` returned them.
-        choose_topology: Returns the desired topology, given the observed state of the cluster (None if it is down).
-
-    Raises:
-        ClusterError: `choose_topology` raised it. A check that fails is a result.
+    `choose_topology` returns the desired topology, given the observed state of the cluster (None if it is down). What
+    it raises is raised here, too; a check that fails is a result.
     """
     observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
     topology = choose_topology(observed)
@@ -184,12 +168,8 @@ def run_preflight(
 def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> tuple[list[CheckResult], ExitCode]:
     """Run the preflight of all hosts of a topology, changing nothing there and running no command of the spec.
 
-    Args:
-        topology: The topology of a spec.
-        progress: Called with the number of hosts examined so far, if there are several.
-
-    Returns:
-        The result of every check, and the exit code of `doctor`.
+    Return the result of every check, and the exit code of `doctor`. `progress` is called with the number of hosts
+    examined so far, if there are several.
     """
     cluster = cluster_of(topology)
     hosts = observe_hosts(cluster, dry=True, progress=progress)

@@ -39,9 +39,6 @@ class AgentClient:
     """An RPC client for a cluster's agent on one host. All requests of a command share one connection.
 
     If the agent has disconnected, the next request goes to the agent that is running at that time.
-
-    Args:
-        transport: The transport to the host.
     """
 
     def __init__(self, transport: HostTransport) -> None:
@@ -53,7 +50,6 @@ class AgentClient:
         """Send a request and return its reply, ignoring its events.
 
         Args:
-            request: The request.
             start: Start an agent if there is none, even if the cluster is not up, and wait for its exit afterwards.
             timeout: The seconds to wait for the first frame of the response; None for the default.
 
@@ -78,7 +74,6 @@ class AgentClient:
         """Send a request and return the stream of its response.
 
         Args:
-            request: The request.
             start: Start an agent if there is none, even if the cluster is not up.
             interrupt: What the waits for the response must not delay.
             timeout: The seconds to wait for the first frame of the response; None for the default.
@@ -172,11 +167,7 @@ class ResponseStream(Generic[E, R]):
         self._is_done = True
 
     def _wait(self) -> None:
-        """Wait for the next frame.
-
-        Raises:
-            ClusterError: Nothing arrived in time.
-        """
+        """Wait for the next frame; raise ClusterError if nothing arrives in time."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while not self._wait_for(None if deadline is None else max(0.0, deadline - time.monotonic())):
             if deadline is not None and time.monotonic() >= deadline:
@@ -199,24 +190,13 @@ class ResponseStream(Generic[E, R]):
         return self._timeout
 
     def wait_readable(self, seconds: float) -> bool:
-        """Wait for the next event or the end of the response.
-
-        Args:
-            seconds: The maximum time to wait.
-
-        Returns:
-            Whether something has arrived.
-        """
+        """Wait for the next event or the end of the response; return whether something has arrived in that time."""
         return self._is_done or self._error is not None or self._wait_for(seconds)
 
     def send_file(self, file: BinaryIO) -> None:
         """Upload a file after the request, up to its end or until the agent sends something instead of receiving.
 
-        Args:
-            file: The open file; its descriptor is read.
-
-        Raises:
-            OSError: The file cannot be read.
+        The file's descriptor is read.
         """
         data = None
         while data != b"":
@@ -231,11 +211,7 @@ class ResponseStream(Generic[E, R]):
     def send(self, blocks: Iterable[bytes]) -> bool:
         """Upload data after the request, without marking its end, so that more can follow.
 
-        Args:
-            blocks: The data.
-
-        Returns:
-            False if the agent has sent something instead of receiving all of it.
+        Return False if the agent has sent something instead of receiving all of it.
         """
         for block in blocks:
             rest = memoryview(block)
@@ -271,8 +247,7 @@ class ResponseStream(Generic[E, R]):
     def wait_for_agent_end(self) -> bool:
         """Close the connection and wait until the process of the agent that responded has exited.
 
-        Returns:
-            Whether it exited before the timeout.
+        Return whether it exited before the timeout.
         """
         self._connection.close()
         return self._connection.channel.wait_for_end(settings.AGENT_EXIT_SECONDS)

@@ -23,11 +23,7 @@ class AgentConnection:
     Of the threads that wait for a frame, one receives and passes the frames of the others on to them, so no thread of
     its own is needed. A frame is passed on even if the thread that waits for it has been abandoned.
 
-    Args:
-        channel: The connection, over which the greeting has been sent.
-
-    Attributes:
-        channel: The connection.
+    The greeting must have been sent over the channel before.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -50,14 +46,7 @@ class AgentConnection:
         return not self._is_closed
 
     def request(self, body: Any) -> int:
-        """Send a request.
-
-        Args:
-            body: The body of its frame.
-
-        Returns:
-            The number of the request.
-        """
+        """Send a request and return its number."""
         number = next(self._ids)
         self._arrived[number] = deque()
         with self._sending:
@@ -84,13 +73,7 @@ class AgentConnection:
             self._arrived.pop(number, None)
 
     def take(self, number: int) -> Frame | None:
-        """Return the next frame of a response.
-
-        Args:
-            number: The number of the request.
-
-        Returns:
-            The frame; None if none has arrived or none will arrive any more.
+        """Return the next frame of a response; None if none has arrived or none will arrive any more.
 
         Raises:
             ClusterError: The agent refused the connection, or what it sent cannot be understood.
@@ -110,13 +93,7 @@ class AgentConnection:
     def wait(self, number: int, seconds: float | None, *fds: int) -> bool:
         """Wait until a frame of a response has arrived or the connection is closed, or until a descriptor is readable.
 
-        Args:
-            number: The number of the request.
-            seconds: The maximum time to wait; None for no limit.
-            *fds: The descriptors.
-
-        Returns:
-            Whether a frame has arrived or the connection is closed.
+        Return whether a frame has arrived or the connection is closed.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         is_last_turn = False

@@ -46,10 +46,7 @@ class StreamStoppedError(Exception):
 class StreamContext:
     """The operations by which a stream prints, waits and reads, whichever thread reads it.
 
-    Args:
-        host: The host of the stream.
-        print_warning: Prints a warning to standard error.
-        stopped: Set when the stream has no reader any more.
+    `print_warning` prints to standard error. `stopped` is set when the stream has no reader any more.
     """
 
     def __init__(
@@ -140,7 +137,7 @@ def merge_streams(
 
     Args:
         streams: A function that opens the stream, by host.
-        timeout: The seconds after which all streams end; None for no timeout.
+        timeout: The seconds after which all streams end.
         background: Further streams, which end with the last of `streams`.
 
     Yields:
@@ -184,8 +181,6 @@ def map_hosts(
     """Call a function for each host, for all hosts in parallel.
 
     Args:
-        hosts: The hosts.
-        function: The function to call with the host's name.
         timeout: The timeout in seconds; None if the function has a timeout of its own.
         progress: Called each time a host is done, with the number of hosts that are done.
         find_lost: Have the error of a host that cannot be reached printed early, unless all other hosts are done in a
@@ -236,12 +231,7 @@ def _timed_out(host: str, timeout: float) -> ClusterError:
 
 
 def unreachable(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
-    """Build the error for hosts of a cluster that cannot be reached, or report no state.
-
-    Args:
-        cluster: The cluster.
-        errors: The error of each host, by host.
-    """
+    """Build the error for hosts of a cluster that cannot be reached, or report no state."""
     if cluster.is_local:
         return next(iter(errors.values()))
     return ClusterError(

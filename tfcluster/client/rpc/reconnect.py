@@ -21,28 +21,20 @@ T = TypeVar("T")
 class RetryPolicy:
     """How often and for how long a request is repeated.
 
-    Attributes:
-        agents: The number of agents in a row that may die without sending an event before that is an error. For a
-            remote host they are not counted, because a broken connection looks the same.
-        timeout: The number of seconds for which a remote host that was lost is retried; None for no limit.
-        retry_initial: Also retry if the host could not be reached in the first place.
+    `agents` is the number of agents in a row that may die without sending an event before that is an error. For a
+    remote host they are not counted, because a broken connection looks the same.
     """
 
     agents: int
-    timeout: float | None = None
-    retry_initial: bool = True
+    timeout: float | None = None  # seconds for which a remote host that was lost is retried; None for no limit
+    retry_initial: bool = True  # also retry if the host could not be reached in the first place
 
 
 class Reconnector(Generic[E, R]):
     """Repeats a request to one host by a policy.
 
-    Args:
-        client: The host's agent.
-        context: The context of the stream; prints a message once when the host is lost and when it is back.
-        policy: The policy.
-
-    Attributes:
-        stream: The latest response that `events` has read; None if there was none.
+    The context prints a message once when the host is lost and when it is back. `stream` is the latest response that
+    `events` has read; None if there was none.
     """
 
     def __init__(self, client: AgentClient, context: StreamContext, policy: RetryPolicy) -> None:
@@ -60,9 +52,7 @@ class Reconnector(Generic[E, R]):
     ) -> Generator[E | None, None, None]:
         """Send a request, and again whenever its response breaks off, until a response is complete.
 
-        Args:
-            open_stream: Sends the request.
-            reap_agent: Wait for the exit of an agent that was started for this request only.
+        With `reap_agent`, wait for the exit of an agent that was started for this request only.
 
         Yields:
             Each event; None each time when the response has broken off.
@@ -90,12 +80,6 @@ class Reconnector(Generic[E, R]):
     def connect(self, operation: Callable[[], T]) -> T:
         """Call an operation until the host can be reached and its agent responds.
 
-        Args:
-            operation: The operation.
-
-        Returns:
-            The value that the operation returned.
-
         Raises:
             ClusterError: It failed for another reason, or the limit of the policy is exceeded.
         """
@@ -118,11 +102,7 @@ class Reconnector(Generic[E, R]):
             return value
 
     def _wait_after(self, error: AgentDisconnectedError) -> None:
-        """Wait until it is time to retry after a disconnection.
-
-        Raises:
-            AgentDisconnectedError: The limit of the policy is exceeded.
-        """
+        """Wait until it is time to retry after a disconnection; raise it if the limit of the policy is exceeded."""
         self._dead_agents += 1
         if self._client.transport.is_remote and self._has_time():
             self._back_off(f"{self._context.host}: connection lost")

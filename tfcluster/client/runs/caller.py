@@ -18,9 +18,6 @@ class StdinServer:
     """Hands the standard input over to the driver of a run, which gives it to the script.
 
     The socket is in the abstract namespace, so that nothing is left of it, and gives only to processes of this user.
-
-    Attributes:
-        name: The name of the socket.
     """
 
     def __init__(self) -> None:
@@ -61,8 +58,7 @@ def _send_stdin(connection: socket.socket) -> None:
 def describe_caller(stdin: str | None) -> Caller:
     """Describe this process to the driver of its script.
 
-    Args:
-        stdin: The name of the socket that hands the standard input over; None if the script gets none.
+    `stdin` names the socket that hands the standard input over; None if the script gets none.
     """
     umask = os.umask(0)
     os.umask(umask)

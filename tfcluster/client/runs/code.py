@@ -30,21 +30,13 @@ ShowSending = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CodeFolder:
-    """The folder that is sent with a script, before its files are read.
-
-    Attributes:
-        root: The folder.
-        script: The path of the script in it; empty for a module.
-        start: The path, in it, of the folder in which the script starts; empty for itself.
-        files: The relative path and status of each of its files.
-        notes: Notes for the user about what is not sent.
-    """
+    """The folder that is sent with a script, before its files are read."""
 
     root: str
-    script: str
-    start: str
-    files: Sequence[tuple[str, os.stat_result]]
-    notes: Sequence[str]
+    script: str  # its path in the folder; empty for a module
+    start: str  # the path, in it, of the folder in which the script starts; empty for itself
+    files: Sequence[tuple[str, os.stat_result]]  # relative paths
+    notes: Sequence[str]  # what is not sent, for the user
 
     @classmethod
     def of(cls, script: str | None, folder: str) -> CodeFolder:
@@ -53,12 +45,7 @@ class CodeFolder:
         That is the folder that the command was typed in, if the script is in or below it and it belongs to the same git
         work tree, if to any; otherwise the folder of the script, and for a script in a home folder only itself.
 
-        Args:
-            script: The absolute path of the script; None for a module, which is looked for in the folder.
-            folder: The folder that the command was typed in.
-
-        Raises:
-            ClusterError: The folder has too many files, or cannot be listed.
+        Without a script it is a module, which is looked for in the folder. Both paths are absolute.
         """
         start = os.path.realpath(folder)
         if script is None:
@@ -98,27 +85,16 @@ class CodeFolder:
 
 @dataclass(frozen=True)
 class CodeTree:
-    """The code of a script, as hosts know it; the same tree can be sent to several hosts at once.
+    """The code of a script, as hosts know it; the same tree can be sent to several hosts at once."""
 
-    Attributes:
-        root: The folder here.
-        files: The files.
-        manifest: The manifest, whose digest is the id of the tree.
-        location: Where the script is in the tree: what the request for a run has.
-    """
-
-    root: str
+    root: str  # the folder here
     files: Sequence[CodeFile]
-    manifest: bytes
-    location: CodeLocation
+    manifest: bytes  # its digest is the id of the tree
+    location: CodeLocation  # where the script is in the tree: what the request for a run has
 
     @classmethod
     def of(cls, folder: CodeFolder) -> CodeTree:
-        """Read the files of a folder.
-
-        Raises:
-            ClusterError: A file cannot be read.
-        """
+        """Read the files of a folder."""
         try:
             files = [_describe(folder.root, path, status) for path, status in folder.files]
         except OSError as error:
@@ -133,9 +109,7 @@ class CodeTree:
         """Send a host what it does not have of the tree.
 
         Args:
-            client: The client of the agent on the host.
             report: Called with what is sent, if anything is.
-            show_sending: Shows how much is still to be sent.
 
         Raises:
             ClusterError: A file has changed since it was read, or the host cannot store the tree.
@@ -174,11 +148,9 @@ class CodeTree:
 
 
 def _find_root(folder: str, start: str) -> str | None:
-    """Return the folder that is sent with a script; None if only the script does.
+    """Return the folder that is sent with a script; None if only the script is.
 
-    Args:
-        folder: The folder of the script.
-        start: The folder that the command was typed in.
+    `folder` has the script; `start` is the folder that the command was typed in.
     """
     work_tree = git_work_tree(folder)
     if work_tree is not None and _is_below(start, work_tree):
@@ -226,10 +198,9 @@ def _describe(root: str, path: str, status: os.stat_result) -> CodeFile:
 
 
 def _read(root: str, file: CodeFile) -> Iterator[bytes]:
-    """Yield the content that a file had when the manifest was made; what was added to it since is left out.
+    """Yield the content that a file had when the manifest was made, without what was added since.
 
-    Raises:
-        ClusterError: The file has another content now.
+    A file that has another content now raises a ClusterError.
     """
     digest, rest = hashlib.sha256(), file.size
     try:

@@ -39,13 +39,8 @@ def git_work_tree(folder: str) -> str | None:
 def run_git(folder: str, *arguments: str, timeout: float) -> bytes:
     """Return the output of git in a folder.
 
-    Args:
-        folder: The folder, which decides on the repository.
-        arguments: The arguments of git.
-        timeout: The time limit in seconds.
-
-    Raises:
-        ClusterError: git is not installed, fails, or takes too long.
+    The folder decides on the repository. The timeout is in seconds. If git is missing, fails, or takes too long, a
+    ClusterError is raised.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY}
     try:
@@ -71,11 +66,8 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
     In a git work tree these are the files that git tracks and those that it does not know and does not ignore;
     elsewhere, and in a folder that git ignores, all. In both, what a .tfclusterignore names is left out.
 
-    Args:
-        root: The folder.
-
-    Returns:
-        The relative path and status of each file, symbolic link and empty folder; and notes about what is left out.
+    The result has the relative path and status of each file, symbolic link and empty folder, and notes about what is
+    left out.
     """
     notes: list[str] = []
     paths: list[str] = []
@@ -144,11 +136,7 @@ def _walk(root: str, filter_: _Filter, notes: list[str]) -> Iterator[str]:
 
 
 class _Filter:
-    """Decides by .tfclusterignore, in the folder and in those below it, and by what is never code.
-
-    Args:
-        root: The folder.
-    """
+    """Decides by .tfclusterignore, in the folder and in those below it, and by what is never code."""
 
     def __init__(self, root: str) -> None:
         self._root = root

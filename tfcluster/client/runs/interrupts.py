@@ -23,15 +23,8 @@ from tfcluster.transport.channel import readable_fds
 class RunCanceller:
     """Cancels a run through the agent on the head's host.
 
-    As a context manager, it cancels the run if its body raises an exception.
-
-    Args:
-        cluster: The cluster.
-        is_script: Ctrl-C interrupts the run before it is cancelled.
-
-    Attributes:
-        run: The id of the run; None until it is known.
-        is_script: Whether the run is a script's.
+    As a context manager, it cancels the run if its body raises an exception. With `is_script`, Ctrl-C interrupts the
+    run before it is cancelled. `run` is None until the id of the run is known.
     """
 
     def __init__(self, cluster: Cluster, *, is_script: bool = False) -> None:
@@ -41,10 +34,7 @@ class RunCanceller:
         self._is_requested = False
 
     def cancel(self, *, interrupt: bool = False) -> None:
-        """Cancel the run, if there is one.
-
-        Args:
-            interrupt: If the run is a script's, interrupt the script instead.
+        """Cancel the run, if there is one; with `interrupt`, interrupt a script instead.
 
         Raises:
             ClusterError: The run's host cannot be reached, and the run continues there.
@@ -85,9 +75,7 @@ class GracefulInterrupt:
     readable; the code that waits for the run calls `handle` then. While there is no run to cancel, the first signal
     ends the reading.
 
-    Args:
-        canceller: Cancels the run.
-        terminal: Passes other signals of the terminal on to a script; None for another program.
+    The terminal passes other signals on to a script; None for another program.
     """
 
     def __init__(self, canceller: RunCanceller, terminal: ScriptTerminal | None = None) -> None:
@@ -139,12 +127,7 @@ class GracefulInterrupt:
             self._canceller.cancel(interrupt=self._due.pop(0))
 
     def raise_if_any(self) -> None:
-        """Raise the exception that the received signal would have raised; do nothing if there was no signal.
-
-        Raises:
-            KeyboardInterrupt: SIGINT was received.
-            SystemExit: SIGTERM or SIGHUP was received.
-        """
+        """Raise the exception that the received signal would have raised; do nothing if there was no signal."""
         if self._received == signal.SIGINT:
             raise KeyboardInterrupt
         if self._received is not None:
@@ -173,12 +156,7 @@ class GracefulInterrupt:
 
 
 class InterruptibleContext(StreamContext):
-    """The context of a stream in which a signal ends a pause.
-
-    Args:
-        host: The host of the stream.
-        interrupt: The reaction to signals.
-    """
+    """The context of a stream in which a signal, as `interrupt` reports it, ends a pause."""
 
     def __init__(self, host: str, interrupt: GracefulInterrupt) -> None:
         super().__init__(host)

@@ -33,25 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """A group of processes to launch.
-
-    Attributes:
-        request: The run of the group.
-        group: What the run says of the group.
-    """
+    """A group of processes to launch."""
 
     request: RunSubmission
     group: GroupRequest
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
-        """Submit the run and follow it up to its result; see `RunSubmission.events`.
-
-        Args:
-            cluster: The cluster on whose hosts the group runs.
-
-        Raises:
-            ClusterError: A host cannot take part, or as for `RunSubmission.events`.
-        """
+        """Submit the run and follow it up to its result; see `RunSubmission.events`."""
         request = replace(self.request, group=self.group)
         self._send_code(cluster, request)
         run = ""
@@ -64,11 +52,7 @@ class Launch:
                     yield event
 
     def _send_code(self, cluster: Cluster, request: RunSubmission) -> None:
-        """Send the code to the other hosts of the group before it starts: from then on, time is limited.
-
-        Raises:
-            ClusterError: A host cannot be reached, or cannot store the code.
-        """
+        """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
         if len(cluster.hosts) == 1:
             return
         topology = cluster.connect_head().call(TopologyRequest())
@@ -87,11 +71,7 @@ class Launch:
         _reject_failures(cluster, "nothing was started", outcomes)
 
     def _join(self, cluster: Cluster, run: str, event: Event, tree: CodeTree) -> None:
-        """Have the other hosts of the group connect to its coordinator.
-
-        Raises:
-            ClusterError: A host cannot take part.
-        """
+        """Have the other hosts of the group connect to its coordinator."""
 
         def join(host: str) -> None:
             cluster.connect(host).call(
@@ -123,24 +103,14 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
 
 
 def make_launch(request: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> Launch:
-    """Return the launch of a group with a new secret.
-
-    Args:
-        request: The run of a script.
-        jobs: As in `GroupRequest`.
-        max_restarts: As in `GroupRequest`.
-    """
+    """Return the launch of a group with a new secret; see `GroupRequest` for `jobs` and `max_restarts`."""
     request = replace(request, traits=replace(request.traits, uses_servers=False))
     return Launch(request, GroupRequest(jobs, max_restarts, secrets.token_hex(32)))
 
 
 @contextlib.contextmanager
 def workers_topology(count: int) -> Iterator[ClusterTopology]:
-    """Yield the topology of a cluster on this machine with some workers, and a name that nothing else uses meanwhile.
-
-    Args:
-        count: The number of workers.
-    """
+    """Yield the topology of workers on this machine, with a cluster name that nothing else uses meanwhile."""
     from tfcluster.core.resolve import resolve_spec
     from tfcluster.spec.load import parse_spec
 
@@ -156,12 +126,7 @@ def workers_topology(count: int) -> Iterator[ClusterTopology]:
 def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluster]:
     """Bring a cluster up without servers, and take it down at the end.
 
-    Args:
-        topology: The topology.
-        source: The result of `spec_source` for its spec.
-
-    Raises:
-        ClusterError: The cluster cannot come up.
+    `source` is the result of `spec_source` for its spec.
     """
     plan = plan_up(replace(topology, has_servers=False), source, dry=False)
     try:
@@ -189,11 +154,7 @@ def _take_down(cluster: Cluster) -> None:
 
 @contextlib.contextmanager
 def claim_cluster(name: str) -> Iterator[None]:
-    """Keep other launches from a cluster that this command brings up and takes down, until the context is left.
-
-    Raises:
-        ClusterError: Another launch has the cluster.
-    """
+    """Keep other launches from a cluster that this command brings up and takes down; raise an error if one has it."""
     with _claim(name) as is_claimed:
         if not is_claimed:
             raise ClusterError(

@@ -17,12 +17,8 @@ from tfcluster.protocol.api.runs import RunsRequest
 def find_leader(cluster: Cluster, patterns: Sequence[str]) -> Cluster:
     """Return the cluster with the host as head that is to lead a new run; a message says so if it is not the usual one.
 
-    Args:
-        cluster: The cluster.
-        patterns: The device strings of `--devices`.
-
-    Raises:
-        ClusterError: The head cannot be reached, nor another host that has such a task.
+    `patterns` are the device strings of `--devices`. An error is raised if neither the head nor another host that has
+    such a task can be reached.
     """
     if len(cluster.hosts) == 1:
         return cluster
@@ -48,13 +44,9 @@ def find_leader(cluster: Cluster, patterns: Sequence[str]) -> Cluster:
 def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str]:
     """Find the host that has the record of a run. The usual head is asked first, and the others unless it has this id.
 
-    Args:
-        cluster: The cluster.
-        run: The run's id, its name, or a unique prefix of the id.
-        start: The cluster may be down: start an agent to read the records.
-
-    Returns:
-        The cluster with this host as head, and the run's id; the cluster as it is and `run` if no host has the record.
+    `run` is an id, a name, or a unique prefix of an id. With `start`, the cluster may be down, and an agent is started
+    to read the records. Return the cluster with the host as head, and the run's id; or the arguments as they are if no
+    host has the record.
 
     Raises:
         ClusterError: Several runs are meant; or the head cannot be reached, and no other host has the run.

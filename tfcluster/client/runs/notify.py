@@ -16,10 +16,6 @@ def run_notify_command(command: str, notice: Notice) -> None:
     """Run a command with a notice, as JSON on its standard input and as environment variables; warn if it fails.
 
     What it prints goes to standard error: standard output is the run's.
-
-    Args:
-        command: The command, for a shell.
-        notice: The notice.
     """
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],

@@ -40,14 +40,7 @@ def path_of(name: object) -> str:
 
 
 def describe_changes(run: str, parameters: Mapping[str, Any], then: RunOrigin, now: RunOrigin) -> list[str]:
-    """Describe what has changed since a run, of the script and its work tree.
-
-    Args:
-        run: The run's id.
-        parameters: The parameters of the run.
-        then: What the run was started from.
-        now: What it would be started from now.
-    """
+    """Describe what has changed between `then` and `now`, of the script of a run and its work tree."""
     changes = []
     if then.digest != now.digest:
         changes.append(f"{os.path.basename(parameters['path'])} has changed since {run}")

@@ -25,13 +25,7 @@ _PART = ".tfcluster-part"
 
 @dataclass(frozen=True)
 class HostOutputs:
-    """The files that a run has written on one host.
-
-    Attributes:
-        host: The host.
-        run: The run's id.
-        files: The files.
-    """
+    """The files that a run has written on one host."""
 
     host: str
     run: str
@@ -40,36 +34,20 @@ class HostOutputs:
 
 @dataclass
 class Fetched:
-    """What has been fetched.
-
-    Attributes:
-        run: The run's id.
-        folder: Where it is now.
-        files: The number of files that were copied.
-        bytes: Their size.
-        unchanged: The number of files that were there already.
-    """
+    """What has been fetched."""
 
     run: str
-    folder: str
-    files: int = 0
-    bytes: int = 0
-    unchanged: int = 0
+    folder: str  # where the files are now
+    files: int = 0  # how many were copied
+    bytes: int = 0  # their size
+    unchanged: int = 0  # how many were there already
 
 
 def find_outputs(cluster: Cluster, run: str) -> tuple[list[HostOutputs], ClusterError | None]:
     """List the files of a run on all hosts; the cluster may be down.
 
-    Args:
-        cluster: The run's cluster.
-        run: The run's id, or a unique prefix of it.
-
-    Returns:
-        The files by host, for each host that knows the run; and an error that names the hosts that cannot be reached,
-        None if all answered.
-
-    Raises:
-        ClusterError: No host that can be reached knows the run, or several runs are meant.
+    `run` is an id, or a unique prefix of one. With the files of each host that knows the run comes an error that names
+    the hosts that cannot be reached; None if all answered.
     """
     unknown: dict[str, ClusterError] = {}
     timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
@@ -110,14 +88,7 @@ def fetch(cluster: Cluster, outputs: HostOutputs, folder: Path, progress: Callab
 
     Files that are there already, with the same size and time, are not copied again; others are replaced.
 
-    Args:
-        cluster: The run's cluster.
-        outputs: The files.
-        folder: The folder, which is created.
-        progress: Called with the number of bytes that have arrived in addition.
-
-    Raises:
-        ClusterError: A file cannot be read or written.
+    The folder is created. `progress` is called with the number of bytes that have arrived in addition.
     """
     result = Fetched(outputs.run, str(folder))
     new = [file for file in outputs.files if not _has(folder, file)]
@@ -151,8 +122,7 @@ def _has(folder: Path, file: OutputFile) -> bool:
 def _place_of(folder: Path, file: OutputFile) -> Path:
     """Return where a file of a run is to be here, which is in the folder whatever links the run has made.
 
-    Raises:
-        ClusterError: It is not in the folder, or below a symbolic link there.
+    A place that is not in the folder, or is below a symbolic link there, raises a ClusterError.
     """
     if not is_inside(file.path):
         raise ClusterError(f"{file.path!r:.80} is not the path of a file that a run has written")
@@ -167,15 +137,7 @@ def _place_of(folder: Path, file: OutputFile) -> Path:
 
 
 def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
-    """Check that no other files would be replaced.
-
-    Args:
-        outputs: The files.
-        folder: The folder that they are to be copied to.
-
-    Raises:
-        ClusterError: It has other files of the same names.
-    """
+    """Raise an error if copying the files to the folder would replace other files."""
     existing = [file.path for file in outputs.files if not _has(folder, file) and os.path.lexists(folder / file.path)]
     if existing:
         raise ClusterError(

@@ -27,17 +27,11 @@ _LINE = re.compile(r"(\S+): \((\w+)\): (/job:[^/\s]+/replica:\d+/task:\d+/device
 
 @dataclass(frozen=True)
 class Placement:
-    """The placement of one operation of a graph.
-
-    Attributes:
-        op: The operation's name.
-        type: The operation's type, as `MatMul`.
-        device: The full name of the device.
-    """
+    """The placement of one operation of a graph."""
 
     op: str
-    type: str
-    device: str
+    type: str  # as `MatMul`
+    device: str  # full name
 
     def to_event(self) -> dict[str, Any]:
         """Return the placement as an event."""
@@ -45,11 +39,7 @@ class Placement:
 
 
 def parse_line(line: str) -> Placement | None:
-    """Parse a line of a server's log.
-
-    Returns:
-        The placement; None if the line contains none.
-    """
+    """Parse a line of a server's log; return None if it contains no placement."""
     match = _LINE.fullmatch(line)
     return Placement(*match.groups()) if match else None
 
@@ -57,9 +47,8 @@ def parse_line(line: str) -> Placement | None:
 class PlacementFilter:
     """Filters the placements of one run from the servers' logs, and returns each of them once.
 
-    Args:
-        run: The run's id. A bundled program creates its operations in a name scope of that name, which is removed from
-            the placements. None accepts the placements of every session, because a script chooses its names freely.
+    A bundled program creates its operations in a name scope of the run's id, which is removed from the placements. A
+    run of None accepts the placements of every session, because a script chooses its names freely.
     """
 
     def __init__(self, run: str | None) -> None:
@@ -67,11 +56,7 @@ class PlacementFilter:
         self._known: set[Placement] = set()
 
     def parse_line(self, line: str) -> Placement | None:
-        """Parse a line of a server's log.
-
-        Returns:
-            The placement; None if the line contains none of this run, or one that was returned before.
-        """
+        """Parse a line of a server's log; return None if it has no placement of this run, or one returned before."""
         placement = parse_line(line)
         if placement is None or not placement.op.startswith(self._scope):
             return None
@@ -83,14 +68,7 @@ class PlacementFilter:
 
 
 class Placements:
-    """Reads the placements that the tasks log after this object was created.
-
-    Args:
-        cluster: The cluster.
-
-    Raises:
-        ClusterError: The cluster is not running.
-    """
+    """Reads the placements that the tasks log after this object was created."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -110,8 +88,7 @@ class Placements:
     def poll(self, *, last: bool = False) -> Iterator[Event]:
         """Return the placements that were logged since the last call, as events.
 
-        Args:
-            last: Poll the logs in any case. Otherwise the logs of other hosts are polled only at intervals.
+        With `last`, the logs are polled in any case; otherwise those of other hosts are polled only at intervals.
         """
         if not last and time.monotonic() < self._polled_at + self._interval:
             return
@@ -133,9 +110,7 @@ class Placements:
 class PlacementContext(StreamContext):
     """Interleaves the events of a run with its placements. All placements come before the result.
 
-    Args:
-        context: The context of the stream without placements.
-        placements: The placements.
+    `context` is that of the stream without placements.
     """
 
     def __init__(self, context: StreamContext, placements: Placements) -> None:

@@ -33,14 +33,7 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     """Follow a run from its first event to its result; the run continues whether or not its events are read.
 
     Args:
-        cluster: The run's cluster; it may be down.
         run: The run's id, its name, or a unique prefix of the id.
-
-    Returns:
-        A generator of the run's events.
-
-    Raises:
-        ClusterError: There is no such run.
     """
     cluster, run = locate_run(cluster, run, start=True)
     client = cluster.connect_head()
@@ -63,13 +56,10 @@ def follow(
     """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
 
     Args:
-        cluster: The run's cluster.
         response: The response to read first.
-        run: The run's id, or a unique prefix of it.
         interrupt: The reaction to signals, which must not wait for the run; None for the default.
         events: The number of events received so far, not counting output.
         cancel_on_disconnect: Whether the run is cancelled if the command disconnects.
-        placements: The placements to merge with the events; None for none.
     """
     output = 0
     client = cluster.connect_head()
@@ -122,11 +112,9 @@ def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event
 
 @contextlib.contextmanager
 def keep_leases_alive(cluster: Cluster, leaders: Collection[str]) -> Iterator[None]:
-    """Renew the leases of a cluster's hosts while the context is open.
+    """Renew the leases of a cluster's hosts, except those of `leaders`, while the context is open.
 
-    Args:
-        cluster: The cluster.
-        leaders: The hosts that need no renewal: their agents know that a command follows a run.
+    The agents of the leaders know that a command follows a run.
     """
     stopped = threading.Event()
     others = [host for host in cluster.hosts if host not in leaders]
@@ -155,16 +143,11 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
 def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:
     """List a cluster's runs on all hosts; most are on that of the head task, which leads them.
 
-    Args:
-        cluster: The cluster; it may be down.
-        lines: The number of latest runs to list; None for all.
+    The cluster may be down. `lines` limits the list to the latest runs.
 
     Returns:
         The runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}; and an
         error that names the hosts whose runs are missing, or None if all answered.
-
-    Raises:
-        ClusterError: The cluster never ran, or none of its hosts can be reached.
     """
 
     def query(host: str) -> tuple[api.RunSummary, ...] | None:
@@ -188,12 +171,8 @@ def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]]
 def find_record(cluster: Cluster, run: str) -> dict[str, Any]:
     """Return the record of a run, as `list_runs` has it; the cluster may be down.
 
-    Args:
-        cluster: The run's cluster.
-        run: The run's id, its name, or a unique prefix of the id.
-
-    Raises:
-        ClusterError: There is no such run, or a host that may have it cannot be reached.
+    `run` is an id, a name, or a unique prefix of an id. A host that may have the record, but cannot be reached, is an
+    error.
     """
     runs, problem = list_runs(cluster, None)
     records = {record["run"]: record for record in runs}
@@ -206,17 +185,9 @@ def find_record(cluster: Cluster, run: str) -> dict[str, Any]:
 
 
 def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
-    """Cancel a run; a run that has ended already is not changed.
+    """Cancel a run, and return its id, as {run}; a run that has ended already is not changed.
 
-    Args:
-        cluster: The run's cluster, which is up.
-        run: The run's id, its name, or a unique prefix of the id.
-
-    Returns:
-        The run's id, as {run}.
-
-    Raises:
-        ClusterError: There is no such run.
+    `run` is an id, a name, or a unique prefix of an id. The cluster is up.
     """
     leader, run_id = locate_run(cluster, run, start=False)
     return {"run": leader.connect_head().call(api.CancelRequest(run_id)).run}

@@ -16,9 +16,6 @@ class ScriptTerminal:
     """The terminal of a command whose script runs in a session of its own, where no terminal's signals arrive.
 
     A script that has stopped does not take what the user then types into the shell.
-
-    Args:
-        cluster: The cluster, on whose leading host the script runs.
     """
 
     #: The signals that `on_signal` handles.
@@ -33,9 +30,7 @@ class ScriptTerminal:
     def on_signal(self, number: int, run: str | None) -> None:
         """Note a signal; `handle` reacts to it. Without a script, or if `handle` is late, stop this process at once.
 
-        Args:
-            number: The signal.
-            run: The id of the script's run; None if it is not known yet.
+        `run` is None while it is not known.
         """
         if number == signal.SIGTSTP:
             if run is None or self._is_suspended:
@@ -45,10 +40,9 @@ class ScriptTerminal:
             self._received.append(ScriptSignal(signal.Signals(number).name))
 
     def handle(self, run: str) -> None:
-        """Pass on what has been received. If the user has typed Ctrl-Z, stop this process too, until it is continued.
+        """Pass on what has been received.
 
-        Args:
-            run: The id of the script's run.
+        If the user has typed Ctrl-Z, stop this process too, until it is continued.
         """
         self._update_size(run)
         while self._received:

@@ -35,45 +35,28 @@ if TYPE_CHECKING:
 class RunSubmission:
     """The request to run a program.
 
-    Attributes:
-        program: The name of the program.
-        traits: What the agent has to know of the program.
-        parameters: The program's own parameters.
-        patterns: TensorFlow device strings by which devices are chosen; if empty, the cluster chooses.
-        gpus: The number of GPU devices to use; None uses what is available.
-        strict: Fail if there are fewer GPUs than requested.
-        timeout: Seconds after which the run is stopped, counted from its submission; None for no timeout.
-        log_placement: Report each operation's placement, as the servers log it.
-        detach: Return as soon as the run is submitted.
-        upload: An open file to upload with the run; None for none.
-        approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
-            what it raises ends the command.
-        show_sending: Shows that code is sent; see `ShowSending`.
-        upload_name: The name of the file in the run's folder.
-        group: The processes to start instead of one; None for one.
-        name: What the run's id begins with; None for the name of the program.
-        shows_output: The run's output is written to this command's streams as it arrives.
-        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
-        notify: The command that is run when the run has ended, here or, if it is detached, by the agent; None for none.
+    `approve_code` is called with a description of the code that is to be sent to another host, if there is much of it;
+    what it raises ends the command. `notify` is a command that is run when the run has ended, here or, if it is
+    detached, by the agent.
     """
 
-    program: str
-    traits: ProgramTraits
-    parameters: dict[str, Any]
-    patterns: list[str]
-    gpus: int | None
-    strict: bool
-    timeout: float | None
-    log_placement: bool = False
-    detach: bool = False
-    upload: BinaryIO | None = None
-    upload_name: str = "upload"
+    program: str  # its name
+    traits: ProgramTraits  # what the agent has to know of the program
+    parameters: dict[str, Any]  # the program's own parameters
+    patterns: list[str]  # TensorFlow device strings by which devices are chosen; if empty, the cluster chooses
+    gpus: int | None  # how many to use; None uses what is available
+    strict: bool  # fail if there are fewer GPUs than requested
+    timeout: float | None  # seconds from the submission until the run is stopped
+    log_placement: bool = False  # report each operation's placement, as the servers log it
+    detach: bool = False  # return as soon as the run is submitted
+    upload: BinaryIO | None = None  # an open file to upload with the run
+    upload_name: str = "upload"  # the name of the file in the run's folder
     approve_code: Callable[[str], None] = lambda description: None
-    show_sending: ShowSending = lambda host, size, remaining_bytes: None
-    group: api.GroupRequest | None = None
-    name: str | None = None
-    shows_output: bool = True
-    start_timeout: float | None = None
+    show_sending: ShowSending = lambda host, size, remaining_bytes: None  # see `ShowSending`
+    group: api.GroupRequest | None = None  # the processes to start instead of one
+    name: str | None = None  # what the run's id begins with; None for the program's name
+    shows_output: bool = True  # write the output to this command's streams as it arrives
+    start_timeout: float | None = None  # seconds after which a script that waits for its tasks is stopped
     notify: str | None = None
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
@@ -81,9 +64,6 @@ class RunSubmission:
 
         A run on another host continues while the connection to it is lost, and is followed again as soon as the host
         can be reached. If the head's host cannot be reached in the first place, another host leads the run.
-
-        Args:
-            cluster: The cluster to run on.
 
         Yields:
             The events of the run; if it is detached, the first event only, unless the run has ended by then.
@@ -135,11 +115,7 @@ class RunSubmission:
 
     @cached_property
     def code_tree(self) -> CodeTree:
-        """Read the folder of the script, which is sent to other hosts; this is done, and asked, once.
-
-        Raises:
-            ClusterError: A file cannot be read, or the user does not want to send it.
-        """
+        """Read the folder of the script, which is sent to other hosts; this is done, and asked, once."""
         from tfcluster.client.runs.code import CodeFolder, CodeTree  # on this machine a script runs where it is
 
         folder = CodeFolder.of(self.parameters["path"], self.parameters["cwd"])
@@ -155,7 +131,6 @@ class RunSubmission:
         Args:
             caller: What the script takes over from this process; None unless it runs on this machine.
             code: Where the script is in the code that was sent; None if it runs where it is.
-            is_remote: Whether the run is on another host.
         """
         return api.RunRequest(
             program=self.program,

@@ -25,9 +25,7 @@ _Answer = tuple[str | None, dict[str, TaskThreadsReply]]
 def ask_hosts(cluster: Cluster, event: Event) -> Event:
     """Return an event of a script that waits, with what the tasks' own hosts say of them, and other TensorFlows.
 
-    Args:
-        cluster: The cluster, on several hosts.
-        event: The event, as the agent that leads the run has written it.
+    The event is as the agent that leads the run has written it.
     """
     problems: list[Event] = event["problems"]
 
@@ -44,12 +42,7 @@ def ask_hosts(cluster: Cluster, event: Event) -> Event:
 
 
 def add_logs(cluster: Cluster, event: Event) -> Event:
-    """Return an event of a script that waits, with the last lines of the logs of the tasks that it waits for.
-
-    Args:
-        cluster: The cluster.
-        event: The event.
-    """
+    """Return an event of a script that waits, with the last lines of the logs of the tasks that it waits for."""
     problems: list[Event] = event["problems"]
     hosts = {each["task"]: each["host"] for each in problems if each["task"] and each["host"] in cluster.hosts}
 
@@ -67,12 +60,6 @@ def follow_late_tasks(
     cluster: Cluster, host: str, late_tasks: Callable[[], Collection[str]], context: StreamContext
 ) -> Iterator[LogLine]:
     """Follow the logs of the tasks on a host that are still not ready after some seconds, for a command that waits.
-
-    Args:
-        cluster: The cluster.
-        host: The host.
-        late_tasks: Returns the short names of its tasks that are not ready.
-        context: The context of the stream.
 
     Yields:
         The last lines of the tasks' logs, then what they print from now on, until the agent or the connection ends.

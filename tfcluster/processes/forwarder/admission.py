@@ -30,8 +30,7 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
 
     In that case it returns after a moment: the connection stays in the queue, so that `poll` reports it at once again.
 
-    Args:
-        listener: The socket that listens, which does not block.
+    The listener must not block.
     """
     try:
         connection, (address, *_) = listener.accept()
@@ -45,13 +44,7 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
 def make_context(certificate: Path, *, is_server: bool) -> ssl.SSLContext:
     """Return the settings of TLS connections between forwarders: both sides need a certificate of the cluster.
 
-    Args:
-        certificate: The file with the host's private key, its certificate and the cluster's authority, in this order.
-        is_server: Whether the connections are accepted, and not made.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file is damaged.
+    `certificate` is the file with the host's private key, its certificate and the cluster's authority, in this order.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -121,9 +114,7 @@ class _Admission:
 class Admissions:
     """The connections that are not admitted yet.
 
-    Args:
-        poll: Watches their descriptors, whose events are passed to `advance`.
-        log: Has the connections that are refused.
+    `poll` watches their descriptors, whose events are passed to `advance`.
     """
 
     def __init__(self, poll: select.poll, log: ForwarderLog) -> None:
@@ -140,9 +131,7 @@ class Admissions:
     def accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
         """Accept a connection, if there is one.
 
-        Args:
-            listener: The socket that listens, which does not block.
-            context: How the other side proves what it is.
+        The listener must not block.
         """
         if (accepted := accept(listener)) is None:
             return
@@ -161,11 +150,7 @@ class Admissions:
         self._poll.register(tls, select.POLLIN)
 
     def advance(self, fd: int) -> tuple[ssl.SSLSocket, str, int] | None:
-        """Read what a connection has sent; return it, its address and the port that it asks for when it is admitted.
-
-        Args:
-            fd: The connection's descriptor.
-        """
+        """Read what a connection has sent; return it, its address and the port that it asks for when it is admitted."""
         admission = self._waiting[fd]
         try:
             port = admission.advance()

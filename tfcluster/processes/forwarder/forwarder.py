@@ -41,10 +41,7 @@ FORMAT = 1
 class _Listeners:
     """The sockets that listen in the tasks' namespace for the tasks of other hosts.
 
-    Args:
-        poll: Watches their descriptors.
-        namespace: The descriptor of the network namespace of the tasks.
-        log: Has the ports on which it is not possible to listen.
+    `namespace` is the descriptor of the network namespace of the tasks.
     """
 
     def __init__(self, poll: select.poll, namespace: int, log: ForwarderLog) -> None:
@@ -94,7 +91,6 @@ class TlsForwarder:
     Args:
         config: The file with the JSON form of a `Forwarding`.
         namespace: The descriptor of the network namespace of the tasks.
-        log: Has the connections that are refused, and what fails.
 
     Raises:
         OSError: A file cannot be read, or the port is taken.
@@ -113,12 +109,7 @@ class TlsForwarder:
         start_listening(self._outer, self._poll)
 
     def load(self) -> None:
-        """Read what to forward, and the certificate; connections that exist are left alone.
-
-        Raises:
-            OSError: A file cannot be read.
-            ValueError: A file is damaged.
-        """
+        """Read what to forward, and the certificate; connections that exist are left alone."""
         data = self._config.read_bytes()
         forwarding = from_stored(Forwarding, json.loads(data), FORMAT)
         self._server = make_context(forwarding.certificate, is_server=True)
@@ -138,8 +129,7 @@ class TlsForwarder:
     def run(self, wakeup: socket.socket) -> NoReturn:
         """Forward until the process ends.
 
-        Args:
-            wakeup: Readable when `load` is to be called.
+        `wakeup` is readable when `load` is to be called.
         """
         self._poll.register(wakeup, select.POLLIN)
         self._report()
@@ -202,9 +192,7 @@ class TlsForwarder:
     def _closing_all(self, connection: socket.socket, name: str) -> Iterator[list[socket.socket]]:
         """Close all connections when the context is left; reset them if one was lost, so that the peers notice it.
 
-        Args:
-            connection: The first of the connections; the others are added to the list that this yields.
-            name: What the log calls them.
+        The other connections are added to the list that this yields. `name` is what the log calls them.
         """
         connections = [connection]
         close: Callable[[socket.socket], None] = socket.socket.close
@@ -253,22 +241,14 @@ def start_listening(listener: socket.socket, poll: select.poll) -> None:
 
 
 def loaded_path(config: Path) -> Path:
-    """Return the file in which a forwarder tells which content of its file it has loaded, as a hash of it.
-
-    Args:
-        config: As for `TlsForwarder`.
-    """
+    """Return the file in which a forwarder tells which content of its file it has loaded, as a hash of it."""
     return config.with_suffix(".loaded")
 
 
 def forward(config: Path, log_path: Path, network: PrivateNetwork, namespaces: tuple[int, int]) -> NoReturn:
     """Forward until the process ends, and read the file again at each SIGHUP.
 
-    Args:
-        config: As for `TlsForwarder`.
-        log_path: The newest file of the log.
-        network: The network of the tasks.
-        namespaces: The descriptors of its namespaces; see `PrivateNetwork.open`.
+    `namespaces` are the descriptors of the network's namespaces; see `PrivateNetwork.open`.
 
     Raises:
         OSError: As for `TlsForwarder`; or the namespaces cannot be entered.

@@ -34,11 +34,7 @@ class _Outgoing:
         self.has_ended = False
 
     def advance(self) -> None:
-        """Move what can be moved now, a block at most.
-
-        Raises:
-            OSError: A connection is lost.
-        """
+        """Move what can be moved now, a block at most."""
         if not self.unsent:
             try:
                 count = self._plain.recv_into(self._buffer[_LENGTH.size :])
@@ -70,11 +66,7 @@ class _Incoming:
         return self._failure is not None or self._tls.pending() > 0
 
     def advance(self) -> None:
-        """Move what can be moved now, a block at most.
-
-        Raises:
-            OSError: A connection is lost.
-        """
+        """Move what can be moved now, a block at most."""
         if not self.unsent:
             self._receive()
         while self.unsent and not self.has_ended:
@@ -131,11 +123,7 @@ class _Readiness:
         self._events: dict[socket.socket, int | None] = {plain: None, tls: None}  # that are watched
 
     def wait(self, outgoing: _Outgoing, incoming: _Incoming) -> tuple[bool, bool]:
-        """Wait, and return which of the directions are to advance.
-
-        Raises:
-            OSError: The connection of the tasks is lost.
-        """
+        """Wait, and return which of the directions are to advance."""
         reads, writes = not (outgoing.unsent or outgoing.has_ended), bool(incoming.unsent)
         receives, sends = not (incoming.unsent or incoming.has_ended), bool(outgoing.unsent)
         # With nothing to be read or written its end would be reported again and again.
@@ -163,10 +151,6 @@ class _Readiness:
 
 def pump(plain: socket.socket, tls: ssl.SSLSocket) -> None:
     """Move bytes in both directions until both have ended.
-
-    Args:
-        plain: The connection of this host's tasks.
-        tls: The connection to the other host.
 
     Raises:
         OSError: A connection is lost: the other one has to be reset.

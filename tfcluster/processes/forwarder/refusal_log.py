@@ -26,11 +26,7 @@ _REASONS = {
 
 
 def explain(error: Exception) -> str:
-    """Return why a connection was refused.
-
-    Args:
-        error: What the handshake has raised.
-    """
+    """Return why a connection was refused."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _FOREIGN:
             return f"its certificate is not from this cluster ({error.verify_message})"
@@ -41,11 +37,7 @@ def explain(error: Exception) -> str:
 
 
 class ForwarderLog:
-    """Writes the lines; several threads may use it.
-
-    Args:
-        path: The newest file of the log.
-    """
+    """Writes the lines; several threads may use it."""
 
     def __init__(self, path: Path) -> None:
         self._lines = LineLog(path)

@@ -58,14 +58,7 @@ _NEVER = float("inf")
 class GroupCoordinator:
     """Coordinates a group from its start to its end.
 
-    Args:
-        spec: The run of the group.
-        group: The group.
-        cluster: The addresses that may connect to this process, or None if all may.
-
-    Raises:
-        OSError: A process cannot be started, or a file or socket cannot be created.
-        PortIsolationError: The port for the other hosts cannot be restricted.
+    `cluster` has the addresses that may connect to this process; None if all may.
     """
 
     def __init__(self, spec: RunSpec, group: Group, cluster: Collection[Address] | None) -> None:

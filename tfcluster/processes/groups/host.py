@@ -50,11 +50,7 @@ from tfcluster.protocol.group import (
 class GroupHost:
     """Starts and supervises the members of a group on this host.
 
-    Args:
-        spec: The run of the group.
-        group: The group.
-        link: The connection to the coordinator.
-        cluster: The addresses that may connect to the ports of the members, or None if all may.
+    `cluster` has the addresses that may connect to the ports of the members; None if all may.
 
     Attributes:
         is_coordinator_lost: Whether the connection to the coordinator was lost before the group had ended.
@@ -76,10 +72,9 @@ class GroupHost:
         self._wakeup = wake_on_signals()
 
     def run(self) -> int:
-        """Carry out orders until the last one, or until the coordinator is lost; no member is left then.
+        """Follow orders until the last one, or until the coordinator is lost; no member is left then.
 
-        Returns:
-            The exit code of the group; 1 if the coordinator is lost.
+        Return the exit code of the group; 1 if the coordinator is lost.
 
         Raises:
             SystemExit: In the process of a member, when its script has ended.
@@ -127,7 +122,7 @@ class GroupHost:
         return 1
 
     def _receive(self) -> int | None:
-        """Carry out the orders that have arrived; return the exit code with the last one."""
+        """Follow the orders that have arrived; return the exit code with the last one."""
         try:
             orders: list[Order] | None = self._link.receive()
         except ClusterError:
@@ -147,12 +142,7 @@ class GroupHost:
         return None
 
     def _carry_out(self, order: Order) -> None:
-        """Carry out an order.
-
-        Raises:
-            OSError: A process cannot be started.
-            ClusterError: There is no free port.
-        """
+        """Follow one order."""
         if isinstance(order, Reserve):
             for each in self._ports:
                 each.close()
@@ -257,14 +247,7 @@ class _MemberOutput:
 
 
 def _reserve_port(ports: Sequence[int]) -> socket.socket:
-    """Bind a free port, so that the kernel gives it to no other process; a gRPC server of this user can still bind it.
-
-    Args:
-        ports: The ports to choose from; see `bind_free_port`.
-
-    Raises:
-        OSError: No port is free.
-    """
+    """Bind a free port, which the kernel gives to no other process; a gRPC server of this user can still bind it."""
     bound = bind_free_port(ports)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, as gRPC sets it too
     return bound

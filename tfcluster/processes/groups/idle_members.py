@@ -33,9 +33,7 @@ class IdleMembers:
     def watch(self, pids: Mapping[int, int], seconds: float) -> None:
         """Watch members from now on.
 
-        Args:
-            pids: The pids of the members, by rank.
-            seconds: How long a period is.
+        `pids` has the pids of the members, by rank. A period takes `seconds`.
         """
         self._seconds, self._due_at = seconds, time.monotonic() + seconds
         self._watched = {rank: _Watched(pid, _processor_seconds(pid)) for rank, pid in pids.items()}

@@ -29,9 +29,7 @@ from tfcluster.protocol.group import Order, Report, from_message, to_message
 class GroupLink:
     """A connection that carries orders and reports.
 
-    Args:
-        connection: The socket.
-        host: The name of the host at the other end, or of this one.
+    `host` is the name of the host at the other end, or of this one.
     """
 
     def __init__(self, connection: socket.socket, host: str) -> None:
@@ -44,11 +42,7 @@ class GroupLink:
         return self._connection.fileno()
 
     def send(self, value: Order | Report) -> None:
-        """Send an order or a report; wait until the other side has taken what was sent before.
-
-        Raises:
-            OSError: The connection is lost.
-        """
+        """Send an order or a report; wait until the other side has taken what was sent before."""
         self._connection.sendall(encode(to_message(value)))
 
     def receive(self) -> list[Any] | None:
@@ -75,13 +69,7 @@ class GroupLink:
 class Admission:
     """A connection that has reached the coordinator and has not proved yet that it belongs to the group.
 
-    Args:
-        connection: The socket.
-        secret: The group's secret.
-        hosts: The names of the hosts that may take part.
-
-    Attributes:
-        began: When the connection was made, in seconds of time.monotonic().
+    `began` is when the connection was made, in seconds of `time.monotonic()`.
     """
 
     def __init__(self, connection: socket.socket, secret: str, hosts: frozenset[str]) -> None:
@@ -133,18 +121,9 @@ class GroupListener:
     """Listens for the other hosts of a group, and accepts those that prove that they belong to it.
 
     Args:
-        secret: The group's secret.
         hosts: The names of the hosts; each is accepted once.
         cluster: The addresses that may connect, or None if all may.
         poll: Watches the descriptors of this object, whose events are passed to `handle`.
-        ports: The ports to choose from; see `bind_free_port`.
-
-    Attributes:
-        port: The port.
-
-    Raises:
-        OSError: The socket cannot be created.
-        PortIsolationError: The port cannot be restricted.
     """
 
     def __init__(
@@ -214,11 +193,6 @@ class GroupListener:
 
 def connect(address: str, secret: str, host: str) -> GroupLink:
     """Connect a host to the coordinator of its group; try again if the connection is refused or closed.
-
-    Args:
-        address: The coordinator's address.
-        secret: The group's secret.
-        host: The name of this host.
 
     Raises:
         OSError: The coordinator cannot be reached.

@@ -26,23 +26,16 @@ _Value = TypeVar("_Value")
 class MemberState:
     """What is known of a member of a group.
 
-    Attributes:
-        pid: The pid of its process.
-        exit_code: Its exit code; None as long as it runs.
-        observation: What the agent of its host has seen of it, if that is another host than the coordinator's.
+    `observation` is what the agent of its host has seen of it, if that is another host than the coordinator's.
     """
 
     pid: int
-    exit_code: int | None = None
+    exit_code: int | None = None  # None as long as it runs
     observation: MemberObservation = field(default_factory=MemberObservation)
 
 
 class MemberStates:
-    """The states of all members, which the coordinator of the group writes to a file of its run.
-
-    Args:
-        folder: The run's folder.
-    """
+    """The states of all members, which the coordinator of the group writes to a file of its run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,8 +68,7 @@ class MemberStates:
 def read_states(folder: Path) -> dict[str, MemberState]:
     """Return the states of the members that were started, by the short names of their tasks.
 
-    Args:
-        folder: The folder of the coordinator's run.
+    `folder` is the folder of the coordinator's run.
     """
     return _read(folder / _STATES, MemberState)
 
@@ -84,9 +76,7 @@ def read_states(folder: Path) -> dict[str, MemberState]:
 def write_observations(folder: Path, observations: Mapping[int, MemberObservation]) -> None:
     """Write what the agent has seen of the members on its host, unless the file has it already.
 
-    Args:
-        folder: The folder of the host's part of the run.
-        observations: What it has seen, by the pids of the members.
+    `folder` is the folder of the host's part of the run. The observations are by the pids of the members.
     """
     by_pid = {str(pid): each for pid, each in observations.items()}
     if by_pid != _read(folder / _OBSERVATIONS, MemberObservation):

@@ -18,25 +18,15 @@ from tfcluster.protocol.group import Exited
 
 @dataclass(frozen=True)
 class Failure:
-    """The first failure of a group.
-
-    Attributes:
-        error: What has failed.
-        exit_code: The exit code of the group, as a shell would report it.
-        result: The task and the host that failed, with the signal if one has ended it; empty if no member has failed.
-    """
+    """The first failure of a group."""
 
     error: ClusterError
-    exit_code: int
-    result: dict[str, Any]
+    exit_code: int  # as a shell would report it
+    result: dict[str, Any]  # the task and host that failed, with the signal if one ended it; empty if no member failed
 
 
 class LastLines:
-    """Keeps the last lines of a member's output.
-
-    Attributes:
-        lines: The lines.
-    """
+    """Keeps the last lines of a member's output."""
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=settings.GROUP_FAILURE_LINES)
@@ -50,14 +40,7 @@ class LastLines:
 
 
 def describe_failure(member: Member, report: Exited, lines: Sequence[str], interrupted: bool) -> Failure:
-    """Describe the failure of a member.
-
-    Args:
-        member: The member.
-        report: How it has exited.
-        lines: The last lines that it has printed.
-        interrupted: Whether the user has interrupted the group.
-    """
+    """Describe the failure of a member."""
     code = report.exit_code if report.exit_code > 0 else 128 - report.exit_code
     result: dict[str, Any] = {"exit_code": code, "task": member.short, "host": member.host}
     if interrupted and code == ExitCode.INTERRUPTED:
@@ -83,13 +66,8 @@ def final_event(
 ) -> Message:
     """Return the final event of a group's run.
 
-    Args:
-        spec: The run.
-        failure: The failure; None if the group has succeeded.
-        restarts: How often the group was started again.
-        metrics: The field of the result that has the members' metrics, if they have reported any.
-        seconds: The duration of the run.
-        lost_bytes: How much of the output could not be written.
+    `metrics` is the field of the result that has the members' metrics, if they have reported any. `lost_bytes` is how
+    much of the output could not be written.
     """
     if failure is not None:
         hint = failure.error.hint or f"All that it has printed: `tfcluster logs {spec.run} -c {spec.cluster}`."

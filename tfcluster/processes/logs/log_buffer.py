@@ -22,12 +22,7 @@ from tfcluster.processes.sparse_files import UNSUPPORTED, first_data, first_hole
 def prepare(path: Path, log: Path) -> None:
     """Create the capture buffer for a task's process, unless an earlier process has left one.
 
-    Args:
-        path: The capture buffer.
-        log: The newest file of the task's rotating log. The positions in the buffer continue from the log's end.
-
-    Raises:
-        OSError: The file cannot be created.
+    The positions in the buffer continue from the end of `log`, the newest file of the task's rotating log.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileExistsError):
@@ -41,14 +36,8 @@ def prepare(path: Path, log: Path) -> None:
 def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
     """Read captured output from a position on.
 
-    Args:
-        path: The capture buffer.
-        position: The position of the first byte to read.
-        size: The maximum number of bytes to read.
-
-    Returns:
-        The output and the time of the last write to the file in Unix seconds. None if the output at `position` has
-        been freed or the file does not exist.
+    Return the output, and the time of the last write to the file in Unix seconds. Return None if the output at
+    `position` has been freed or the file does not exist.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -68,12 +57,8 @@ def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
 def find_freed(path: Path, position: int) -> tuple[int, int, float] | None:
     """Find the first part of raw output that was freed at or after a position; short lines are freed as a whole.
 
-    Args:
-        path: The file with the output.
-        position: A position at which a line begins.
-
-    Returns:
-        Where the part begins and ends, and the time of the last write to the file; None if there is no such part.
+    A line begins at `position`. Return where the part begins and ends, and the time of the last write to the file; None
+    if there is no such part.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -104,9 +89,7 @@ def size_of(path: Path) -> int | None:
 class LogBuffer:
     """Copies a task's output from its capture buffer to its rotating log.
 
-    Args:
-        path: The capture buffer.
-        log: The log. This object is its only writer.
+    This object is the only writer of `log`.
     """
 
     def __init__(self, path: Path, log: RotatingLog) -> None:
@@ -121,11 +104,8 @@ class LogBuffer:
         If the buffer holds more output than the log has capacity for, the oldest output is skipped. The log writer
         can thus keep up with a task that prints faster than the log can be written.
 
-        Args:
-            ended: The task will print nothing more, so a last line without a newline is treated as complete.
-
-        Returns:
-            True if there may be more to copy.
+        With `ended`, the task will print nothing more, so a last line without a newline is treated as complete. Return
+        whether there may be more to copy.
 
         Raises:
             OSError: The output could not be read or written. The next call tries again.
@@ -184,12 +164,6 @@ class LogBuffer:
 def _offset_after_line(fd: int, position: int) -> int:
     """Return the position after the end of the line that contains a position.
 
-    Args:
-        fd: The capture buffer.
-        position: A position in the line.
-
-    Returns:
-        The position after the line's newline, or `position` itself if there is no newline within
-        `settings.LOG_LINE_MAX_BYTES` bytes.
+    This is `position` itself if there is no newline within `settings.LOG_LINE_MAX_BYTES` bytes.
     """
     return position + os.pread(fd, settings.LOG_LINE_MAX_BYTES, position).find(b"\n") + 1

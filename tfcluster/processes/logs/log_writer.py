@@ -30,14 +30,8 @@ _LOCK = ".lock"
 def run(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
     """Run the log writer until the agent has exited and the file that marks running tasks has been removed.
 
-    Args:
-        title: The process title, which `ps` shows.
-        log_buffers: The folder of the tasks' capture buffers.
-        logs: The folder of the rotating logs.
-        size: The maximum size of each file of a log in bytes.
-        count: The number of files of a log.
-        needed: A file that exists as long as tasks may be running without an agent.
-        agent: The child's end of a socket pair with the agent. End of file means that the agent has exited.
+    `size` is the maximum size of each file of a log in bytes, and `count` the number of files. `needed` exists as long
+    as tasks may be running without an agent. End of file on `agent` means that the agent has exited.
     """
     daemonize.detach(title, keep=[agent.fileno()])
     writer = LogWriter(log_buffers, logs, size, count)
@@ -84,12 +78,6 @@ class LogWriter:
 
     There is one log writer at a time: it holds a lock, and kills the previous holder when it takes the lock.
 
-    Args:
-        log_buffers: The folder of the tasks' capture buffers.
-        logs: The folder of the rotating logs.
-        size: The maximum size of each file of a log in bytes.
-        count: The number of files of a log.
-
     Attributes:
         is_failing: Some output could not be written in the last round. The next round tries again.
     """
@@ -105,11 +93,8 @@ class LogWriter:
     def drain_once(self, *, ended: bool = False) -> bool:
         """Copy a block of each task's output to its log.
 
-        Args:
-            ended: The tasks will print nothing more, so a last line without a newline is treated as complete.
-
-        Returns:
-            True if there may be more to copy.
+        With `ended`, the tasks will print nothing more, so a last line without a newline is treated as complete. Return
+        whether there may be more to copy.
         """
         failed, more = False, False
         for name in self._names():
@@ -154,14 +139,7 @@ class LogWriter:
 
 
 def _take_over(path: Path) -> int:
-    """Kill the process that holds the lock, if there is one, and take the lock over.
-
-    Args:
-        path: The lock file.
-
-    Returns:
-        The descriptor of the lock file.
-    """
+    """Kill the process that holds the lock, if there is one, and take the lock over; return its descriptor."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     process = ProcessHandle.from_pid(os.getpid())
     assert process is not None, "this process lives"
@@ -190,9 +168,6 @@ def _kill_holder(holder: bytes) -> None:
     """Kill the process that the lock file names, if it names one.
 
     A process that has just taken the lock may not have written its pid yet.
-
-    Args:
-        holder: The contents of the lock file.
     """
     with suppress(ValueError):
         pid, start_time = map(int, holder.split())

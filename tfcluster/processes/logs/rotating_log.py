@@ -28,19 +28,12 @@ _PARTIAL = b"+"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a log.
+    """One line of a log."""
 
-    Attributes:
-        time: The time at which it was captured, in Unix seconds.
-        position: Its offset in the task's whole output, in bytes.
-        text: Its text, without the newline.
-        next_offset: The offset of the next line.
-    """
-
-    time: float
-    position: int
-    text: bytes
-    next_offset: int
+    time: float  # when it was captured, in Unix seconds
+    position: int  # offset in the task's whole output, in bytes
+    text: bytes  # without the newline
+    next_offset: int  # the offset of the next line
 
 
 def numbered(path: Path, number: int) -> Path:
@@ -67,14 +60,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def parse(line: bytes) -> Line | None:
-    """Parse a line of a log file.
-
-    Args:
-        line: The line, without its newline.
-
-    Returns:
-        The line, or None if it does not have the format of a log line.
-    """
+    """Parse a line of a log file, without its newline; return None if it does not have the format of a log line."""
     try:
         time, place, text = line.split(b" ", 2)
         position = int(place.removesuffix(_PARTIAL))
@@ -85,15 +71,7 @@ def parse(line: bytes) -> Line | None:
 
 
 def last_line(file: int, size: int) -> Line | None:
-    """Return the last complete line among the first `size` bytes of a log file.
-
-    Args:
-        file: The descriptor of the file.
-        size: The number of bytes to consider.
-
-    Returns:
-        The line, or None if there is no complete line.
-    """
+    """Return the last complete line among the first `size` bytes of a log file, or None if there is none."""
     for length in (1 << 13, settings.LOG_LINE_MAX_BYTES + _MAX_HEADER):
         start = max(0, size - length)
         *lines, _ = os.pread(file, size - start, start).split(b"\n")
@@ -124,10 +102,7 @@ def _remove_special(path: Path) -> None:
 class RotatingLog:
     """Writes a log with rotation. A log has one writer at a time.
 
-    Args:
-        path: The newest file.
-        size: The maximum size of each file in bytes. A single longer line can exceed it.
-        count: The maximum number of files.
+    `size` is the maximum size of each file in bytes. A single longer line can exceed it.
     """
 
     def __init__(self, path: Path, size: int, count: int) -> None:
@@ -143,8 +118,7 @@ class RotatingLog:
     def recover(self) -> int:
         """Repair the files after a writer was killed, and delete files beyond a limit that has been lowered.
 
-        Returns:
-            The position after the last line, or 0 if the log has no line.
+        Return the position after the last line, or 0 if the log has no line.
         """
         for path in files_of(self._path):
             _remove_special(path)
@@ -208,13 +182,7 @@ class RotatingLog:
 
 
 def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
-    """Yield the lines of captured output in the format of the log's files.
-
-    Args:
-        data: The output.
-        position: Its position in the task's whole output.
-        time: The time at which it was captured, in Unix seconds.
-    """
+    """Yield the lines of captured output in the format of the log's files."""
     date = datetime.fromtimestamp(time, timezone.utc)
     moment = f"{date:%Y-%m-%dT%H:%M:%S}.{date.microsecond // 1000:03}Z".encode()
     *lines, rest = data.split(b"\n")
@@ -226,11 +194,7 @@ def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
 
 
 class LineLog:
-    """Appends lines to a rotating log. Lines that cannot be written, as on a full disk, are written with later ones.
-
-    Args:
-        path: The newest file of the log.
-    """
+    """Appends lines to a rotating log. Lines that cannot be written, as on a full disk, are written with later ones."""
 
     def __init__(self, path: Path) -> None:
         self._log = RotatingLog(path, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)

@@ -23,13 +23,6 @@ def enter_tree(spec: RunSpec, cache: Path) -> RunSpec:
     """Make the tree of a run whose script has been sent to this host, and return the run with its script there.
 
     The files are copies: what the script writes beside itself changes neither the cache nor other runs.
-
-    Args:
-        spec: The run.
-        cache: The host's cache of code.
-
-    Raises:
-        ClusterError: The tree cannot be made.
     """
     code = spec.code
     if code is None:
@@ -83,11 +76,7 @@ def _locate(tree: Path, code: CodeLocation, argument: str) -> dict[str, str]:
 def clear_tree(spec: RunSpec) -> str:
     """Remove from the tree of a run that has ended what was sent, and leave what the script has made or changed.
 
-    Args:
-        spec: The run.
-
-    Returns:
-        What to tell the user if something is left, else an empty string.
+    Return what to tell the user if something is left, else an empty string.
     """
     tree = spec.folder / CODE
     if spec.code is None or not tree.exists():

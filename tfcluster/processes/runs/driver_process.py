@@ -16,11 +16,7 @@ USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def reap_orphans(programs: Collection[int]) -> None:
-    """Reap the daemons of programs that have exited, since this process is their parent; not the programs.
-
-    Args:
-        programs: The pids of the programs.
-    """
+    """Reap the daemons of programs that have exited, since this process is their parent; not the programs."""
     while True:
         try:
             exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -34,8 +30,7 @@ def reap_orphans(programs: Collection[int]) -> None:
 def wake_on_signals() -> socket.socket:
     """Install handlers by which signals make a socket readable, and neither end nor stop this process.
 
-    Returns:
-        The socket, from which the numbers of the signals are read.
+    Return the socket, from which the numbers of the signals are read.
     """
     reading, writing = socket.socketpair()
     writing.setblocking(False)

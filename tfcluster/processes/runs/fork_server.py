@@ -33,12 +33,8 @@ def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.s
     A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
     must not be among them, so a fork of the agent is not sufficient.
 
-    Args:
-        title: The process title, which `ps` shows.
-        parent: The agent's pid.
-        log: The file for TensorFlow's messages during its import.
-        code_cache: The host's cache of code, for the drivers: their environment may name another state folder.
-        agent: The child's end of a socket pair with the agent.
+    `log` gets TensorFlow's messages during its import. `code_cache` is the host's cache of code, for the drivers: their
+    environment may name another state folder.
     """
     daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
@@ -48,10 +44,7 @@ def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.s
 def main(title: str, fd: str, code_cache: str) -> None:
     """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
 
-    Args:
-        title: The process title, which `ps` shows.
-        fd: The number of the descriptor of the socket to the agent.
-        code_cache: The path of the host's cache of code.
+    `fd` is the number of the descriptor of the socket to the agent.
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
@@ -82,9 +75,8 @@ def _import_programs() -> None:
 def _serve(agent: socket.socket) -> RunSpec | None:
     """Fork a driver for each run that the agent sends.
 
-    Returns:
-        In a forked driver, the description of its run. In the fork server itself, None when the agent has closed the
-        connection.
+    In a forked driver, this returns the description of its run. In the fork server itself, it returns None when the
+    agent has closed the connection.
     """
     decoder = Decoder()
     # Do not use epoll: its set of descriptors is shared with forked processes, so what a driver unregisters would no
@@ -106,15 +98,9 @@ def _serve(agent: socket.socket) -> RunSpec | None:
 
 
 def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:
-    """Fork a driver and report it to the agent.
+    """Fork a driver and report it to the agent; return True in the driver's process, and False in the fork server.
 
-    Args:
-        selector: The selector, with which the driver's pidfd is registered.
-        message: The description of the run.
-        agent: The socket to the agent.
-
-    Returns:
-        True in the driver's process, False in the fork server.
+    The driver's pidfd is registered with the selector.
     """
     # No collection may run in the driver before it has closed the fork server's descriptors: an object that owns one
     # could close its number after the driver has reused it. `run_driver.main` enables the collector again.

@@ -38,10 +38,6 @@ def is_needed(environment: Mapping[str, str], spec: RunSpec) -> bool:
     That is so if a variable that is read early differs or is named in the script, which may set it before it imports
     TensorFlow; and if a module beside the script has the name of one that is imported already. The user may also ask
     for a fresh one.
-
-    Args:
-        environment: The environment of the script.
-        spec: The run.
     """
     if spec.parameters.get("cold") or _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
         return True
@@ -96,13 +92,7 @@ def _is_hidden(folder: Path) -> bool:
 
 
 def replace_process(spec: RunSpec, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
-    """Replace this process by a fresh interpreter that runs the script.
-
-    Args:
-        spec: The run.
-        environment: The environment of the script.
-        link: The program's end of a socket pair with the driver.
-    """
+    """Replace this process by a fresh interpreter that runs the script."""
     run = os.memfd_create("run")
     with open(run, "wb", closefd=False) as file:
         file.write(json.dumps(to_json(spec)).encode())

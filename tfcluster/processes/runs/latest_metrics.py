@@ -11,8 +11,7 @@ from tfcluster.protocol.codec import Message
 class LatestMetrics:
     """Keeps the latest value of each metric that the processes of a run have reported.
 
-    Args:
-        tasks: The tasks of a group's members, in the order of the result; none for a run of one process.
+    `tasks` are those of a group's members, in the order of the result; none for a run of one process.
     """
 
     def __init__(self, tasks: Iterable[str] = ()) -> None:

@@ -53,10 +53,6 @@ def main(spec: RunSpec, code_cache: Path) -> None:
 
     This function does not return. In the program's process it ends with the exception that ends the interpreter.
 
-    Args:
-        spec: The run.
-        code_cache: The host's cache of code.
-
     Raises:
         SystemExit: In the program's process: the program was a script.
     """
@@ -94,8 +90,7 @@ def _receive_stdin(spec: RunSpec) -> int | None:
 
     The name of the command's socket is one of its network: the private one, if it was started in there.
 
-    Returns:
-        A descriptor of the standard input; None if the program gets none.
+    Return a descriptor of the standard input; None if the program gets none.
     """
     name = spec.caller.stdin if spec.caller is not None else None
     stdin = None if name is None else receive_stdin(name)
@@ -152,15 +147,7 @@ def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
 def _supervise(
     spec: RunSpec, program: SupervisedProgram, poll: select.poll, recorder: OutputRecorder, metrics: LatestMetrics
 ) -> NoReturn:
-    """Supervise the program until its process has exited, then exit in the same way.
-
-    Args:
-        spec: The run.
-        program: The program.
-        poll: Watches the program.
-        recorder: The run's output.
-        metrics: What the program has reported.
-    """
+    """Supervise the program until its process has exited, then exit in the same way."""
     started_at = time.monotonic()
     interrupted = False
     wakeup = wake_on_signals()

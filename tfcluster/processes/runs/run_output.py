@@ -35,15 +35,7 @@ class OutputSink(Protocol):
 class OutputCapture:
     """Captures the output of a program.
 
-    Args:
-        sink: Takes the output.
-        streams: The streams that the program gets.
-
-    Attributes:
-        program_fds: The descriptors of the program's standard output and standard error.
-
-    Raises:
-        OSError: No descriptor is left.
+    `program_fds` are the descriptors of the program's standard output and standard error.
     """
 
     def __init__(self, sink: OutputSink, streams: OutputStreams) -> None:
@@ -77,11 +69,7 @@ class OutputCapture:
     def read(self, fd: int) -> bool:
         """Read and record what has arrived on a stream; do not block.
 
-        Args:
-            fd: The stream's descriptor.
-
-        Returns:
-            Whether there was anything. The descriptor is closed at the stream's end.
+        Return whether there was anything. The descriptor is closed at the stream's end.
         """
         try:
             data = os.read(fd, settings.IO_BLOCK_BYTES)
@@ -101,7 +89,7 @@ class OutputCapture:
     def drain(self) -> None:
         """Record what the program had written when it exited.
 
-        A background process that it has left may go on to write, so this reads no more than what fits in a pipe.
+        A background process that it has left may continue to write, so this reads no more than what fits in a pipe.
         """
         for fd in list(self._streams):
             for _ in range(settings.DRIVER_DRAIN_BLOCKS):
@@ -125,8 +113,7 @@ class OutputCapture:
 def _open_stream(is_terminal: bool, streams: OutputStreams) -> tuple[int, int]:
     """Open a pipe, or a terminal that passes each byte on as it is.
 
-    Returns:
-        The descriptor to read from, which does not block, and the one that the program gets.
+    Return the descriptor to read from, which does not block, and the one that the program gets.
     """
     if is_terminal:
         with contextlib.suppress(OSError):  # a container may have no terminals; then a pipe has to do
@@ -145,9 +132,5 @@ def _open_terminal(lines: int, columns: int) -> tuple[int, int]:
 
 
 def _set_size(fd: int, lines: int, columns: int) -> None:
-    """Set the size of a terminal.
-
-    Raises:
-        OSError: The descriptor is not a terminal.
-    """
+    """Set the size of a terminal; raise an OSError if the descriptor is not one."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", lines % 2**16, columns % 2**16, 0, 0))

@@ -37,12 +37,8 @@ from tfcluster.protocol.codec import encode
 def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, int], stdin: int | None) -> NoReturn:
     """Execute the program of a run, and end the process.
 
-    Args:
-        spec: The run.
-        driver: The pid of the driver, which is the parent process.
-        link: The program's end of a socket pair with the driver.
-        outputs: The program's standard output and standard error.
-        stdin: The program's standard input; None for /dev/null.
+    `driver` is the pid of the driver, which is the parent process. `outputs` are the program's standard output and
+    standard error. `stdin` is None for /dev/null.
 
     Raises:
         SystemExit: The program was a script. The interpreter shuts down regularly and runs destructors.
@@ -84,12 +80,6 @@ def _hand_over_trap(link: socket.socket) -> None:
 
     The guard is the driver rather than a thread of this process, because listen() may be called by code that holds the
     global interpreter lock (GIL).
-
-    Args:
-        link: The program's end of a socket pair with the driver.
-
-    Raises:
-        PortIsolationError: The kernel does not allow this process to trap listen().
     """
     trap = trap_listen()
     socket.send_fds(link, [encode({})], [trap])

@@ -38,12 +38,8 @@ from tfcluster.reporting import MetricReporter, set_reporter
 def resume(spec_fd: str, link_fd: str) -> NoReturn:
     """Run a script in a fresh interpreter, which has replaced the process that `main` had prepared.
 
-    Args:
-        spec_fd: The descriptor of a file with the description of the run.
-        link_fd: The descriptor of the program's end of a socket pair with the driver.
-
-    Raises:
-        SystemExit: Always; see `main`.
+    `spec_fd` is the descriptor of a file with the description of the run, and `link_fd` that of the program's end of a
+    socket pair with the driver.
     """
     with open(int(spec_fd), "rb") as file:
         # Leniently: a driver of tfcluster 0.1.0 executes this code if the package was replaced since its start.
@@ -56,15 +52,7 @@ def resume(spec_fd: str, link_fd: str) -> NoReturn:
 
 
 def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
-    """Give this process what the script takes over from the command, and run it here or in a fresh interpreter.
-
-    Args:
-        spec: The run.
-        link: The program's end of a socket pair with the driver.
-
-    Raises:
-        SystemExit: Always, with the script's exit code.
-    """
+    """Give this process what the script takes over from the command, and run it here or in a fresh interpreter."""
     from tfcluster.programs.script.environment import describe_cluster, describe_run
 
     caller = spec.caller
@@ -94,10 +82,6 @@ def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
 
 def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
-
-    Args:
-        spec: The run.
-        link: The program's end of a socket pair with the driver.
 
     Raises:
         SystemExit: Always, with the script's exit code.
@@ -132,12 +116,7 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
 def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
     """Have `tfcluster.metric` report to the driver of this process.
 
-    Args:
-        spec: The run.
-        link: The program's end of a socket pair with the driver.
-
-    Returns:
-        The reporter, which has to be flushed at the end.
+    The reporter has to be flushed at the end.
     """
     own = os.fstat(link.fileno()).st_ino
 

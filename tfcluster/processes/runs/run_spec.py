@@ -37,10 +37,7 @@ _CLAIM = "driver"
 def append_event(path: Path, /, event: str, **fields: Any) -> None:
     """Append an event to a run's file, by a single write call, so that a reader does not see a partial line for long.
 
-    Args:
-        path: The file, which is created by the first event.
-        event: The type of the event.
-        **fields: The fields of the event, which must be serialisable as JSON.
+    The first event creates the file. The fields must be serialisable as JSON.
 
     Raises:
         OSError: The event could not be written, or only a part of it.
@@ -61,63 +58,34 @@ def append_event(path: Path, /, event: str, **fields: Any) -> None:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The description of a run, which a driver executes.
-
-    Attributes:
-        run: The run's id.
-        cluster: The cluster's name.
-        program: The name of the program.
-        traits: What is to be known of the program without importing it.
-        folder: The run's folder, for its events and output.
-        addresses: The `host:port` of every task, by job.
-        head: The `host:port` of the head task.
-        devices: The full names of the devices to compute on.
-        parameters: The program's parameters.
-        notes: Notes for the user about the choice of devices, which become part of the result.
-        upload: The name of the file that is uploaded with the run, or None if there is none.
-        log_placement: Have the servers print on which device they place each operation.
-        peers: The names and addresses of the hosts that may connect to the program's ports, or None if all may.
-        missing: Why each task that was not ready when the run was submitted was not, by its name.
-        code: Where a script is in the code that was sent to this host; None for one that runs where it is.
-        caller: What a script takes over from the command; None for other programs, and for a command on another host.
-        streams: The standard output and standard error of a script; None for another program, which has one for both.
-        host: The name of the host that the program runs on.
-        origin: What the run is started from, for its record.
-        group: The group of processes that the run consists of; None for a run of one process.
-        member: The environment variables of a script that is a member of a group; None for any other.
-        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
-        network: The private network that the run's processes enter; None for none.
-        notify: The command that the agent runs when the run has ended; None for none.
-        ports: The ports in it to which the other hosts can connect; empty if there are no other hosts, or for none.
-        output_limit: The bytes that what is stored of the run's output may take.
-    """
+    """The description of a run, which a driver executes."""
 
     run: str
     cluster: str
     program: str
-    traits: ProgramTraits
-    folder: Path
-    addresses: dict[str, list[str]]
-    head: str
-    devices: list[str]
+    traits: ProgramTraits  # what is to be known of the program without importing it
+    folder: Path  # for its events and output
+    addresses: dict[str, list[str]]  # the `host:port` of every task, by job
+    head: str  # the `host:port` of the head task
+    devices: list[str]  # full names of those to compute on
     parameters: dict[str, Any]
-    notes: list[str]
-    upload: str | None = None
-    log_placement: bool = False
-    peers: dict[str, str] | None = None
-    missing: dict[str, str] = field(default_factory=dict)
-    code: CodeLocation | None = None
-    caller: Caller | None = None
-    streams: OutputStreams | None = None
-    host: str = LOCAL_HOST
-    origin: RunOrigin | None = None
-    group: Group | None = None
-    member: dict[str, str] | None = field(default=None, repr=False)
-    start_timeout: float | None = None
-    network: PrivateNetwork | None = None
-    notify: str | None = None
-    ports: tuple[int, ...] = ()
-    output_limit: int = settings.RUN_OUTPUT_BYTES
+    notes: list[str]  # for the user, about the choice of devices; they become part of the result
+    upload: str | None = None  # the name of the file that is uploaded with the run
+    log_placement: bool = False  # have the servers print on which device they place each operation
+    peers: dict[str, str] | None = None  # addresses, by host name, that may connect to its ports; None if all may
+    missing: dict[str, str] = field(default_factory=dict)  # by task, why it was not ready when the run was submitted
+    code: CodeLocation | None = None  # where the script is in the code that was sent; None if it runs where it is
+    caller: Caller | None = None  # what a script takes over from a command on this host; None for other programs
+    streams: OutputStreams | None = None  # the stdout and stderr of a script; None for others, which have one for both
+    host: str = LOCAL_HOST  # the one that the program runs on
+    origin: RunOrigin | None = None  # what the run is started from, for its record
+    group: Group | None = None  # None for a run of one process
+    member: dict[str, str] | None = field(default=None, repr=False)  # environment variables of a member of a group
+    start_timeout: float | None = None  # seconds for which a script may wait for its tasks; None for no limit
+    network: PrivateNetwork | None = None  # the one that the run's processes enter
+    notify: str | None = None  # the command that the agent runs when the run has ended
+    ports: tuple[int, ...] = ()  # those of `network` that other hosts can connect to; empty if there are no other hosts
+    output_limit: int = settings.RUN_OUTPUT_BYTES  # the bytes that what is stored of the output may take
 
     @property
     def upload_path(self) -> Path | None:
@@ -134,11 +102,8 @@ class RunSpec:
     ) -> Message:
         """Return the final event of this run, which has succeeded.
 
-        Args:
-            result: The result of the program.
-            seconds: The duration of the run.
-            devices: The work of each device, as in `Context.device_stats`.
-            notes: Notes for the user, besides those of the choice of devices.
+        `devices` is the work of each device, as in `Context.device_stats`. `notes` come besides those of the choice of
+        devices.
         """
         return {
             "event": "result",
@@ -152,15 +117,7 @@ class RunSpec:
         }
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write an event to the run's event log.
-
-        Args:
-            event: The type of the event.
-            **fields: The fields of the event.
-
-        Raises:
-            ClusterError: The event cannot be written.
-        """
+        """Write an event to the run's event log."""
         path = self.folder / EVENTS
         try:
             append_event(path, event, **fields)
@@ -172,21 +129,13 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """The message that a script's process sends to its driver after all of the script's code has run.
-
-    Attributes:
-        exit_code: The exit code of the script.
-        failure: The exception that ended the script, in one line; empty if there was none.
-        seconds: The run time in seconds.
-        work: The work of each device, as in `Context.device_stats`.
-        notes: Notes for the user about the run.
-    """
+    """The message that a script's process sends to its driver after all of the script's code has run."""
 
     exit_code: int
-    failure: str
-    seconds: float
-    work: dict[str, dict[str, int]]
-    notes: list[str]
+    failure: str  # the exception that ended the script, in one line; empty if there was none
+    seconds: float  # the run time
+    work: dict[str, dict[str, int]]  # of each device, as in `Context.device_stats`
+    notes: list[str]  # for the user
 
     def send(self, link: socket.socket) -> None:
         """Send the message to the driver."""
@@ -194,18 +143,11 @@ class ProgramEnd:
 
 
 def acquire_run(folder: Path, process: ProcessHandle | None) -> bool:
-    """Acquire a run for one process, or for none, atomically and permanently.
+    """Acquire a run for one process, or for none, atomically and permanently; return False if it was acquired before.
 
     A driver acquires its run before it does anything else. An agent that finds a run without a driver acquires it for
     no process. A driver that starts late then exits at once, and a driver whose agent died between the fork and the
     entry in the journal is still found.
-
-    Args:
-        folder: The run's folder.
-        process: The driver, or None if the run is to have no driver.
-
-    Returns:
-        False if the run has been acquired before.
     """
     target = f"{process.pid}:{process.start_time}" if process else "none"
     try:

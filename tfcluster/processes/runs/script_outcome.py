@@ -17,13 +17,8 @@ def final_event(
 ) -> Message:
     """Return the result or the error of a script. Both have the exit code that a shell would report.
 
-    Args:
-        spec: The run.
-        code: The exit code of the script; negative if a signal ended it.
-        end: What the script's process has reported.
-        metrics: The field of the result that has its metrics, if it has reported any.
-        interrupted: Whether the user has interrupted the script.
-        lost_bytes: How much of the output could not be written.
+    `code` is negative if a signal ended the script. `metrics` is the field of the result that has its metrics, if it
+    has reported any. `lost_bytes` is how much of the output could not be written.
     """
     if code:
         return _error(spec, code, end.failure, metrics, interrupted)

@@ -25,9 +25,6 @@ def enable(folder: Path) -> None:
     """Have each Python thread of this process, and of those that it forks, append its stack to a file at a signal.
 
     Without a descriptor or space on the disk, the process has no stacks to show, and runs all the same.
-
-    Args:
-        folder: The run's folder.
     """
     with contextlib.suppress(OSError):
         fd = os.open(folder / STACKS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

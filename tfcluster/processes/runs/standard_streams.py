@@ -14,13 +14,10 @@ from tfcluster.process_handle import peer_credentials
 
 
 def receive_stdin(name: str) -> int | None:
-    """Take over the standard input of the command that waits for a run.
+    """Take over the standard input of the command that waits for a run, and return its descriptor.
 
-    Args:
-        name: The name, in the abstract namespace, of the command's socket.
-
-    Returns:
-        A descriptor of the command's standard input; None if nothing in this process's network has the name.
+    `name` is the name, in the abstract namespace, of the command's socket. Return None if nothing in this process's
+    network has it.
 
     Raises:
         ClusterError: The command does not hand it over.
@@ -44,9 +41,7 @@ def receive_stdin(name: str) -> int | None:
 def connect_streams(stdin: int | None, outputs: tuple[int, int]) -> None:
     """Make descriptors the standard streams of this process.
 
-    Args:
-        stdin: The standard input; None to keep the present one.
-        outputs: The standard output and standard error.
+    `stdin` is None to keep the present one.
     """
     if stdin is not None:
         os.dup2(stdin, 0)

@@ -32,15 +32,10 @@ _NEVER = float("inf")
 class OutputRecorder:
     """Appends to the output of a run, and frees what exceeds the limit.
 
-    Args:
-        folder: The run's folder.
-        limit: The bytes that the two files may take together.
+    `limit` is the bytes that the two files may take together.
 
     Attributes:
         lost_bytes: How many bytes could not be written, because the disk is full.
-
-    Raises:
-        OSError: The files cannot be created.
     """
 
     def __init__(self, folder: Path, limit: int = settings.RUN_OUTPUT_BYTES) -> None:
@@ -61,10 +56,7 @@ class OutputRecorder:
     def append(self, stream: str, data: bytes, task: str = "") -> None:
         """Append what has arrived on a stream; a full disk keeps no program from running.
 
-        Args:
-            stream: The name of the stream.
-            data: What has arrived.
-            task: The short name of the member's task, for a group of processes.
+        `task` is the short name of the member's task, for a group of processes.
         """
         if sum(self._end) - sum(self._marks[-1]) >= self._limit // settings.RUN_OUTPUT_MARKS:
             end_of_lines = data.rfind(b"\n") + 1
@@ -122,9 +114,6 @@ class OutputRecorder:
         """Free all between the beginning and a position.
 
         The index is first: a reader that finds a part's line there after it has read the part has read all of it.
-
-        Raises:
-            OSError: It is not freed.
         """
         block = os.fstat(self._output).st_blksize  # whole blocks: holes show what is missing, and zeros may be output
         ranges = (
@@ -154,10 +143,6 @@ def _write(fd: int, data: bytes) -> int:
 
 class OutputHold:
     """Keeps the output of a run, from a position on, until it is read.
-
-    Args:
-        folder: The run's folder.
-        position: The position.
 
     Raises:
         OSError: The file system has no such locks, or no file can be created.
@@ -234,11 +219,7 @@ def stored_bytes(folder: Path) -> int:
 
 
 def free_all(folder: Path) -> None:
-    """Free the output of a run that has ended, unless a command still has to read it.
-
-    Raises:
-        OSError: It cannot be freed.
-    """
+    """Free the output of a run that has ended, unless a command still has to read it."""
     for name in (OUTPUT_INDEX, OUTPUT):
         with open(folder / OUTPUT, "rb") as output, open(folder / name, "r+b") as file:
             if not _is_locked(output.fileno(), 0):

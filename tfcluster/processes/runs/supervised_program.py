@@ -28,9 +28,7 @@ class SupervisedProgram:
     """The process of a run's program, a child of this process, which waits for its events with `poll`.
 
     Args:
-        spec: The run.
         poll: Watches the descriptors of this object, whose events are passed to `handle`.
-        sink: Gets what the program prints.
         stdin: The program's standard input; None for /dev/null.
         cluster: The addresses that may connect to the program's ports, or None if all may.
         report: Gets the events of a script: what it reports with `tfcluster.metric`.
@@ -38,13 +36,8 @@ class SupervisedProgram:
             object that is destroyed later would close a file of the program that has got its number.
 
     Attributes:
-        pid: The pid of the process.
         end: What the program has sent before it exited; None if it was no script, or did not get so far.
-        capture: The program's output.
         is_terminated: Whether it was sent SIGTERM.
-
-    Raises:
-        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -160,11 +153,7 @@ class SupervisedProgram:
         send_signal(self._pidfd, number)
 
     def terminate(self, seconds: float) -> None:
-        """Send SIGTERM to the program and set the deadline for its exit.
-
-        Args:
-            seconds: The time until it is killed.
-        """
+        """Send SIGTERM to the program, which is killed unless it exits within `seconds`."""
         self.is_terminated = True
         self._deadline = time.monotonic() + seconds
         send_signal(self._pidfd, signal.SIGTERM)
@@ -179,8 +168,7 @@ class SupervisedProgram:
         If it was terminated, its remaining child processes are killed. Otherwise its background processes continue, as
         they would without a driver.
 
-        Returns:
-            Its exit code; negative if a signal has ended it.
+        Return its exit code; negative if a signal has ended it.
         """
         if self.is_terminated:
             # Do this before the program is reaped, after which its pid may be reused for another process group.
@@ -197,8 +185,7 @@ class SupervisedProgram:
 
         A script may also exit with 143 by itself, such as on preemption.
 
-        Args:
-            code: The result of `reap`.
+        `code` is the result of `reap`.
         """
         return self.is_terminated and (code < 0 or code == ExitCode.TERMINATED)
 
@@ -221,8 +208,7 @@ class SupervisedProgram:
 
         Between them are the events of a script.
 
-        Returns:
-            False if the program's end of the socket pair has been closed, so that nothing more can arrive.
+        Return False if the program's end of the socket pair has been closed, so that nothing more can arrive.
         """
         while True:
             try:

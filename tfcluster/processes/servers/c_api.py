@@ -17,17 +17,7 @@ class TensorFlowError(Exception):
 
 
 class TensorFlow:
-    """The loaded library. Loading it starts no thread, so the process can still fork afterwards.
-
-    Args:
-        library: The path of the shared library.
-
-    Attributes:
-        version: TensorFlow's version.
-
-    Raises:
-        ClusterError: The library cannot be loaded.
-    """
+    """The loaded library. Loading it starts no thread, so the process can still fork afterwards."""
 
     def __init__(self, library: Path) -> None:
         try:
@@ -55,11 +45,7 @@ class TensorFlow:
     def new_server(self, server_def: bytes) -> Server:
         """Create a server whose port is bound but that does not serve yet.
 
-        Args:
-            server_def: A serialised ServerDef; see `protos.server_def`.
-
-        Returns:
-            The server.
+        `server_def` is a serialised ServerDef; see `protos.server_def`.
 
         Raises:
             TensorFlowError: The server could not be created, for example because the port is already in use.
@@ -85,13 +71,7 @@ def _discarded_stderr() -> Iterator[None]:
 
 
 class Server:
-    """A server that `TensorFlow.new_server` has created; it exists until the process exits.
-
-    Args:
-        lib: The library.
-        handle: The address of the library's TF_Server.
-        status: The address of the TF_Status that its calls report to.
-    """
+    """A server that `TensorFlow.new_server` has created; it exists until the process exits."""
 
     def __init__(self, lib: ctypes.CDLL, handle: int, status: int) -> None:
         self._lib = lib
@@ -99,20 +79,12 @@ class Server:
         self._status = status
 
     def check_status(self) -> None:
-        """Check the status of the last call.
-
-        Raises:
-            TensorFlowError: The call failed.
-        """
+        """Raise a TensorFlowError if the last call failed."""
         if self._lib.TF_GetCode(self._status) != 0:
             raise TensorFlowError(self._lib.TF_Message(self._status).decode(errors="replace"))
 
     def start(self) -> None:
-        """Start to serve.
-
-        Raises:
-            TensorFlowError: The server could not be started.
-        """
+        """Start to serve."""
         self._lib.TF_ServerStart(self._handle, self._status)
         self.check_status()
 

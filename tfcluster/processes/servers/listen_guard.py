@@ -35,9 +35,6 @@ class ListenGuard:
         listener: The descriptor that `seccomp.trap_listen` returned.
         cluster: The IP addresses of all the cluster's hosts, including this one.
         on_refused: Called with the reason each time a socket cannot be restricted. Its listen() then fails with EACCES.
-
-    Attributes:
-        ports: The ports that were restricted.
     """
 
     def __init__(self, listener: int, cluster: Collection[Address], on_refused: Callable[[str], None]) -> None:
@@ -77,15 +74,7 @@ def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str
     This is only for processes whose threads release the global interpreter lock (GIL) before they call listen():
     otherwise the guard thread could not run during the call.
 
-    Args:
-        cluster: As in `ListenGuard`.
-        on_refused: As in `ListenGuard`. It is called in the guard thread.
-
-    Returns:
-        The guard.
-
-    Raises:
-        PortIsolationError: The kernel does not allow this process to trap listen().
+    `on_refused` is called in the guard thread.
     """
     trapped = threading.Event()
     guards: list[ListenGuard] = []
@@ -107,9 +96,6 @@ def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str
 
 def check_support(cluster: Collection[Address]) -> None:
     """Check in a child process whether the ports of a cluster's server can be restricted on this machine.
-
-    Args:
-        cluster: As in `ListenGuard`.
 
     Raises:
         PortIsolationError: They cannot be restricted.
@@ -147,15 +133,10 @@ def _listen_isolated(cluster: Collection[Address]) -> str:
 def _socket_of(listener: int, notification: Notification) -> Iterator[socket.socket | None]:
     """Duplicate the socket that a trapped thread calls listen() on, and close the duplicate in the end.
 
-    Args:
-        listener: The descriptor of the trap.
-        notification: The call.
-
-    Yields:
-        The duplicate. None if the descriptor is not a socket of IPv4 or IPv6, so that no network can reach it.
+    The duplicate is None if the descriptor is not a socket of IPv4 or IPv6, so that no network can reach it.
 
     Raises:
-        OSError: This process may not duplicate the socket, or the caller is gone.
+        OSError: This process may not duplicate the socket, or the caller has exited.
     """
     pidfd = os.pidfd_open(_process_of(notification.tid))
     try:
@@ -184,15 +165,7 @@ def _process_of(tid: int) -> int:
 def _pidfd_getfd(pidfd: int, fd: int) -> int | None:
     """Duplicate a descriptor of another process by pidfd_getfd(2), which Python's os module lacks.
 
-    Args:
-        pidfd: The pidfd of the process.
-        fd: The number of the descriptor in that process.
-
-    Returns:
-        The duplicate, or None if the process has no such descriptor.
-
-    Raises:
-        OSError: This process may not duplicate it.
+    Return None if the process has no such descriptor.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     copy = int(libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))

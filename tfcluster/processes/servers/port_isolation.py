@@ -51,12 +51,7 @@ class PortIsolationError(Exception):
 def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
     """Restrict a TCP socket to connections from this machine and the rest of its cluster. This is idempotent.
 
-    Args:
-        listener: The socket, on which listen() has not been called yet.
-        cluster: The addresses of all the cluster's hosts, including this one.
-
-    Raises:
-        PortIsolationError: As for `restrict_to_loopback` and `restrict_to_peers`.
+    listen() has not been called on the socket yet. `cluster` includes the addresses of this host.
     """
     if all(address.is_loopback for address in cluster):
         restrict_to_loopback(listener)
@@ -66,9 +61,6 @@ def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
 
 def restrict_to_loopback(listener: socket.socket) -> None:
     """Restrict a socket to connections from this machine, over loopback.
-
-    Args:
-        listener: The socket.
 
     Raises:
         PortIsolationError: The kernel refuses. It must be Linux 5.7 or newer, unless this process runs as root.
@@ -84,9 +76,7 @@ def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> 
     but still accepts those to this machine's own address in the cluster, because the kernel attributes them to the
     interface that has the address.
 
-    Args:
-        listener: The socket.
-        cluster: The addresses of all the cluster's hosts, including this one.
+    `cluster` includes the addresses of this host.
 
     Raises:
         PortIsolationError: The kernel refuses, or no interface reaches only the cluster.
@@ -135,10 +125,6 @@ def attach_filter(listener: socket.socket, sources: Collection[Address]) -> None
 
     The connections that the socket accepts inherit the filter. The socket does not respond to any other address, as if
     the packets were lost. The filter is locked, so it cannot be removed.
-
-    Args:
-        listener: The socket.
-        sources: The addresses.
 
     Raises:
         PermissionError: This process may not attach a filter to a TCP socket (newer kernels require CAP_NET_ADMIN).
@@ -204,10 +190,6 @@ def _for_ipv6(sources: Iterable[IPv6Address]) -> _Program:
 def bpf_instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
     """Return a struct sock_filter.
 
-    Args:
-        code: The operation.
-        operand: Its operand.
-        yes: The number of instructions that a jump skips if its condition holds.
-        no: The number of instructions that a jump skips if it does not.
+    A jump skips `yes` instructions if its condition holds, and `no` instructions if it does not.
     """
     return struct.pack("=HBBI", code, yes, no, operand & 0xFFFFFFFF)

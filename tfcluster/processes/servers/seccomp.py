@@ -38,17 +38,11 @@ _LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 @dataclass(frozen=True)
 class _Architecture:
-    """The constants that depend on the processor architecture.
+    """The constants that depend on the processor architecture."""
 
-    Attributes:
-        audit: The constant AUDIT_ARCH_*, by which a filter recognises the architecture.
-        seccomp: The number of the system call seccomp().
-        listen: The number of the system call listen().
-    """
-
-    audit: int
-    seccomp: int
-    listen: int
+    audit: int  # the constant AUDIT_ARCH_*, by which a filter recognises the architecture
+    seccomp: int  # the number of the system call seccomp()
+    listen: int  # the number of the system call listen()
 
 
 # The architectures that TensorFlow is built for on Linux, as platform.machine() returns them.
@@ -60,17 +54,11 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Notification:
-    """A trapped call of listen() that waits for an answer.
+    """A trapped call of listen() that waits for an answer."""
 
-    Attributes:
-        id: The kernel's id of the call.
-        tid: The thread that called listen().
-        fd: The descriptor that it passed.
-    """
-
-    id: int
-    tid: int
-    fd: int
+    id: int  # the kernel's id of the call
+    tid: int  # the thread that called listen()
+    fd: int  # the descriptor that it passed
 
 
 def trap_listen() -> int:
@@ -109,11 +97,7 @@ def trap_listen() -> int:
 def receive(listener: int) -> Notification | None:
     """Wait for a call of listen().
 
-    Args:
-        listener: The descriptor that `trap_listen` returned.
-
-    Returns:
-        The call, or None if the caller was killed or interrupted meanwhile, or this thread was interrupted.
+    Return None if the caller was killed or interrupted meanwhile, or this thread was interrupted.
 
     Raises:
         OSError: All threads with the trap have exited.
@@ -137,12 +121,9 @@ def is_waiting(listener: int, notification: Notification) -> bool:
 
 
 def answer(listener: int, notification: Notification, error: int = 0) -> None:
-    """Have the kernel execute a trapped call, or make the call fail. This has no effect if the caller is gone.
+    """Have the kernel execute a trapped call, or make the call fail. This has no effect if the caller has exited.
 
-    Args:
-        listener: The descriptor of the trap.
-        notification: The call.
-        error: The errno that the call fails with, or 0 to execute it.
+    `error` is the errno that the call fails with, or 0 to execute it.
     """
     flags = 0 if error else _USER_NOTIF_FLAG_CONTINUE
     try:

@@ -20,13 +20,8 @@ from tfcluster.protocol.codec import encode
 def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Path, agent: socket.socket) -> None:
     """Run the server of a task. This returns only if the server could not be started.
 
-    Args:
-        tensorflow: The library, which the agent has loaded.
-        topology: The topology of the cluster.
-        task: The task to serve.
-        log: The file for standard output and standard error.
-        agent: The child's end of a socket pair with the agent. This process sends one line: that it serves, or the
-            error.
+    `log` is the file for standard output and standard error. This process sends one line to the agent: that it serves,
+    or the error.
     """
     try:
         daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
@@ -54,18 +49,8 @@ def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent:
 def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> Server:
     """Create the server after isolating this process, so that every port that it ever opens is restricted.
 
-    Args:
-        tensorflow: The library.
-        definition: The serialised ServerDef.
-        topology: The topology of the cluster.
-        task: The task to serve.
-
-    Returns:
-        The server.
-
     Raises:
         PortIsolationError: Ports cannot be restricted on this machine, or the server's port has not been restricted.
-        TensorFlowError: The server could not be created.
     """
     reasons: list[str] = []
     guard = isolate_this_process(addresses_of(topology.hosts), reasons.append)

@@ -23,17 +23,11 @@ class BatchShard:
 
 @dataclass(frozen=True)
 class Partitioning:
-    """The partitioning of a training among devices.
+    """The partitioning of a training among devices."""
 
-    Attributes:
-        mode: `single`, `data-parallel` or `model-parallel`.
-        layers: The device of each layer's weights.
-        shares: The examples of each device. In `model-parallel` each device gets all examples.
-    """
-
-    mode: str
-    layers: tuple[str, str]
-    shares: tuple[BatchShard, ...]
+    mode: str  # `single`, `data-parallel` or `model-parallel`
+    layers: tuple[str, str]  # the device of each layer's weights
+    shares: tuple[BatchShard, ...]  # in `model-parallel` each device gets all examples
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -43,23 +37,14 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class Network:
-    """The graph of a training.
-
-    Attributes:
-        graph: The graph.
-        initializer: Operation that initializes the weights.
-        steps: Placeholder of the number of steps.
-        examples: For each share a placeholder of its x, with the shape [steps, number of examples in the share].
-        losses: Tensor that does the steps and contains the loss of each, on its batch before the weights change.
-        layers: The weights of both layers.
-    """
+    """The graph of a training."""
 
     graph: tf.Graph
-    initializer: Any
-    steps: Any
-    examples: list[Any]
-    losses: Any
-    layers: list[Any]
+    initializer: Any  # operation that initializes the weights
+    steps: Any  # placeholder of the number of steps
+    examples: list[Any]  # for each share a placeholder of its x, of shape [steps, examples of the share]
+    losses: Any  # tensor that does the steps and contains the loss of each, on its batch before the weights change
+    layers: list[Any]  # the weights of both layers
 
 
 def partition(mode: str, devices: Sequence[str], parameters: str | None, batch: int) -> Partitioning:
@@ -68,9 +53,7 @@ def partition(mode: str, devices: Sequence[str], parameters: str | None, batch: 
     Args:
         mode: `single`: everything is on the first device. `data-parallel`: each device computes its share of the batch.
             `model-parallel`: each layer is on a separate task, or on a separate device if there is only one task.
-        devices: Full names of the devices to compute on.
         parameters: The device that stores the weights in `data-parallel`; None for the first device that computes.
-        batch: Number of examples in a batch.
     """
     first = devices[0]
     if mode == "single":
@@ -90,12 +73,6 @@ def build(context: Context, partitioning: Partitioning, initial: Sequence[Any], 
 
     All steps of a call are one while loop in the graph, which the servers run without the driver: a step costs a few
     messages between servers and none to the driver.
-
-    Args:
-        context: The run.
-        partitioning: The partitioning among devices.
-        initial: The initial weights of the layers.
-        rate: The learning rate.
     """
     v1 = tf.compat.v1
     with run_graph(context) as graph, v1.variable_scope(partitioning.mode):
@@ -126,14 +103,9 @@ def build(context: Context, partitioning: Partitioning, initial: Sequence[Any], 
 
 
 def _loop(steps: Any, step: Callable[[Any], Any]) -> Any:
-    """Build a while loop that runs `step` for 0, 1, 2, … sequentially.
+    """Build a while loop that runs `step` for 0, 1, 2, … sequentially; return a tensor with the loss of each step.
 
-    Args:
-        steps: Tensor with the number of steps.
-        step: Builds a step from the tensor of its number, and returns the tensor of its loss.
-
-    Returns:
-        A tensor with the loss of each step.
+    `step` builds a step from the tensor of its number, and returns the tensor of its loss.
     """
 
     def body(number: Any, losses: Any) -> tuple[Any, Any]:
@@ -156,14 +128,7 @@ def _data_parallel_gradients(
     """Build the loss and the gradients of data-parallel training.
 
     Each device computes a share of the batch; the results are the means over the shares, weighted by their sizes.
-
-    Args:
-        partitioning: The partitioning among devices.
-        layers: The variables of the layers.
-        columns: The x of each share.
-
-    Returns:
-        The loss, and the gradient of each layer.
+    `columns` has the x of each share.
     """
     parameter_device, batch = partitioning.layers[0], partitioning.shares[-1].stop
     shapes = [[], *(layer.shape for layer in layers)]
@@ -187,14 +152,7 @@ def _model_parallel_gradients(
     """Build the loss and the gradients of model-parallel training.
 
     Each device computes one layer. The first sends its activations to the second, which sends back their gradient.
-
-    Args:
-        partitioning: The partitioning among devices.
-        layers: The variables of the layers.
-        columns: The x of each device.
-
-    Returns:
-        The loss, and the gradient of each layer.
+    `columns` has the x of each device.
     """
     with tf.device(partitioning.layers[0]):
         activations = _hidden(layers[0].read_value(), columns[0])

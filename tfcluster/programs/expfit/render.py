@@ -15,12 +15,7 @@ _WIDTH = 76
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
-    """Format the result: the loss and the time of each mode, and the chart of the losses.
-
-    Args:
-        result: The result.
-        seconds: The duration of the run in seconds.
-    """
+    """Format the result: the loss and the time of each mode, and the chart of the losses."""
     modes = result.get("modes", [result])
     curves = {each["mode"]: each["curve"] for each in modes}
     target = console()

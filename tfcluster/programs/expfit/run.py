@@ -23,24 +23,15 @@ _LOW, _HIGH = -1.0, 1.0
 
 
 def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
-    """Learn e^x between -1 and 1 by gradient descent.
+    """Learn e^x between -1 and 1 by gradient descent, in one mode after another; see `partition`.
 
-    Args:
-        context: The run.
-        modes: The modes to train in, one after another; see `partition`. All modes use the same batches and the same
-            initial weights.
-        steps: Number of steps (batches) per mode.
-        rate: The learning rate.
-        batch: Number of examples in a batch.
-        seed: Seed of the initial weights and of the examples.
+    Each mode does `steps` steps. All of them use the same batches and the same initial weights, which the seed
+    determines.
 
     Returns:
         With one mode: mode, loss (the mean squared error on the last batch), max_error (the largest error between
         -1 and 1), steps, seconds, steps_per_s, curve (at most 201 pairs of step and loss) and seed. With several modes:
         modes (a list of the same fields without seed) and seed.
-
-    Raises:
-        ClusterError: The loss is not finite.
     """
     results = []
     for number, mode in enumerate(modes):
@@ -56,25 +47,16 @@ def parameter_device(context: Context) -> str | None:
 
 
 class Examples:
-    """A stream of batches, which depends on the seed alone and not on how the work is partitioned.
-
-    Args:
-        seed: Seed of the stream.
-        batch: Number of examples in a batch.
-    """
+    """A stream of batches, which depends on the seed alone and not on how the work is partitioned."""
 
     def __init__(self, seed: int, batch: int) -> None:
         self._generator = np.random.default_rng([seed, 1])
         self._batch = batch
 
     def next(self, steps: int) -> Any:
-        """Return the x of the next batches. The stream does not depend on how many batches each call takes.
+        """Return the x of the next batches, of shape [steps, batch].
 
-        Args:
-            steps: Number of batches.
-
-        Returns:
-            An array of shape [steps, batch].
+        The stream does not depend on how many batches each call takes.
         """
         return self._generator.uniform(_LOW, _HIGH, (steps, self._batch))
 
@@ -82,8 +64,7 @@ class Examples:
 def initial_layers(seed: int) -> list[Any]:
     """Return the initial weights of both layers, which depend on the seed alone and not on the partitioning.
 
-    Returns:
-        Arrays of the shapes [1 + 1, 16] and [16 + 1, 1]; the last row of each is the bias.
+    The shapes are [1 + 1, 16] and [16 + 1, 1]; the last row of each is the bias.
     """
     generator = np.random.default_rng([seed, 0])
     hidden = generator.normal(size=(2, _HIDDEN))
@@ -112,18 +93,9 @@ class _Training:
         self._note_unused_devices()
 
     def train(self, steps: int, before: int, total: int) -> dict[str, Any]:
-        """Train.
+        """Train; return the result of this mode, as `run` describes it, without seed.
 
-        Args:
-            steps: Number of steps.
-            before: Number of steps of the run done before these, in other modes.
-            total: Total number of steps of the run.
-
-        Returns:
-            The result of this mode, as `run` describes it, without seed.
-
-        Raises:
-            ClusterError: The loss is not finite.
+        The run has done `before` steps in other modes, and does `total` steps in all modes.
         """
         network = build(self._context, self._partitioning, initial_layers(self._seed), self._rate)
         examples = Examples(self._seed, self._batch)
@@ -163,16 +135,9 @@ class _Training:
         }
 
     def _call(self, session: Any, network: Network, batches: Any, *, count: bool) -> Any:
-        """Run the steps on some batches.
+        """Run the steps on some batches, of shape [steps, batch]; return the loss of each step.
 
-        Args:
-            session: The session.
-            network: The graph.
-            batches: The x of the batches, shape [steps, batch].
-            count: Whether to count the operations on each device too.
-
-        Returns:
-            The loss of each step.
+        If `count`, count the operations on each device too.
         """
         feed = {network.steps: len(batches)}
         for share, placeholder in zip(self._partitioning.shares, network.examples, strict=True):

@@ -28,38 +28,23 @@ _UNNAMED = "result"
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of the computation.
+    """One operation of the computation."""
 
-    Attributes:
-        operator: `number`, `copy`, `negative`, `+`, `-`, `*`, `/` or `**`.
-        operands: The indices of its operands in `Expression.operations`.
-        number: The value of a `number`.
-        name: The name to which the statement with this operation assigns.
-        at: Its offset in the source.
-    """
-
-    operator: str
-    operands: tuple[int, ...]
-    number: float
-    name: str
-    at: int
+    operator: str  # `number`, `copy`, `negative`, `+`, `-`, `*`, `/` or `**`
+    operands: tuple[int, ...]  # indices in `Expression.operations`
+    number: float  # value of a `number`
+    name: str  # the name to which the statement with this operation assigns
+    at: int  # offset in the source
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed program.
-
-    Attributes:
-        source: The text.
-        operations: All operations in topological order: each comes after its operands.
-        names: The index of the operation that is the value of a name, by name; no two names share an operation.
-        result: The name whose value is the result of the program.
-    """
+    """A parsed program."""
 
     source: str
-    operations: tuple[Operation, ...]
-    names: dict[str, int]
-    result: str
+    operations: tuple[Operation, ...]  # in topological order: each comes after its operands
+    names: dict[str, int]  # index of the operation that is the value of a name; no two names share an operation
+    result: str  # the name whose value is the result of the program
 
 
 def parse(source: str, overrides: Mapping[str, float] | None = None) -> Expression:
@@ -68,16 +53,8 @@ def parse(source: str, overrides: Mapping[str, float] | None = None) -> Expressi
     The last statement may be an expression without a name; its name is then `result`. Operator precedence is that
     of Python: `**` binds tighter than signs, these tighter than `*` and `/`, and these tighter than `+` and `-`.
 
-    Args:
-        source: The text.
-        overrides: Values of names, which replace what the text assigns to these names.
-
-    Returns:
-        The parsed program.
-
-    Raises:
-        ClusterError: The text has a syntax error (usage error); the message shows line, column and a caret. Or a
-            name in `overrides` does not occur in the text.
+    `overrides` has values of names, which replace what the text assigns to these names. A name that does not occur in
+    the text is a usage error, as is a syntax error.
     """
     return _Parser(source, dict(overrides or {})).parse()
 
@@ -87,12 +64,7 @@ def syntax_error(
 ) -> ClusterError:
     """Return an error that shows the position of a problem in a source: line, column and a caret.
 
-    Args:
-        source: The whole text.
-        at: The offset of the problem in the text.
-        message: What is wrong there.
-        hint: What to write instead.
-        exit_code: The exit code of the command.
+    `at` is the offset of the problem in the whole text.
     """
     line, start = source.count("\n", 0, at) + 1, source.rfind("\n", 0, at) + 1
     column = at - start

@@ -11,12 +11,7 @@ from tfcluster.ui.format import format_duration
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
-    """Format the result: the value, and a table of the device on which each name's operation ran.
-
-    Args:
-        result: The result.
-        seconds: The duration of the run in seconds.
-    """
+    """Format the result: the value, and a table of the device on which each name's operation ran."""
     rows = [(name, str(each["value"]), each["device"]) for name, each in result["operations"].items()]
     return [
         Text.assemble((f"{result['name']} = ", "bold"), (str(result["value"]), "bold green")),

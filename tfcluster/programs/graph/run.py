@@ -32,19 +32,12 @@ def run(
 ) -> dict[str, Any]:
     """Compute an expression in float64.
 
-    Args:
-        context: The run. Names are distributed over its devices round-robin.
-        expression: The expression, in the language of `parser`.
-        overrides: Values of names, which override what the expression assigns to them.
-        placed: TensorFlow device strings, by the name to place there.
-        strict: Whether a device that does not exist is an error. Otherwise the name is placed on the CPU of its task.
+    If `strict`, a device that does not exist is an error. Otherwise the name is placed on the CPU of its task.
+    `overrides` and `placed` are as in `parse` and `choose_devices`. A value that is infinite or NaN is an error.
 
     Returns:
         value (the result), name (the name that has this value), and operations (the value of each name and the device
         on which it ran).
-
-    Raises:
-        ClusterError: The expression or a device string is invalid, or a value is infinite or NaN.
     """
     program = parse(expression, overrides)
     devices = choose_devices(program, context, placed)
@@ -75,17 +68,10 @@ def run(
 def choose_devices(program: Expression, context: Context, placed: Mapping[str, str]) -> dict[str, str]:
     """Return the device string of each name.
 
-    By default names are placed on the devices round-robin. A name in `placed` is placed on the given device instead.
-    Omitted parts of the device string are taken from the device whose turn it is, with two exceptions: a job without a
-    task means task 0 of the job, and for a task without a device TensorFlow chooses among the task's devices.
-
-    Args:
-        program: The expression.
-        context: The run.
-        placed: TensorFlow device strings, by the name to place there.
-
-    Raises:
-        ClusterError: A device string is malformed, or its task or its name does not exist (a usage error).
+    By default names are placed on the devices round-robin. `placed` has the TensorFlow device strings of names that are
+    placed elsewhere. Omitted parts of the device string are taken from the device whose turn it is, with two
+    exceptions: a job without a task means task 0 of the job, and for a task without a device TensorFlow chooses among
+    the task's devices.
     """
     for name in placed:
         if name not in program.names:
@@ -99,20 +85,7 @@ def choose_devices(program: Expression, context: Context, placed: Mapping[str, s
 
 
 def _complete(name: str, requested: str, default: str, addresses: Mapping[str, list[str]]) -> str:
-    """Complete a device string from which parts may be omitted.
-
-    Args:
-        name: The name to place.
-        requested: The user's device string.
-        default: The device from which omitted parts are taken.
-        addresses: `host:port` of every task, by job.
-
-    Returns:
-        A device string with job, replica and task.
-
-    Raises:
-        ClusterError: The string is malformed, or its task does not exist.
-    """
+    """Return a device string with job, replica and task; what the user omitted is taken from the default."""
     option = f"--device {name}={requested}"
     try:
         given, other = tf.DeviceSpec.from_string(requested), tf.DeviceSpec.from_string(default)
@@ -128,16 +101,7 @@ def _complete(name: str, requested: str, default: str, addresses: Mapping[str, l
 
 
 def _build(context: Context, program: Expression, devices: Mapping[str, str]) -> tuple[tf.Graph, list[Any]]:
-    """Build the graph of an expression.
-
-    Args:
-        context: The run.
-        program: The expression.
-        devices: The device string of each name.
-
-    Returns:
-        The graph, and the tensor of each of the expression's operations, in their order.
-    """
+    """Build the graph of an expression; return it with the tensor of each operation, in their order."""
     named = {at: name for name, at in program.names.items()}
     tensors: list[Any] = []
     with run_graph(context) as graph:
@@ -160,15 +124,7 @@ def _exists(device: str, existing: Iterable[str]) -> bool:
 
 
 def _check_finite(program: Expression, values: list[float]) -> None:
-    """Check that all values are finite.
-
-    Args:
-        program: The expression.
-        values: The value of each operation.
-
-    Raises:
-        ClusterError: A value is not finite; the error shows the first operation with such a value.
-    """
+    """Check that all values are finite; the error shows the first operation whose value is not."""
     for operation, value in zip(program.operations, values, strict=True):
         if math.isfinite(value):
             continue

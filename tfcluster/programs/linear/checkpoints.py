@@ -22,16 +22,10 @@ _TRAINING = "training.json"
 
 
 class Checkpoints:
-    """A folder of checkpoints in the format of tf.train.Saver.
+    """A folder of checkpoints in the format of tf.train.Saver. It is created if it does not exist.
 
     The saver's operations run in a local session of the driver, on values read from the parameter servers. If they ran
     on the variables' own devices, each parameter server would write its part on its own host.
-
-    Args:
-        folder: The folder; it is created if it does not exist.
-
-    Raises:
-        ClusterError: The folder cannot be created or written.
     """
 
     def __init__(self, folder: str) -> None:
@@ -53,11 +47,7 @@ class Checkpoints:
         return seed if isinstance(seed, int) else None
 
     def record_seed(self, seed: int) -> None:
-        """Record the seed of this training, for the next one that continues from its checkpoint.
-
-        Raises:
-            ClusterError: It cannot be written.
-        """
+        """Record the seed of this training, for the next one that continues from its checkpoint."""
         temporary = self._folder / f"{_TRAINING}.{os.getpid()}"
         try:
             temporary.write_text(json.dumps({"seed": seed}) + "\n")
@@ -71,11 +61,7 @@ class Checkpoints:
     def latest(self, names: list[str]) -> dict[str, Any] | None:
         """Return the variables' values in the latest checkpoint, or None if there is no checkpoint.
 
-        Args:
-            names: Names of the variables.
-
-        Raises:
-            ClusterError: The checkpoint cannot be read, or has other variables.
+        A checkpoint that cannot be read, or that has other variables, is a usage error.
         """
         if not self._has_checkpoint():
             return None
@@ -97,14 +83,7 @@ class Checkpoints:
             raise _usage_error(f"{path}: is damaged: {_first_line(error)}") from error
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Write a checkpoint. Earlier checkpoints stay until it is complete.
-
-        Args:
-            values: The value of each variable, by name.
-
-        Raises:
-            ClusterError: The checkpoint cannot be written.
-        """
+        """Write a checkpoint. Earlier checkpoints stay until it is complete."""
         try:
             if self._saver is None:
                 self._saver = _Saver(self._folder, values)
@@ -141,11 +120,7 @@ class _Saver:
 
 
 class Summaries:
-    """A TensorBoard event file of scalars.
-
-    Args:
-        folder: The folder of the event file.
-    """
+    """A TensorBoard event file of scalars."""
 
     def __init__(self, folder: str) -> None:
         with tf.Graph().as_default():  # FileWriter cannot be created in eager mode
@@ -155,12 +130,7 @@ class Summaries:
         self._last_step = -1
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add values at a step, unless values of the same or a later step were added before.
-
-        Args:
-            step: The global step.
-            values: The scalars, by name.
-        """
+        """Add values at a step, unless values of the same or a later step were added before."""
         if step <= self._last_step:
             return
         self._last_step = step

@@ -21,17 +21,11 @@ LEARNING_RATES = {"adagrad": 0.8, "sgd": 0.1, "momentum": 0.05, "adam": 0.1}
 
 @dataclass(frozen=True)
 class Roles:
-    """The full names of a training's devices, by role.
+    """The full names of a training's devices, by role."""
 
-    Attributes:
-        servers: The CPU of each task that holds variables; these are the tasks 0, 1, … of one job.
-        replicas: The devices that train.
-        evaluator: The CPU of the task that evaluates, or None.
-    """
-
-    servers: tuple[str, ...]
-    replicas: tuple[str, ...]
-    evaluator: str | None
+    servers: tuple[str, ...]  # the CPU of each task that holds variables; these are the tasks 0, 1, … of one job
+    replicas: tuple[str, ...]  # the devices that train
+    evaluator: str | None  # the CPU of the task that evaluates
 
     def replica_names(self) -> dict[str, str]:
         """Return a short name for each replica, by its device.
@@ -47,34 +41,21 @@ class Roles:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of a training.
-
-    Attributes:
-        context: The run.
-        roles: The devices, by their role in the training.
-        batches: The data, in batches.
-        optimizer: A key of `LEARNING_RATES`.
-        rate: The learning rate.
-    """
+    """The settings of a training."""
 
     context: Context
     roles: Roles
     batches: Batches
-    optimizer: str
+    optimizer: str  # a key of `LEARNING_RATES`
     rate: float
 
 
 def assign_roles(addresses: Mapping[str, Sequence[str]], head_address: str, devices: Sequence[str]) -> Roles:
     """Assign the roles.
 
-    The parameter servers hold the variables; without parameter servers the head task does. The devices to compute on
-    train, except those of tasks with another role. If all of them belong to such tasks, all of them train and there is
-    no evaluator.
-
-    Args:
-        addresses: `host:port` of every task, by job.
-        head_address: `host:port` of the head task, which is the first of its job.
-        devices: Full names of the devices to compute on.
+    The parameter servers hold the variables; without parameter servers the head task does, which is the first of its
+    job. The devices to compute on train, except those of tasks with another role. If all of them belong to such tasks,
+    all of them train and there is no evaluator.
     """
     servers = tuple(cpu_of(PS_JOB, index) for index in range(len(addresses.get(PS_JOB, ()))))
     if not servers:
@@ -102,12 +83,7 @@ def are_finite(values: Mapping[str, Any]) -> bool:
 def check_divergence(step: int, values: Mapping[str, Any]) -> None:
     """Raise an error if the training has diverged.
 
-    Args:
-        step: Number of steps done.
-        values: w and b after these steps, and any other values computed then.
-
-    Raises:
-        ClusterError: A value is not a finite number.
+    `values` are w, b and any other values after `step` steps; each has to be a finite number.
     """
     if not are_finite(values):
         raise ClusterError(

@@ -19,17 +19,7 @@ from tfcluster.programs.scheduler import StepScheduler
 class TrainingCoordinator:
     """Runs the threads of a training, and has the state that they share. Thread-safe.
 
-    Args:
-        config: The settings of the training.
-        scheduler: The scheduler of the remaining steps.
-        parameters: The client of the parameter servers.
-        workers: Number of workers.
-        summaries: Where to write TensorBoard summaries; None to write none.
-
     Attributes:
-        config: The settings of the training.
-        scheduler: The scheduler of the remaining steps.
-        parameters: The client of the parameter servers.
         initialized: Set when the variables have values, or the training is stopped.
         stopped: Set when the training is stopped; threads then begin no further work.
         steps: Number of steps done, including steps that were repeated.
@@ -73,22 +63,13 @@ class TrainingCoordinator:
         checkpoints: Checkpoints | None,
         checkpoint_every: float,
     ) -> Values:
-        """Initialize the variables and run the threads until the training has ended.
+        """Initialize the variables and run the threads until the training has ended; return the variables' last values.
 
         The sessions are closed in every case, because a server keeps the graph of a session that is not closed for as
         long as the server lives.
 
-        Args:
-            threads: The workers, and the evaluator if there is one.
-            values: The initial values of a checkpoint; None for the variables' own initial values.
-            checkpoints: Where to write checkpoints; None to write none.
-            checkpoint_every: Seconds between two checkpoints.
-
-        Returns:
-            The variables' values after all steps.
-
-        Raises:
-            Exception: The error that ended the training early.
+        `values` are those of a checkpoint; None stands for the variables' own initial values. `checkpoint_every` is in
+        seconds. The error that ended the training early is raised.
         """
         join_timeout = settings.CANCELLED_JOIN_SECONDS
         for thread in threads:
@@ -143,15 +124,7 @@ class TrainingCoordinator:
     def report_block(
         self, worker: str, devices: Sequence[str], steps: int, seconds: float, results: Mapping[str, Any]
     ) -> None:
-        """Record that a worker has done a block of steps, and emit progress and metrics when they are due.
-
-        Args:
-            worker: The worker's name.
-            devices: The worker's devices.
-            steps: Number of steps in the block.
-            seconds: Duration of the block.
-            results: The results of the training graph.
-        """
+        """Record that a worker has done a block of steps, and emit progress and metrics when they are due."""
         metrics = {name: float(results[name]) for name in ("loss", "w", "b")}
         step = int(results["step"])
         batches = self.config.batches
@@ -188,13 +161,9 @@ class TrainingCoordinator:
         self.initialized.set()
 
     def _monitor(self, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
-        """Take snapshots of the variables and write checkpoints until the training has ended.
+        """Take snapshots of the variables and write checkpoints until the training has ended; return the last values.
 
-        Returns:
-            The variables' values after all steps.
-
-        Raises:
-            Exception: The error that ended the training early.
+        The error that ended the training early is raised.
         """
         written_at = time.monotonic()
         scheduler = self.scheduler

@@ -22,15 +22,10 @@ _HINT = "Give --data a CSV file with the columns x and y, or leave it out."
 
 @dataclass(frozen=True)
 class Dataset:
-    """Points in the plane.
+    """Points in the plane."""
 
-    Attributes:
-        x: The first coordinates, float64 [n].
-        y: The second coordinates, float64 [n].
-    """
-
-    x: np.ndarray[Any, np.dtype[np.float64]]
-    y: np.ndarray[Any, np.dtype[np.float64]]
+    x: np.ndarray[Any, np.dtype[np.float64]]  # [n]
+    y: np.ndarray[Any, np.dtype[np.float64]]  # [n]
 
     def __len__(self) -> int:
         return len(self.x)
@@ -40,10 +35,9 @@ class Dataset:
         return float(np.mean((w * self.x + b - self.y) ** 2))
 
     def least_squares(self) -> dict[str, float] | None:
-        """Return the line with the smallest loss, in closed form.
+        """Return w and b of the line with the smallest loss, in closed form.
 
-        Returns:
-            w and b, or None if all x are equal, because many lines then have the smallest loss.
+        Return None if all x are equal, because many lines then have the smallest loss.
         """
         x = self.x - self.x.mean()
         spread = float(x @ x)
@@ -55,17 +49,11 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of a training, which iterate over all points in another random order in each epoch.
-
-    Attributes:
-        points: The data.
-        size: Examples per batch, at most the number of points.
-        seed: Seed of the order of the examples, below 2^63.
-    """
+    """The batches of a training, which iterate over all points in another random order in each epoch."""
 
     points: Dataset
-    size: int
-    seed: int
+    size: int  # examples per batch, at most the number of points
+    seed: int  # for the order of the examples, below 2^63
 
     @property
     def is_whole(self) -> bool:
@@ -99,26 +87,14 @@ class Batches:
 
 
 def synthetic_dataset(seed: int) -> Dataset:
-    """Return 101 points on [-1, 1] around y = 2x + 0.2, with normal noise of standard deviation 0.4.
-
-    Args:
-        seed: Seed of the noise.
-    """
+    """Return 101 points on [-1, 1] around y = 2x + 0.2, with normal noise of standard deviation 0.4."""
     x = np.linspace(-1.0, 1.0, _POINTS)
     noise = np.random.default_rng(seed).standard_normal(_POINTS)
     return Dataset(x, _SLOPE * x + _INTERCEPT + _NOISE * noise)
 
 
 def read_csv(path: Path, name: str) -> Dataset:
-    """Return the points in the columns x and y of a CSV file, or in the first two if no header names x and y.
-
-    Args:
-        path: Path of the file.
-        name: The user's name for the file.
-
-    Raises:
-        ClusterError: The file cannot be read, a line cannot be parsed, or the file has no points.
-    """
+    """Return the points in the columns x and y of a CSV file, or in the first two if no header names x and y."""
     columns: tuple[int, int] | None = None
     values: list[tuple[float, float]] = []
     for position, row in read_rows(path, name, _HINT):
@@ -136,11 +112,7 @@ def read_csv(path: Path, name: str) -> Dataset:
 
 
 def _find_columns(position: str, row: list[str]) -> tuple[tuple[int, int], bool]:
-    """Find the columns x and y in the first row.
-
-    Returns:
-        The indices of both columns, and whether the row is a header.
-    """
+    """Find the columns x and y in the first row; return their indices, and whether the row is a header."""
     names = [cell.strip().lower() for cell in row]
     if "x" in names and "y" in names:
         return (names.index("x"), names.index("y")), True

@@ -32,13 +32,7 @@ _control_flow_lock = threading.Lock()
 class Variables:
     """The variables of the model and of its optimizer, created in the current graph.
 
-    Args:
-        config: The settings of the training.
-
-    Attributes:
-        w: The slope.
-        b: The intercept.
-        step: The global step, that is the number of steps done.
+    `step` is the global step, that is the number of steps done.
     """
 
     def __init__(self, config: TrainingConfig) -> None:
@@ -66,11 +60,8 @@ class Variables:
     def apply(self, gradients: Sequence[Any]) -> Any:
         """Add a training step to the graph: apply the sum of the gradients and increment the global step.
 
-        Args:
-            gradients: Gradients, each a float64 [2] tensor for w and b.
-
-        Returns:
-            The operation that increments the global step once the gradients are applied.
+        Each gradient is a float64 [2] tensor for w and b. Return the operation that increments the global step once the
+        gradients are applied.
         """
         sums = []
         for index, variable in enumerate((self.w, self.b)):
@@ -117,13 +108,8 @@ class BatchShare:
     def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
         """Return the share's contribution to the batch's loss and to its gradient.
 
-        Args:
-            step: The number of the step, which determines the rows of the batch.
-            w: The slope.
-            b: The intercept.
-
-        Returns:
-            The loss, and its derivatives with respect to w and b as float64 [2].
+        The number of the step determines the rows of the batch. The gradient has the derivatives with respect to w and
+        b as float64 [2].
         """
         with v1.device(self._device):
             x, y = self._x, self._y
@@ -140,12 +126,7 @@ class BatchShare:
 
 @contextlib.contextmanager
 def model_graph(config: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
-    """Yield a graph that distributes variables round-robin over the servers and places all else on `worker`.
-
-    Args:
-        config: The settings of the training.
-        worker: Full name of the device for everything that is not a variable.
-    """
+    """Yield a graph that distributes variables round-robin over the servers and places all else on `worker`."""
     job = job_of(config.roles.servers[0])
     setter = v1.train.replica_device_setter(
         ps_tasks=len(config.roles.servers), ps_device=f"/job:{job}/device:CPU:0", worker_device=worker
@@ -155,13 +136,9 @@ def model_graph(config: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
 
 
 class StateGraph:
-    """A graph that initializes, reads and sets all variables.
-
-    Args:
-        config: The settings of the training.
+    """A graph that initializes, reads and sets all variables; all of its operations are on the servers.
 
     Attributes:
-        graph: The graph; all of its operations are on the servers.
         initialize: Operation that gives every variable its initial value.
         values: Tensor with each variable's value, by name.
         uninitialized: Tensor that tells whether a variable is uninitialized, by name.
@@ -182,32 +159,22 @@ class StateGraph:
             self._assign = tf.group(*(each.assign(self._inputs[name]) for name, each in variables.items()))
 
     def set(self, session: Any, values: dict[str, Any]) -> None:
-        """Set every variable.
-
-        Args:
-            session: A session of this graph.
-            values: The new values, by name.
-        """
+        """Set every variable to its value in `values`, which is by name."""
         session.run(self._assign, {self._inputs[name]: value for name, value in values.items()})
 
 
 class TrainingGraph:
     """A graph that does any number of steps per call: a while loop on the worker that uses the servers' variables.
 
-    With one device the graph is a replica of between-graph training and runs asynchronously to the other replicas.
-    With several devices training is synchronous: each device computes its share of a batch, and the sum of the
-    gradients, always added in the same order, is applied once.
-
-    Args:
-        config: The settings of the training.
-        devices: Full names of the devices that train; the loop runs on the first one.
+    With one device the graph is a replica of between-graph training and runs asynchronously to the other replicas. With
+    several devices training is synchronous: each device computes its share of a batch, and the sum of the gradients,
+    always added in the same order, is applied once. The loop runs on the first device.
 
     Attributes:
-        graph: The graph.
         first: Placeholder of the number of the first step.
         count: Placeholder of the number of steps.
-        results: step (the global step, counting the steps of all workers), loss (of the last step's batch), and w and
-            b after the last step.
+        results: step (the global step, counting the steps of all workers), loss (of the last step's batch), and w and b
+            after the last step.
     """
 
     def __init__(self, config: TrainingConfig, devices: Sequence[str]) -> None:
@@ -238,16 +205,7 @@ class TrainingGraph:
 
 
 class EvaluationGraph:
-    """A graph that computes the loss on all data on the evaluator, from the servers' variables.
-
-    Args:
-        config: The settings of the training.
-        device: Full name of the evaluator's device.
-
-    Attributes:
-        graph: The graph.
-        results: step, loss, w and b.
-    """
+    """A graph that computes the loss on all data on the evaluator, from the servers' variables."""
 
     def __init__(self, config: TrainingConfig, device: str) -> None:
         with model_graph(config, device) as self.graph:

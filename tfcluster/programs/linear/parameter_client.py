@@ -42,15 +42,11 @@ Values = dict[str, Any]
 class ParameterClient:
     """A client of the parameter servers. Thread-safe.
 
-    Its session uses the servers only, so the loss of a worker does not affect it.
+    Its session uses the servers only, so the loss of a worker does not affect it. A call while a server is down waits
+    for up to `PARAMETER_RECOVERY_SECONDS` until the server has recovered, and then raises ClusterError.
 
-    Args:
-        config: The settings of the training.
-        state: The graph that initializes, reads and sets the variables.
-        scheduler: The scheduler of the steps, which is rolled back when variables are restored from the snapshot.
-
-    Attributes:
-        snapshot: Every variable's value when the variables were last read; a lost server is restored from it.
+    `snapshot` is every variable's value when the variables were last read. A lost server is restored from it, and the
+    scheduler is rolled back.
     """
 
     def __init__(self, config: TrainingConfig, state: StateGraph, scheduler: StepScheduler) -> None:
@@ -64,33 +60,18 @@ class ParameterClient:
         self.snapshot: Values = {}
 
     def initialize(self, values: Values | None) -> None:
-        """Initialize the variables.
-
-        Args:
-            values: The values of a checkpoint; None for the variables' initial values.
-
-        Raises:
-            ClusterError: A server is down and does not recover.
-        """
+        """Set the variables to the values of a checkpoint, or to their initial values if there are none."""
         with self._lock:
             self._retry(lambda: self._start(values))
 
     def read(self) -> Values:
-        """Return every variable's current value, after restoring lost variables.
-
-        Raises:
-            ClusterError: A server is down and does not recover.
-        """
+        """Return every variable's current value, after restoring lost variables."""
         with self._lock:
             self._retry(self._restore_and_read)
             return self.snapshot
 
     def restore_lost(self) -> None:
-        """Wait until every variable has a value, restoring the snapshot if a server was restarted without variables.
-
-        Raises:
-            ClusterError: A server is down and does not recover.
-        """
+        """Wait until every variable has a value, restoring the snapshot if a server was restarted without variables."""
         with self._lock:
             self._retry(self._restore_lost)
 
@@ -131,14 +112,7 @@ class ParameterClient:
         )
 
     def _retry(self, action: Callable[[], None]) -> None:
-        """Run an action that uses the session, and retry it in a new session until it succeeds or the retries time out.
-
-        Args:
-            action: A callable without arguments.
-
-        Raises:
-            ClusterError: A server is down and did not recover within `PARAMETER_RECOVERY_SECONDS`.
-        """
+        """Run an action that uses the session; retry it in a new session until it succeeds or the retries time out."""
         deadline: float | None = None
         while True:
             try:
@@ -165,15 +139,9 @@ class ParameterClient:
 
 
 def connect(context: Context, graph: tf.Graph, devices: Sequence[str]) -> Any:
-    """Open a session on the tasks of some devices, if all of them accept connections.
+    """Open a session on the tasks of some devices; raise ConnectionError if one does not accept connections.
 
-    Args:
-        context: The run.
-        graph: The graph.
-        devices: Full names of the devices; the task of the first one is the session's master.
-
-    Raises:
-        ConnectionError: A task does not accept connections.
+    The task of the first device is the session's master.
     """
     for device in devices:
         if not _is_listening(context, device):

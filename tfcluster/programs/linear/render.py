@@ -10,12 +10,7 @@ from tfcluster.ui.format import format_duration, format_rate
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """Format the result: the fitted line, its loss, and the parameters of the training.
-
-    Args:
-        result: The result.
-        seconds: The duration of the run in seconds.
-    """
+    """Format the result: the fitted line, its loss, and the parameters of the training."""
     lines = [
         Text.assemble(
             ("y = ", "bold"),

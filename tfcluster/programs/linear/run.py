@@ -40,7 +40,6 @@ def run(
     """Fit the line.
 
     Args:
-        context: The run.
         data: The user's name for the uploaded CSV file with the columns x and y; see `synthetic_dataset` for none.
         steps: Number of steps that all workers do together.
         epochs: Number of passes over the data, which replaces `steps`; None to use `steps`.
@@ -56,10 +55,6 @@ def run(
         w, b, loss (on all data), steps (the global step), steps_per_s, examples_per_s, workers, optimizer, lr, batch,
         sync, seed, resumed_from (the step of the checkpoint, or None), least_squares (w and b in closed form),
         evaluations ([step, loss] of the evaluator).
-
-    Raises:
-        ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost and did not
-            recover.
     """
     checkpoints = Checkpoints(logdir) if logdir else None
     seed = _choose_seed(context, seed, checkpoints)
@@ -104,11 +99,7 @@ def _fit(
     checkpoints: Checkpoints | None,
     checkpoint_every: float,
 ) -> dict[str, Any]:
-    """Train, starting from the latest checkpoint in `logdir` if there is one.
-
-    Returns:
-        The result that `run` describes.
-    """
+    """Train from the latest checkpoint in `logdir`, if there is one; return the result that `run` describes."""
     roles, batches = config.roles, config.batches
     state = StateGraph(config)
     values = checkpoints.latest(list(state.values)) if checkpoints else None
@@ -146,11 +137,7 @@ def _fit(
 
 
 def _check_overflow(points: Dataset, data: str) -> None:
-    """Check that the squares of the points do not overflow a float64.
-
-    Raises:
-        ClusterError: A sum of squares is not finite.
-    """
+    """Check that the squares of the points do not overflow a float64."""
     with np.errstate(all="ignore"):
         sums = [float(points.x @ points.x), points.loss(0.0, 0.0), *(points.least_squares() or {}).values()]
     if not all(map(math.isfinite, sums)):
@@ -162,11 +149,7 @@ def _check_overflow(points: Dataset, data: str) -> None:
 
 
 def _line(points: Dataset, final: Values) -> dict[str, float]:
-    """Return the fitted line and its loss.
-
-    Raises:
-        ClusterError: A value is not finite.
-    """
+    """Return the fitted line and its loss; raise an error if one of these values is not finite."""
     w, b = float(final["w"]), float(final["b"])
     with np.errstate(all="ignore"):
         line = {"w": w, "b": b, "loss": points.loss(w, b)}
@@ -175,11 +158,7 @@ def _line(points: Dataset, final: Values) -> dict[str, float]:
 
 
 def _check_graph_size(rows: int, devices: int) -> None:
-    """Check the size of the graph of a synchronous training, which holds all points once per device.
-
-    Raises:
-        ClusterError: The graph would be too large.
-    """
+    """Check the size of the graph of a synchronous training, which holds all points once per device."""
     if rows * devices > settings.TRAINING_POINTS_MAX:
         raise ClusterError(
             f"{rows:,} points for each of {devices} devices in step are more than "

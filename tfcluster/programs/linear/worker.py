@@ -24,11 +24,8 @@ v1 = tf.compat.v1
 class Worker(threading.Thread):
     """A thread that trains on its devices, block by block, until no steps remain.
 
-    Args:
-        coordinator: The shared state of the training.
-        name: The worker's name for the user.
-        devices: One device, or all devices with synchronous training. The first device's task is the session's master.
-        start_barrier: The barrier at which all workers wait before their first step.
+    It has one device, or all devices with synchronous training. The first device's task is the session's master. All
+    workers wait at the start barrier before their first step.
     """
 
     _graph: TrainingGraph
@@ -61,8 +58,7 @@ class Worker(threading.Thread):
     def _prepare(self) -> bool:
         """Open the session and have the servers prepare the loop by running zero steps.
 
-        Returns:
-            False if the worker is lost or the training has been stopped.
+        Return False if the worker is lost or the training has been stopped.
         """
         self._graph = TrainingGraph(self._config, self._devices)
         self._coordinator.initialized.wait()
@@ -118,14 +114,7 @@ class Worker(threading.Thread):
         return results
 
     def _recover(self, error: Exception) -> bool:
-        """Retry with new sessions until one works.
-
-        Args:
-            error: The error by which the worker was lost.
-
-        Returns:
-            False if the worker does not recover or the training ends first.
-        """
+        """Retry with new sessions until one works; return False if the worker does not recover or the training ends."""
         lost_at = time.monotonic()
         deadline: float | None = None
         is_extended = False
@@ -172,12 +161,7 @@ class Worker(threading.Thread):
 class Evaluator(threading.Thread):
     """A thread that computes the loss on all data twice a second, and once more when the training has ended.
 
-    Args:
-        coordinator: The shared state of the training.
-        device: Full name of the device that evaluates.
-
-    Attributes:
-        scores: [step, loss] of each evaluation, downsampled evenly when there are more than 2,000.
+    `scores` has the [step, loss] of each evaluation, downsampled evenly when there are more than 2,000.
     """
 
     def __init__(self, coordinator: TrainingCoordinator, device: str) -> None:

@@ -17,17 +17,11 @@ _NON_FINITE = (("NaN", np.isnan), ("infinity", np.isposinf), ("-infinity", np.is
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of some numbers.
-
-    Attributes:
-        count: How many numbers there are.
-        mean: Their mean; NaN if there are no numbers.
-        squares: The sum of their squared deviations from the mean.
-    """
+    """The moments of some numbers."""
 
     count: int
-    mean: float
-    squares: float
+    mean: float  # NaN if there are no numbers
+    squares: float  # sum of the squared deviations from the mean
 
     @property
     def variance(self) -> float:
@@ -77,12 +71,8 @@ def recompute_non_finite(
 ) -> dict[str, tuple[int, int]]:
     """Recompute the moments that are not finite: those of non-finite numbers, and those whose sum overflows a float64.
 
-    Args:
-        moments: The moments of each piece, which are changed in place.
-        numbers: The numbers.
-        pieces: The pieces.
-        size: Number of numbers in a window.
-        whole: The pieces that are whole windows. Each number is in exactly one of them.
+    `moments` has those of each piece, and is changed in place. `size` is the number of numbers in a window. `whole` has
+    the pieces that are whole windows; each number is in exactly one of them.
 
     Returns:
         How many of the numbers are NaN, infinity and -infinity, and the position of the first of them.
@@ -105,9 +95,7 @@ def recompute_non_finite(
 def describe_non_finite(counts: dict[str, tuple[int, int]], total: Moments) -> list[str]:
     """Return notes for the user about non-finite numbers and results.
 
-    Args:
-        counts: What `recompute_non_finite` returns.
-        total: The moments of all numbers.
+    `counts` is what `recompute_non_finite` returns, and `total` the moments of all numbers.
     """
     if not counts and not math.isfinite(total.variance):
         return ["the variance is larger than the largest float64 number"]

@@ -24,9 +24,6 @@ def window_size(count: int) -> int:
     """Return the number of numbers in a window.
 
     It depends on the input alone, so the sums of each window depend on the input alone too.
-
-    Args:
-        count: Number of numbers in the input.
     """
     return _LARGE if count >= _LARGE else _SMALL
 
@@ -34,25 +31,14 @@ def window_size(count: int) -> int:
 def even_sizes(count: int, slices: int) -> list[int]:
     """Return the sizes of slices that differ by at most one.
 
-    Args:
-        count: Number of numbers in the input.
-        slices: Number of slices. If there are fewer numbers than slices, there is one slice per number.
+    If there are fewer numbers than slices, there is one slice per number.
     """
     slices = max(1, min(count, slices))
     return [count // slices + (index < count % slices) for index in range(slices)]
 
 
 def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
-    """Check that the slices add up to the input.
-
-    Args:
-        sizes: Number of numbers in each slice.
-        count: Number of numbers in the input.
-        name: The user's name for the input.
-
-    Raises:
-        ClusterError: They do not add up.
-    """
+    """Check that the slices add up to the input; `name` is the user's name for it."""
     if sum(sizes) != count:
         raise ClusterError(
             f"the slices have {sum(sizes):,} numbers together, {name} has {count:,}",
@@ -63,21 +49,13 @@ def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
 
 @dataclass(frozen=True)
 class WindowPieces:
-    """Pieces of the sequence, each within one window, as arrays with one element per piece.
+    """Pieces of the sequence, each within one window, as arrays with one element per piece."""
 
-    Attributes:
-        window: The number of the piece's window.
-        low: The position of the piece's first number in the window.
-        high: The position after the piece's last number in the window.
-        slice: The index of the slice to which the piece belongs, or WHOLE.
-        slices: The pieces of each slice, as a range.
-    """
-
-    window: npt.NDArray[np.int64]
-    low: npt.NDArray[np.int64]
-    high: npt.NDArray[np.int64]
-    slice: npt.NDArray[np.int64]
-    slices: tuple[range, ...]
+    window: npt.NDArray[np.int64]  # number of the piece's window
+    low: npt.NDArray[np.int64]  # position of the piece's first number in the window
+    high: npt.NDArray[np.int64]  # position after the piece's last number in the window
+    slice: npt.NDArray[np.int64]  # index of the slice to which the piece belongs, or WHOLE
+    slices: tuple[range, ...]  # the pieces of each slice
 
     def __len__(self) -> int:
         return len(self.window)
@@ -95,18 +73,11 @@ class WindowPieces:
 
 
 def cut(sizes: Sequence[int], size: int) -> WindowPieces:
-    """Cut slices into pieces at the bounds of the windows.
+    """Cut slices into pieces at the bounds of the windows, which have `size` numbers.
 
     The windows do not depend on the slices. Windows that are cut by a slice's bound are added once more as a whole,
     after the pieces of the slices. The pieces that are whole windows (for the last window: all of its numbers) are
-    therefore the same for any slices.
-
-    Args:
-        sizes: Number of numbers in each slice, at least 1.
-        size: Number of numbers in a window.
-
-    Returns:
-        The pieces of the slices, followed by the windows that are added as a whole.
+    therefore the same for any slices. A slice has at least one number.
     """
     count = sum(sizes)
     rows: list[npt.NDArray[Any]] = []
@@ -128,11 +99,6 @@ def whole_windows(pieces: WindowPieces, count: int, size: int) -> npt.NDArray[np
     """Return the indices of the pieces that are whole windows, in the order of the windows.
 
     Each number of the sequence is in exactly one of them.
-
-    Args:
-        pieces: The pieces.
-        count: Number of numbers in the sequence.
-        size: Number of numbers in a window.
     """
     whole = (pieces.low == 0) & (pieces.high == np.minimum(size, count - pieces.window * size))
     indices = np.flatnonzero(whole)

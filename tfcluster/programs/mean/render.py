@@ -11,12 +11,7 @@ from tfcluster.ui.format import format_duration, format_rate
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """Format the result: the mean, the variance, and the mean of each slice.
-
-    Args:
-        result: The result.
-        seconds: The duration of the run in seconds.
-    """
+    """Format the result: the mean, the variance, and the mean of each slice."""
     count, shards = result["count"], result["shards"]
     shown = [
         Text(f"  {_short(shard['task'])}: {_number(shard['mean'])} of {pluralize(shard['count'], 'number')}")

@@ -47,9 +47,8 @@ def run(
     for all ways to slice the input, and for all sets of devices of the same type.
 
     Args:
-        context: The run.
-        file: A .npy file, text with one number per line, or a CSV file. If it was uploaded with the run, the
-            user's name for it, where `-` is standard input. None with `random`.
+        file: A .npy file, text with one number per line, or a CSV file. If it was uploaded with the run, the user's
+            name for it, where `-` is standard input. None with `random`.
         random: Number of random numbers to generate, uniform in [0, 1); None with `file`.
         seed: Key of the generator, below 2^64.
         column: The column of a CSV file, by index from 0 on or by name; None for other files.
@@ -58,9 +57,6 @@ def run(
     Returns:
         mean, variance (of the population), count, and shards ({task, count, mean} of each slice). A value that is not
         finite is None, and a note explains why.
-
-    Raises:
-        ClusterError: The input does not consist of numbers, or the slices do not add up to it.
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
@@ -102,9 +98,8 @@ def _share(
 ) -> tuple[WindowPieces, dict[str, list[range]] | None]:
     """Cut the numbers into pieces and assign the slices to devices.
 
-    Returns:
-        The pieces of the slices, and for each device the ranges of pieces pinned to it, or None in place of these if
-        any free device may take any piece.
+    Return the pieces of the slices, and for each device the ranges of pieces pinned to it, or None in place of these if
+    any free device may take any piece.
     """
     if slices == DEVICES:
         return cut([numbers.count], size), None
@@ -125,8 +120,8 @@ def _sums(
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
     """Compute the sums of all pieces on the devices.
 
-    Returns:
-        The pilot, sum and sum of squares of each piece, and the index of the device that computed each piece.
+    Return the pilot, sum and sum of squares of each piece, of shape [pieces, 3], and the index of the device that
+    computed each piece.
     """
     rows: Rows = np.empty((len(pieces), 3))
     workers = np.empty(len(pieces), np.int64)

@@ -30,18 +30,13 @@ _NATIVE = {np.dtype(kind) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", 
 class MappedFile:
     """The numbers in a file, in the order in which the file stores them.
 
-    Attributes:
-        name: The user's name for the file.
-        path: A path by which any process of this user on this host can open this very file, even if it is renamed or
-            deleted.
-        skipped: Number of bytes before the numbers.
-        values: The numbers, as a one-dimensional memory-mapped array.
+    Any process of this user on this host can open this very file by `path`, even if it is renamed or deleted.
     """
 
-    name: str
+    name: str  # the user's name for the file
     path: str
-    skipped: int
-    values: npt.NDArray[Any]
+    skipped: int  # number of bytes before the numbers
+    values: npt.NDArray[Any]  # one-dimensional, memory-mapped
 
     @property
     def count(self) -> int:
@@ -70,15 +65,10 @@ class MappedFile:
 
 @dataclass(frozen=True)
 class RandomNumbers:
-    """Random numbers that are uniform in [0, 1), each generated from the seed and its own position.
-
-    Attributes:
-        count: How many numbers there are.
-        seed: Key of the generator.
-    """
+    """Random numbers that are uniform in [0, 1), each generated from the seed and its own position."""
 
     count: int
-    seed: int
+    seed: int  # key of the generator
 
     @property
     def name(self) -> str:
@@ -89,17 +79,8 @@ class RandomNumbers:
 def open_numbers(path: Path, name: str, column: str | None, folder: Path) -> tuple[MappedFile, list[str]]:
     """Open a .npy file, or convert text (one number per line, or a column of a CSV file) to a file to map.
 
-    Args:
-        path: Path of the file.
-        name: The user's name for the file.
-        column: The column of a CSV file, by index from 0 on or by name; None for other files.
-        folder: The folder for the converted file.
-
-    Returns:
-        The numbers, and notes for the user about how text was parsed.
-
-    Raises:
-        ClusterError: The file has no numbers, or cannot be read as numbers.
+    The text is converted to a file in `folder`, and the notes tell the user how it was parsed. `name` is the user's
+    name for the file. `column` is the index from 0 on, or the name, of the column of a CSV file; None for other files.
     """
     numbers, notes = open_array(path, name), []
     if numbers is not None and column is not None:
@@ -114,19 +95,9 @@ def open_numbers(path: Path, name: str, column: str | None, folder: Path) -> tup
 
 
 def open_array(path: Path, name: str) -> MappedFile | None:
-    """Open a .npy file and map its numbers.
+    """Open a .npy file and map its numbers; return None if the file is not a .npy file.
 
     The file stays open until this process ends, because the tasks open it through this process's file descriptor.
-
-    Args:
-        path: Path of the file.
-        name: The user's name for the file.
-
-    Returns:
-        The numbers, or None if the file is not a .npy file.
-
-    Raises:
-        ClusterError: The file cannot be read, is truncated, or does not contain numbers.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -151,12 +122,7 @@ def open_array(path: Path, name: str) -> MappedFile | None:
 
 
 def _map_floats(descriptor: int, name: str) -> MappedFile:
-    """Map an open file that contains only float64 values in native byte order.
-
-    Args:
-        descriptor: Descriptor of the file, which must stay open.
-        name: The user's name for the numbers.
-    """
+    """Map a file that contains only float64 values in native byte order; its descriptor must stay open."""
     fd_path = f"/proc/{os.getpid()}/fd/{descriptor}"
     is_empty = not os.fstat(descriptor).st_size
     return MappedFile(name, fd_path, 0, np.zeros(0) if is_empty else np.memmap(fd_path, np.float64, "r"))
@@ -165,9 +131,7 @@ def _map_floats(descriptor: int, name: str) -> MappedFile:
 class SameHostToken:
     """Random bytes in an anonymous file of this process: a task that reads them from there is on the same host.
 
-    Attributes:
-        path: A path by which any process of this user on this host can open the file.
-        value: The bytes.
+    Any process of this user on this host can open the file by `path`.
     """
 
     def __init__(self) -> None:
@@ -187,24 +151,10 @@ def _check_dtype(dtype: np.dtype[Any], name: str) -> None:
 
 
 def _write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> list[str]:
-    """Convert a text file to float64 values.
+    """Convert a text file to float64 values in native byte order; return notes for the user about how it was parsed.
 
     Blank lines are skipped, and so is the header of a CSV file. Anything else in the place of a number is an error, so
-    that no data is dropped silently.
-
-    Args:
-        source: Path of the text, in UTF-8.
-        name: The user's name for the text.
-        column: The column's index from 0 on, or its name; None for a file with one number per line.
-        target: The file to write to, as float64 values in native byte order.
-
-    Returns:
-        Notes for the user about how the file was parsed.
-
-    Raises:
-        ClusterError: A line has no number in the column, or does not have as many columns as the first line; or the
-            file is not text in UTF-8.
-        OSError: The source cannot be read, or the target cannot be written.
+    that no data is dropped silently. `column` is as in `open_numbers`.
     """
     values, notes = (_parse_lines(source, name), []) if column is None else _parse_column(source, name, column)
     while block := array("d", islice(values, settings.TEXT_BLOCK_NUMBERS)):
@@ -242,21 +192,10 @@ def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float]
 
 
 def _find_column(first: list[str], column: str, position: str) -> tuple[int, bool]:
-    """Find a column in the first line.
+    """Find a column in the first line; return its index, and whether the line is a header with names.
 
-    If the column is given by index, the line is a header unless the column contains a number in it. An index is never
-    taken for the name of another column. Otherwise a number in a line that also contains words would be lost.
-
-    Args:
-        first: The fields of the first line.
-        column: The column's index from 0 on, or its name.
-        position: Position of the line, as `NAME:LINE`.
-
-    Returns:
-        The index of the column, and whether the first line is a header with names.
-
-    Raises:
-        ClusterError: There is no such column.
+    If the column is given by index, from 0 on, the line is a header unless the column contains a number in it. An index
+    is never taken for the name of another column. Otherwise a number in a line that also contains words would be lost.
     """
     names = [each.strip() for each in first]
     if column.isdecimal() and int(column) < len(names):

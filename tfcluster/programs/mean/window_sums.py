@@ -34,12 +34,7 @@ _PILOT = 64
 class RandomSourceEvaluator(contextlib.ExitStack):
     """Computes the sums of pieces of random numbers, which the devices generate. A context manager.
 
-    Args:
-        context: The run.
-        devices: Full names of the devices.
-        numbers: The number and the seed of the random numbers.
-        pieces: The pieces.
-        size: Number of numbers in a window.
+    Here and below, `size` is the number of numbers in a window.
     """
 
     def __init__(
@@ -63,10 +58,7 @@ class RandomSourceEvaluator(contextlib.ExitStack):
 
 
 class FileSourceEvaluator(contextlib.ExitStack):
-    """Computes the sums of pieces of the numbers in a file, which tasks map or are fed. A context manager.
-
-    The arguments are those of RandomSourceEvaluator.
-    """
+    """Computes the sums of pieces of the numbers in a file, which tasks map or are fed. A context manager."""
 
     def __init__(
         self, context: Context, devices: Sequence[str], numbers: MappedFile, pieces: WindowPieces, size: int
@@ -134,11 +126,6 @@ def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Comp
     The inputs are arrays with one element per piece: `start`, the position of the window's first number, and `low` and
     `high`, the piece's bounds in the window. The outputs are the rows, in the order of `start`, and the bytes of the
     token as the task reads them. A row consists of pilot, sum and sum of squares; see `sums_of`.
-
-    Args:
-        numbers: The numbers in the file.
-        token: The token that shows whether the task is on the same host.
-        size: Number of numbers in a window.
     """
     itemsize = numbers.values.dtype.itemsize
     skipped = numbers.skipped // itemsize
@@ -162,9 +149,6 @@ def generated_windows(size: int) -> Computation:
 
     The inputs and rows are those of `mapped_windows`, without a token. A further input is `key`, the low and high word
     of the seed, from which the task generates the numbers.
-
-    Args:
-        size: Number of numbers in a window.
     """
     key = tf.compat.v1.placeholder(tf.uint32, [2])
 
@@ -180,10 +164,6 @@ def fed_window(dtype: Any, size: int) -> Computation:
 
     The inputs and rows are those of `mapped_windows`, without a token. A further input is `values`, the numbers of the
     window.
-
-    Args:
-        dtype: The TensorFlow type of the numbers.
-        size: Number of numbers in the window.
     """
     values = tf.compat.v1.placeholder(dtype, [size])
     return _sum_each(lambda start: (values,), sums_of(dtype.name, size)).with_input("values", values)
@@ -211,10 +191,6 @@ def sums_of(dtype: str, size: int) -> Any:
     The function takes a window and the bounds of a piece in it (int32 scalars). It returns three float64 values: a
     pilot, which is near the piece's numbers, the sum of the deviations from the pilot, and the sum of the squares of
     these deviations.
-
-    Args:
-        dtype: Name of the type of the numbers.
-        size: Number of numbers in a window.
     """
 
     def mean_sums(values: Any, low: Any, high: Any) -> Any:
@@ -232,9 +208,6 @@ def sums_of_generated(size: int) -> Any:
 
     The function takes the key (two uint32 scalars), the position of the window's first number, which is a multiple of
     `size` (its high and low word), and the bounds of a piece. It returns what the function of `sums_of` returns.
-
-    Args:
-        size: Number of numbers in a window.
     """
 
     # A function of its own is traced once, and not for each stretch. The compiler inlines it.

@@ -9,12 +9,7 @@ from tfcluster.ui.format import format_duration, format_rate
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """Format the result: the estimate with its standard error and interval, and the number of samples.
-
-    Args:
-        result: The result.
-        seconds: The duration of the run in seconds.
-    """
+    """Format the result: the estimate with its standard error and interval, and the number of samples."""
     low, high = result["interval"]
     digits = max(2, _digits(result["stderr"]))
     return [

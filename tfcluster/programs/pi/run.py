@@ -37,7 +37,6 @@ def run(context: Context, *, samples: int, seed: int, every_device: bool = False
     """Estimate pi.
 
     Args:
-        context: The run.
         samples: Number of points, at most 2^54.
         seed: Key of the generator, below 2^64. The count depends on the seed and on `samples` alone.
         every_device: Use every device of the run, however few points there are for each.
@@ -72,10 +71,6 @@ def worthwhile_devices(samples: int, devices: Sequence[str]) -> Sequence[str]:
     """Return as many devices as have enough points to count, evenly spread over the tasks and hosts.
 
     A session and the compilation of the function cost each device as much processor time as many points.
-
-    Args:
-        samples: Number of points.
-        devices: The devices of the run.
     """
     count = min(len(devices), max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE))
     return [devices[number * len(devices) // count] for number in range(count)]
@@ -85,10 +80,6 @@ def shard_size(samples: int, devices: int) -> int:
     """Return the number of points in a shard: a power of two within bounds that gives each device several shards.
 
     The points do not depend on this size, because each point is generated from its own number.
-
-    Args:
-        samples: Number of points.
-        devices: Number of devices.
     """
     exponent = (samples // (settings.MAP_SHARDS_PER_DEVICE * devices)).bit_length() - 1
     return 1 << min(_LARGEST_SHARD, max(_SMALLEST_SHARD, exponent))
@@ -98,13 +89,6 @@ def estimate(inside: int, samples: int) -> dict[str, Any]:
     """Estimate pi from a count, with its standard error and 95 % interval.
 
     The interval is Wilson's (1927), which is also valid if there are few points and all or none of them are inside.
-
-    Args:
-        inside: Number of points inside the quarter circle.
-        samples: Number of points.
-
-    Returns:
-        pi, stderr, interval, samples, inside.
     """
     share = inside / samples
     square = _NORMAL_95**2
@@ -121,14 +105,11 @@ def estimate(inside: int, samples: int) -> dict[str, Any]:
 
 @cache
 def counter_of(size: int) -> Any:
-    """Return a compiled function that counts the points inside among the first points of a shard.
+    """Return a compiled function that counts the points inside among the first points of a shard of `size` points.
 
     Its arguments are scalars: the key's low and high word, the high and low word of the number of the shard's first
     point (all uint32; that number is a multiple of `size`), and the number of points to test (int32). It returns an
     int64. Point n is generated from the counter (n modulo 2^32, n divided by 2^32).
-
-    Args:
-        size: Number of points in a shard.
     """
 
     at_once = _POINTS_AT_ONCE if size == 1 << _LARGEST_SHARD else 1

@@ -10,12 +10,7 @@ from tfcluster.programs.api import Context
 
 
 def describe_run(context: Context, seed: int | None) -> dict[str, str]:
-    """Return the environment variables that describe its run to a script.
-
-    Args:
-        context: The run.
-        seed: The user's seed; None if there is none.
-    """
+    """Return the environment variables that describe its run to a script."""
     return {
         "TFCLUSTER_RUN": context.run,
         "TFCLUSTER_OUTPUT": str(context.output_folder),
@@ -28,9 +23,6 @@ def describe_cluster(context: Context) -> dict[str, str]:
 
     They are TF_CONFIG, in which the script is the chief, and tfcluster's own variables. Sessions connect to the head's
     server.
-
-    Args:
-        context: The run.
     """
     host = context.head_address.rpartition(":")[0]
     master = f"grpc://{context.head_address}"

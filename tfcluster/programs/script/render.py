@@ -8,10 +8,5 @@ from tfcluster.ui.console import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """Return no lines, so that standard output contains the script's output only.
-
-    Args:
-        result: The result.
-        seconds: The duration of the run in seconds.
-    """
+    """Return no lines, so that standard output contains the script's output only."""
     return []

@@ -45,12 +45,10 @@ def run(
 
     Args:
         context: The run. If it has an upload, that is the script.
-        args: The script's own arguments.
         path: Path of the script, from whose folder it imports; None for a module.
         argument: The path or the name of the module, as the user typed it.
         cwd: The folder in which the script starts. If it does not exist on this machine, that is the run's folder.
         seed: The user's seed for the generators of Python, NumPy and TensorFlow; None to leave them unseeded.
-        module: The name of the module; None for a script.
         cold: Whether the user asked for a fresh interpreter, which this one is then.
 
     Returns:
@@ -149,19 +147,11 @@ class _ModuleNotFoundError(Exception):
 
 
 def _run_as_main(execute: Callable[[ModuleType], object], first_file: str) -> tuple[int, str]:
-    """Execute the interpreter's main module.
+    """Execute the interpreter's main module; return the exit code and the exception, as `run` describes them.
 
-    The module stays `__main__`, so its variables are kept alive and destroyed as by `python SCRIPT`.
-
-    Args:
-        execute: Executes the code of the module, which it gets empty.
-        first_file: The file with whose code tracebacks begin.
-
-    Returns:
-        The exit code and the exception, as `run` describes them.
-
-    Raises:
-        _ModuleNotFoundError: The code is that of a module, which was not found.
+    The module stays `__main__`, so its variables are kept alive and destroyed as by `python SCRIPT`. `execute` gets the
+    empty module and executes its code. Tracebacks begin with the code of `first_file`. A module that was not found
+    raises _ModuleNotFoundError.
     """
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
@@ -195,8 +185,7 @@ def _describe(error: BaseException) -> str:
 def _print_traceback(error: BaseException, first_file: str) -> None:
     """Print a script's exception as the interpreter does, with a traceback that begins at the code of a file.
 
-    Raises:
-        SystemExit: The script's own `sys.excepthook` raised it; the interpreter also exits in this case.
+    A SystemExit of the script's own `sys.excepthook` is passed on; the interpreter also exits in this case.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != first_file:

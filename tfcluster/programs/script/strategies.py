@@ -19,11 +19,8 @@ _MODULE = "tensorflow.python.distribute.collective_all_reduce_strategy"
 def refuse_multi_worker(addresses: Mapping[str, Sequence[str]], command: str) -> None:
     """Have a MultiWorkerMirroredStrategy fail that would wait for servers of the cluster to become its workers.
 
-    One that has no other workers, or workers of its own, is not concerned.
-
-    Args:
-        addresses: The `host:port` of every server of the cluster, by job.
-        command: The command that starts a process for each worker.
+    One that has no other workers, or workers of its own, is not concerned. The error names `command`, which starts a
+    process for each worker.
     """
     servers = {address for tasks in addresses.values() for address in tasks}
 
@@ -54,11 +51,7 @@ def _refuse(initialize: Callable[[Any, Any], None], servers: set[str], command: 
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls a function with the module of the strategy, once, as soon as TensorFlow has imported it.
-
-    Args:
-        prepare: The function.
-    """
+    """Calls a function with the module of the strategy, once, as soon as TensorFlow has imported it."""
 
     def __init__(self, prepare: Callable[[ModuleType], None]) -> None:
         self._prepare = prepare

@@ -36,14 +36,11 @@ STORE_HINT = "Make room there, or name a folder that can be written to by `state
 
 
 def import_code(session: dict[str, Any]) -> bool:
-    """Import the version of the code that the client's first line names, or send the client an error.
+    """Import the code that the client's first line names and return True, or send the client an error.
 
     Args:
         session: The first line; see `remote.session.serve` and `remote.dry_run_server.serve`. This module uses these
             of its fields: `code`, the content hash of the code; `is_dry_run`, whether no file may be written; `state`.
-
-    Returns:
-        Whether the code has been imported.
     """
     send_message({"begun": True})
     try:
@@ -86,8 +83,7 @@ def _add_user_site() -> None:
 class MemoryImporter:
     """Imports modules from source texts in memory.
 
-    Args:
-        files: The source texts by path, such as `tfcluster/transport/remote/bootstrap.py`.
+    `files` are the source texts by path, such as `tfcluster/transport/remote/bootstrap.py`.
     """
 
     def __init__(self, files: dict[str, str]) -> None:
@@ -148,17 +144,7 @@ def cache_folders(session: dict[str, Any]) -> Iterator[str]:
 
 
 def _receive(session: dict[str, Any]) -> dict[str, str]:
-    """Request the code from the client.
-
-    Args:
-        session: The client's first line.
-
-    Returns:
-        The source texts by path.
-
-    Raises:
-        ValueError: The code that arrived does not have the requested hash.
-    """
+    """Request the code from the client, and return the source texts by path; a wrong hash raises a ValueError."""
     send_message({"need": "code"})
     packed = zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
     if content_hash(packed) != session["code"]:
@@ -168,17 +154,9 @@ def _receive(session: dict[str, Any]) -> dict[str, str]:
 
 
 def _store(session: dict[str, Any], files: dict[str, str]) -> str:
-    """Write the code to the first candidate folder that is writable.
+    """Write the code to the first candidate folder that is writable; return the folder of this version of it.
 
-    Args:
-        session: The client's first line.
-        files: The source texts by path.
-
-    Returns:
-        The folder of this version of the code.
-
-    Raises:
-        OSError: None of the folders is writable.
+    An OSError says that none of them is writable.
     """
     problem = None
     for root in cache_folders(session):
@@ -217,15 +195,7 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
 
 
 def _lock(file: IO[str], kind: int) -> bool:
-    """Lock a file until it is closed.
-
-    Args:
-        file: The file.
-        kind: The operation, as for flock.
-
-    Returns:
-        False if the lock is not available, or if the file system does not support locks.
-    """
+    """Lock a file until it is closed; return False if the file is locked, or the file system does not support locks."""
     try:
         fcntl.flock(file, kind)
     except OSError:

@@ -136,14 +136,10 @@ class _Server:
         return self._preflight
 
     def _agent(self) -> LocalAgentConnection | None:
-        """Connect to the agent of the cluster.
+        """Connect to the agent of the cluster; return None if there is no agent.
 
-        Returns:
-            The connection, or None if there is no agent.
-
-        Raises:
-            ClusterError: The cluster is up, or its processes run without a journal, but its agent has died or is
-                stopped. A dry run changes neither.
+        A dry run changes nothing, so that it raises an error if the agent of a cluster that is up has died or is
+        stopped, and if processes run without a journal.
         """
         cluster = self._transport.cluster
         pid = agent_pid(cluster, self._transport.host)
@@ -185,11 +181,7 @@ def _closest_existing(path: Path) -> Path:
 
 
 def _why_not_writable(path: Path) -> str:
-    """Check whether files could be written to a folder, which may have to be created first.
-
-    Returns:
-        The reason why not, or an empty string if they could.
-    """
+    """Return why files cannot be written to a folder, which may have to be created first; empty if they can."""
     existing = _closest_existing(path)
     if not existing.is_dir():
         return f"{existing} is not a folder"

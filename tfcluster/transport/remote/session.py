@@ -70,11 +70,7 @@ def _keep_code(state: Path) -> None:
 
 
 def serve_requests(handlers: Mapping[str, Handler]) -> None:
-    """Reply to requests, one a line of standard input, until the input or the session of a `proxy` request ends.
-
-    Args:
-        handlers: The handler of each request.
-    """
+    """Reply to requests, one a line of standard input, until the input or the session of a `proxy` request ends."""
     with contextlib.suppress(BrokenPipeError):
         send_message({"reply": {}})  # the code has been imported
         while line := sys.stdin.readline():
@@ -160,13 +156,8 @@ def survey(destination: str, shell: str | None) -> dict[str, Any]:
 
     The agent itself runs all further checks.
 
-    Args:
-        destination: The destination for ssh, for the commands in the hints of the problems.
-        shell: The command that set up the environment, for these commands too; None for none.
-
-    Returns:
-        `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of ClusterErrors
-        as JSON.
+    The destination for ssh and the shell command are for the hints of the problems. Return `python`, `version`,
+    `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of ClusterErrors as JSON.
     """
     return {
         "python": sys.executable,
@@ -180,9 +171,7 @@ def survey(destination: str, shell: str | None) -> dict[str, Any]:
 def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]:
     """Return an error for each package that a host needs and that is not installed for this Python.
 
-    Args:
-        destination: The destination for ssh, for the command in the hint.
-        shell: The command that set up the environment; None for none.
+    The arguments are for the command in the hint.
     """
     missing = missing_packages()
     # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.

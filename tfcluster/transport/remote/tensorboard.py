@@ -17,42 +17,24 @@ from tfcluster.transport.remote.bootstrap import send_message
 
 @dataclass(frozen=True)
 class TensorBoardRequest:
-    """What TensorBoard is to show.
+    """What TensorBoard is to show."""
 
-    Attributes:
-        folders: The log folder: the first of these that exists. A relative path is relative to the home folder.
-        run_folder: The folder that is shown if it has data and none of the others exists; None for none.
-        port: The port; 0 for any.
-    """
-
-    folders: tuple[str, ...]
-    run_folder: str | None = None
-    port: int = 0
+    folders: tuple[str, ...]  # the log folder: the first of these that exists; relative to the home folder
+    run_folder: str | None = None  # shown if it has data and none of the others exists
+    port: int = 0  # 0 for any
 
 
 @dataclass(frozen=True)
 class TensorBoardReport:
-    """What there is on the machine, which is sent as a message before TensorBoard starts.
+    """What there is on the machine, which is sent as a message before TensorBoard starts."""
 
-    Attributes:
-        python: The Python that was asked for TensorBoard.
-        logdir: The log folder; None if there is none, so that nothing starts.
-        is_installed: Whether there is a TensorBoard; otherwise nothing starts.
-    """
-
-    python: str
-    logdir: str | None
-    is_installed: bool
+    python: str  # the Python that was asked for TensorBoard
+    logdir: str | None  # None if there is none, so that nothing starts
+    is_installed: bool  # otherwise nothing starts
 
 
 def words_of(start: TensorBoardRequest, python: str, code: str) -> list[str]:
-    """Return the words of the command line that starts TensorBoard.
-
-    Args:
-        start: What it is to show.
-        python: The Python to run.
-        code: The folder from which it imports tfcluster.
-    """
+    """Return the words of the command line that starts TensorBoard, with tfcluster from the folder `code`."""
     program = (
         "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];"
         "from tfcluster.transport.remote.tensorboard import main;main(sys.argv[2])"
@@ -61,11 +43,7 @@ def words_of(start: TensorBoardRequest, python: str, code: str) -> list[str]:
 
 
 def main(text: str) -> NoReturn:
-    """Carry out `words_of`.
-
-    Args:
-        text: The `TensorBoardRequest`, as JSON.
-    """
+    """Run the command of `words_of`; the text is the `TensorBoardRequest`, as JSON."""
     start = TensorBoardRequest(**json.loads(text))
     del sys.path[0]
     logdir = _find_logdir(start.folders, start.run_folder)

@@ -1,4 +1,4 @@
-"""Carry out what keys of the full-screen view do, in other threads; ask first where work is lost."""
+"""Execute what keys of the full-screen view do, in other threads; ask first where work is lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ class Say(Protocol):
 
 
 class ActionRunner:
-    """Plans and carries out actions.
+    """Plans and executes actions.
 
-    Args:
-        app: The application, whose thread the screen belongs to.
-        say: Shows what is carried out, and how it ended.
+    The screen belongs to the application's thread. `say` shows what is executed, and how it ended.
     """
 
     def __init__(self, app: App[Any], say: Say) -> None:

@@ -13,29 +13,15 @@ from tfcluster.client.runs.runs import cancel_run
 
 @dataclass(frozen=True)
 class UserAction:
-    """Something that changes the cluster.
+    """Something that changes the cluster."""
 
-    Attributes:
-        command: The command that does the same.
-        losses: What it loses; empty if nothing has to be asked.
-        carry_out: Does it, and returns when it is done.
-    """
-
-    command: str
-    losses: tuple[str, ...]
-    carry_out: Callable[[], None]
+    command: str  # the command that does the same
+    losses: tuple[str, ...]  # what it loses; empty if nothing has to be asked
+    carry_out: Callable[[], None]  # returns when it is done
 
 
 def restart_action(cluster: Cluster, task: str) -> UserAction:
-    """Return the action that restarts a task.
-
-    Args:
-        cluster: The cluster.
-        task: The task's short name.
-
-    Raises:
-        ClusterError: The task's host cannot be reached.
-    """
+    """Return the action that restarts a task; raise ClusterError if the task's host cannot be reached."""
     plan, topology = plan_restart(cluster, [task])
 
     def restart() -> None:
@@ -56,12 +42,7 @@ def restart_action(cluster: Cluster, task: str) -> UserAction:
 
 
 def cancel_action(cluster: Cluster, run: str) -> UserAction:
-    """Return the action that cancels a run.
-
-    Args:
-        cluster: The cluster.
-        run: The run's id.
-    """
+    """Return the action that cancels a run."""
 
     def cancel() -> None:
         cancel_run(cluster, run)

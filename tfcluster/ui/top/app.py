@@ -30,13 +30,7 @@ from tfcluster.ui.top.terminal import TerminalSignals
 class TopApp(App[ClusterError | int]):
     """Shows a cluster until the user quits, or the cluster is down.
 
-    Args:
-        cluster: The cluster.
-        snapshot: Its state at the start.
-
-    Attributes:
-        live: The cluster, which is followed.
-        failure: The bug that has ended the view; None if there was none.
+    `failure` is the bug that has ended the view; None if there was none.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -145,7 +139,7 @@ class TopApp(App[ClusterError | int]):
         screen.query_one("#message", Static).update(self._message or self._hint())
 
     def _hint(self) -> Text:
-        """Return the command that a key would carry out on what is selected."""
+        """Return the command that a key would execute on what is selected."""
         kind, name = self._selection()
         if name is None:
             return Text("")
@@ -269,18 +263,7 @@ class TopApp(App[ClusterError | int]):
 
 
 def run_top(cluster: Cluster, snapshot: ClusterSnapshot) -> int:
-    """Show a cluster until the user quits.
-
-    Args:
-        cluster: The cluster.
-        snapshot: Its state at the start.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ClusterError: The cluster went down meanwhile.
-    """
+    """Show a cluster until the user quits, and return the exit code; raise ClusterError if the cluster goes down."""
     app = TopApp(cluster, snapshot)
     try:
         result = app.run(mouse=os.environ.get("TERM") != "linux")

@@ -14,12 +14,7 @@ from tfcluster.ui.top.rows import describe_progress
 
 
 def describe_task(view: LiveView, name: str) -> Text:
-    """Describe a task.
-
-    Args:
-        view: The cluster.
-        name: The task's short name.
-    """
+    """Describe a task."""
     task = next((task for task in view.status.tasks if task.short == name), None)
     if task is None:
         return Text(f" {name} is no task of the cluster any more")
@@ -47,12 +42,7 @@ def describe_task(view: LiveView, name: str) -> Text:
 
 
 def describe_run(view: LiveView, name: str) -> Text:
-    """Describe a run.
-
-    Args:
-        view: The cluster.
-        name: The run's id.
-    """
+    """Describe a run."""
     run = next((run for run in view.runs if run.record.run == name), None)
     if run is None:
         return Text(f" {name} is not among the latest runs any more")

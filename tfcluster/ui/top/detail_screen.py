@@ -20,17 +20,7 @@ from tfcluster.ui.top.log_lines import LogLines
 class DetailScreen(Screen[None]):
     """Shows the details of a task or a run, and follows its log.
 
-    Args:
-        live: The cluster.
-        kind: `tasks` or `runs`.
-        subject: The name of the task or run.
-        host: Its host.
-        describe: Returns its details as they are now.
-        command: The command that shows the same log.
-
-    Attributes:
-        kind: As above.
-        subject: As above.
+    The kind is `tasks` or `runs`. `describe` returns the details as they are now. The command shows the same log.
     """
 
     BINDINGS = [  # noqa: RUF012 - as Textual has it

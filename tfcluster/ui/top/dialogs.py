@@ -27,12 +27,7 @@ _KEYS = (
 
 
 class Question(ModalScreen[bool]):
-    """Asks whether to carry out a command.
-
-    Args:
-        command: The command that does the same.
-        losses: What it loses.
-    """
+    """Asks whether to execute a command that loses something."""
 
     BINDINGS = [("y", "answer(True)", "Yes"), ("n,escape", "answer(False)", "No")]  # noqa: RUF012 - as Textual has it
     CSS = """

@@ -16,11 +16,9 @@ _FOUND, _CURRENT = Style(underline=True, bold=True), Style(reverse=True)
 
 
 class LogLines(ScrollView, can_focus=True):
-    """Shows the lines of a log.
+    """Shows the lines of a log, and stays at the end as the log grows while `is_following`.
 
-    Attributes:
-        is_following: Whether it stays at the end as the log grows.
-        pattern: What was searched; empty for nothing.
+    `pattern` is what was searched; empty for nothing.
     """
 
     BINDINGS = [Binding("end", "follow", "Follow", key_display="End")]  # noqa: RUF012 - as Textual has it
@@ -49,14 +47,9 @@ class LogLines(ScrollView, can_focus=True):
         self.refresh()
 
     def find(self, pattern: str, step: int) -> bool:
-        """Go to the next line that contains a text, in whatever case.
+        """Go to the next line that contains a text, in upper or lower case; return whether there is one.
 
-        Args:
-            pattern: The text.
-            step: 1 for the next one, -1 for the previous one.
-
-        Returns:
-            Whether there is one.
+        A step of -1 goes to the previous one.
         """
         self.pattern = pattern
         count = len(self._lines)

@@ -26,26 +26,15 @@ _NUMBERS = ("UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s", "PID")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        key: The name of what it is about.
-        cells: Its texts.
-    """
-
-    key: str
+    key: str  # the name of the task or run
     cells: tuple[Text, ...]
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a table.
-
-    Attributes:
-        columns: The headings.
-        widths: Their widths.
-        rows: The rows.
-    """
+    """The content of a table."""
 
     columns: tuple[str, ...]
     widths: tuple[int, ...]
@@ -54,14 +43,9 @@ class Content:
 
 @dataclass(frozen=True)
 class Order:
-    """How the tasks are sorted.
+    """How the tasks are sorted."""
 
-    Attributes:
-        name: What by, as the screen says it.
-        key: The key of a task.
-    """
-
-    name: str
+    name: str  # as the screen says it
     key: Callable[[TaskStatus], Any]
 
 
@@ -94,12 +78,7 @@ def title_line(view: LiveView, order: str, pattern: str) -> Text:
 
 
 def host_lines(view: LiveView, limit: int) -> list[Text]:
-    """Return a line for each host, those that are away first if there are too many.
-
-    Args:
-        view: The view.
-        limit: The number of lines.
-    """
+    """Return a line for each host, those that are away first if there are too many."""
     hosts = list(view.status.hosts)
     if len(hosts) > limit:
         hosts = sorted(hosts, key=lambda host: host.state == "up")
@@ -147,11 +126,8 @@ def _share(used: int, total: int) -> str:
 def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Content:
     """Return the table of tasks.
 
-    Args:
-        view: The view.
-        order: How to sort them.
-        pattern: Only tasks in whose row this occurs, in whatever case.
-        width: The width of the terminal, to which columns are left out.
+    Only the tasks in whose row the pattern occurs, in upper or lower case, are shown. Columns are left out to fit the
+    width of the terminal.
     """
     tasks = sorted(view.status.tasks, key=order.key)
     away = {host for host, link in view.links.items() if link.lost_at is not None}
@@ -235,12 +211,7 @@ def _describe_metric(event: Mapping[str, Any]) -> str:
 
 
 def event_lines(view: LiveView, limit: int) -> list[Text]:
-    """Return the last events, the oldest first.
-
-    Args:
-        view: The view.
-        limit: The number of lines.
-    """
+    """Return the last events, the oldest first."""
     lines = []
     for event in view.events[max(0, len(view.events) - limit) :]:
         when = time.strftime("%H:%M:%S", time.localtime(event["time"]))

@@ -32,9 +32,6 @@ class TerminalSignals:
 
     Textual would stop its own process alone, also if a script has started it, which then waits for it, and if no shell
     could continue it; and a process that is continued after SIGSTOP would take its own modes for those of the terminal.
-
-    Args:
-        app: The view.
     """
 
     def __init__(self, app: App[Any]) -> None:
@@ -55,11 +52,7 @@ class TerminalSignals:
             self._stopping = number
 
     def handle(self) -> int | None:
-        """Do what a signal has asked for.
-
-        Returns:
-            The code with which the view has to exit; None if it goes on.
-        """
+        """Do what a signal has asked for; return the code with which the view has to exit, or None if it continues."""
         _end_without_terminal()
         if self._ending is not None:
             return int(_CODES[signal.Signals(self._ending)])
