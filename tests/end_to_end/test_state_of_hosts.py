@@ -17,7 +17,7 @@ ELSEWHERE = {"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts, the first with `state:`; the state of both is where their agents have it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **ELSEWHERE}))

@@ -131,8 +131,9 @@ def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
     demo.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
     run, driver = start_script(demo)
     os.kill(driver, signal.SIGSTOP)
-    wait_for(lambda: not is_frozen(driver), seconds=30)
-    assert f"the driver of {run}, pid {driver}, was stopped by a signal and was continued" in demo("events").stdout
+    event = f"the driver of {run}, pid {driver}, was stopped by a signal and was continued"
+    wait_for(lambda: event in demo("events").stdout, seconds=30)
+    wait_for(lambda: not is_frozen(driver))
     demo("cancel", run)
     demo("wait", run, code=None)
 
