@@ -262,9 +262,10 @@ def test_down_of_a_cluster_whose_logs_are_being_read(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("command", ["status", "logs"])
 def test_output_that_cannot_be_written_is_no_mistake_of_ours(demo: Sandbox, command: str) -> None:
+    buffered = {name: value for name, value in demo.environment.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            [*COMMAND, command], env=demo.environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [*COMMAND, command], env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert result.returncode == 1
     assert result.stderr == "error: No space left on device\n"

@@ -218,12 +218,15 @@ def main() -> NoReturn:
         echo("interrupted", err=True)
         _exit_interrupted()
     except BrokenPipeError:
-        # The reader of the output has exited (`tfcluster logs | head`). Replace standard output, so that the
-        # interpreter does not fail again when it flushes it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # The reader of the output has exited (`tfcluster logs | head`).
+        _discard_output()
         sys.exit(int(ExitCode.DONE))
     except OSError as error:
         echo_error(_system_error(error))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
         sys.exit(int(ExitCode.FAILED))
     except Exception as error:
         if _is_caused_by_interrupt(error):
@@ -231,6 +234,11 @@ def main() -> NoReturn:
             _exit_interrupted()
         echo_error(_bug_report(error))
         sys.exit(int(ExitCode.FAILED))
+
+
+def _discard_output() -> None:
+    """Replace standard output, so that the interpreter does not fail again when it flushes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _exit_interrupted() -> NoReturn:
