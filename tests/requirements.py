@@ -86,7 +86,7 @@ def summarize(tests: Iterable[Collection[str]]) -> str:
     if not skipped:
         return ""
     counts = dict(Counter(thing for things in skipped for thing in things).most_common())
-    return f"{len(skipped)} tests are skipped, {explain(counts, counts)}"
+    return f"tests skipped: {len(skipped)}, {explain(counts, counts)}"
 
 
 if __name__ == "__main__":

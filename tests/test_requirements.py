@@ -16,11 +16,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("bare")
 def test_one_line_says_what_is_missing_for_how_many_tests() -> None:
     assert requirements.summarize([{"browser"}, set(), {"browser", "fish"}]) == (
-        "2 tests are skipped, as this is missing: chromium (2), chromedriver (2), fish (1); "
+        "tests skipped: 2, as this is missing: chromium (2), chromedriver (2), fish (1); "
         "`make test-setup` installs the programs (apt, as root)"
     )
     assert requirements.summarize([{"root"}]) == (
-        "1 tests are skipped, as this is missing: root that may create namespaces (1)"
+        "tests skipped: 1, as this is missing: root that may create namespaces (1)"
     )
     assert requirements.summarize([set()]) == ""
 
