@@ -73,6 +73,7 @@ def test_wrong_usage(sandbox: Sandbox, arguments: list[str], words: str) -> None
     assert words in sandbox(*arguments, code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_state_folder_that_cannot_be_made(sandbox: Sandbox) -> None:
     spec = sandbox.spec("jobs:\n  worker: {tasks: 1}\n")
     error = sandbox("up", spec, code=1, env={"XDG_STATE_HOME": "/proc/nothing"}).stderr
@@ -87,6 +88,7 @@ def test_a_socket_folder_that_others_can_enter(sandbox: Sandbox) -> None:
     assert f"{folder}: not a folder that only you can enter (mode 0755)" in error
 
 
+@pytest.mark.slow
 def test_a_runtime_folder_too_long_for_a_socket(sandbox: Sandbox, tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir(mode=0o700)

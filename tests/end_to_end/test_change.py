@@ -197,6 +197,7 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
     assert pids(sandbox) == kept
 
 
+@pytest.mark.slow
 def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     text = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
     waiting = sandbox.with_fault("tfcluster.programs.expfit.run", "run = lambda *_, **__: time.sleep(600)")
