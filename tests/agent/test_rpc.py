@@ -167,6 +167,7 @@ def test_an_idle_agent_lives_as_long_as_a_command_is_connected(hosts: Hosts) -> 
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_agent_and_its_tasks_continue(hosts: Hosts, client: AgentClient) -> None:
     (before,), (host,) = client.call(StatusRequest()).tasks, client.call(StatusRequest()).hosts
     assert host.agent_pid is not None

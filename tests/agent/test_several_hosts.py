@@ -64,6 +64,7 @@ def test_a_run_computes_on_the_tasks_of_both_hosts(pair: Hosts) -> None:
     assert pair.status("b")["runs"] == []
 
 
+@pytest.mark.slow
 def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) -> None:
     """Its agent starts it again at once, so it is only by its server's number that the loss can be told."""
     run = pair.run("expfit", EXPFIT)
@@ -136,6 +137,7 @@ signal.pause()
 """
 
 
+@pytest.mark.slow
 def test_a_run_continues_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text(WAIT)

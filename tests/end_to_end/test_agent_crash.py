@@ -85,6 +85,7 @@ def test_another_process_with_the_pid_of_a_task_is_neither_adopted_nor_killed(sa
     wait_for(lambda: not sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_a_damaged_journal_is_read_from_its_copy(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     pids = [task["pid"] for task in sandbox.status()["tasks"]]

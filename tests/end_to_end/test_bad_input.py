@@ -73,6 +73,7 @@ def test_wrong_usage(sandbox: Sandbox, arguments: list[str], words: str) -> None
     assert words in sandbox(*arguments, code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_state_folder_that_cannot_be_made(sandbox: Sandbox) -> None:
     spec = sandbox.spec("jobs:\n  worker: {tasks: 1}\n")
     error = sandbox("up", spec, code=1, env={"XDG_STATE_HOME": "/proc/nothing"}).stderr

@@ -18,6 +18,7 @@ def spec_in(folder: Path, text: str = _UNNAMED) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_folder_has_its_own_cluster(sandbox: Sandbox) -> None:
     one, other = spec_in(sandbox.folder / "one"), spec_in(sandbox.folder / "other")
     assert "one is up: 1 task started" in sandbox("up", cwd=one).stdout

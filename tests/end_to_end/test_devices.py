@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: dev\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1, cpus: 2}\nrestart: {policy: never}\n"
 
 
+@pytest.mark.slow
 def test_every_device_of_every_task(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     devices = sandbox.json("devices")

@@ -75,7 +75,8 @@ jobs: {{worker: {{tasks: 2}}}}
     )
 
 
-@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_nothing_of_a_spec_is_run_but_its_python_isolated(
     fresh: Over, tmp_path: Path, command: tuple[str, ...]
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 from tests.end_to_end.test_ssh import Over, over
 
 _JOBS = """jobs:
@@ -123,7 +123,7 @@ def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
     assert sorted(line.split()[0] for line in shown.stderr.splitlines()) == ["alpha", "localhost"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
 def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.Signals) -> None:
     process = pair.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
     assert process.stdout is not None

@@ -100,6 +100,7 @@ def test_training_reduces_the_loss_and_reports_it(demo: Sandbox, tmp_path: Path)
     assert picture.read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_without_unicode_the_chart_is_ascii(demo: Sandbox) -> None:
     environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
     output = demo("run", "expfit", *SHORT, "--compare", env=environment).stdout

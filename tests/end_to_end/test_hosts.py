@@ -162,6 +162,7 @@ def test_each_host_searches_its_own_logs(two: Sandbox) -> None:
     assert sorted(line["task"] for line in lines) == ["worker:0", "worker:1"]
 
 
+@pytest.mark.slow
 def test_commands_fail_when_no_host_can_be_reached(two: Sandbox) -> None:
     with away(two, "alpha"), away(two, "beta"):
         for command in ("status", "devices", "events", "logs"):

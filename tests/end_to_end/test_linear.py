@@ -127,7 +127,9 @@ def test_a_csv_file_of_the_users(full: Sandbox) -> None:
         (("--lr", "nan"), 2, "'--lr'"),
         (("--optimizer", "newton"), 2, "'--optimizer'"),
         (("--logdir", "/proc/new"), 2, "--logdir /proc/new: cannot be written"),
-        (("--optimizer", "sgd", "--lr", "1000"), 1, "the training diverged: after step"),
+        pytest.param(
+            *(("--optimizer", "sgd", "--lr", "1000"), 1, "the training diverged: after step"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_impossible_requests_are_reported(full: Sandbox, options: tuple[str, ...], code: int, words: str) -> None:

@@ -178,6 +178,7 @@ def read_until(stream: IO[str] | None, words: str) -> None:
     assert any(words in line for line in stream), words
 
 
+@pytest.mark.slow
 def test_every_task_is_ready_on_its_host(wide: Over) -> None:
     status = wide.status()
     assert status["state"] == "running"
@@ -241,6 +242,7 @@ for address in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_only_the_hosts_of_the_cluster_can_connect(wide: Over) -> None:
     addresses = [task["address"] for task in wide.status()["tasks"]]
     tried = {

@@ -79,6 +79,7 @@ _FILES = {
 }
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide: Over, project: Path) -> None:
     os.mkfifo(project / "pipe")
     weird = os.fsdecode(b"new\nline \xff")

@@ -240,6 +240,7 @@ def test_a_chief_that_the_script_should_be_itself(hangs: Sandbox) -> None:
     assert 'job_name="chief"' in error["hint"]
 
 
+@pytest.mark.slow
 def test_a_member_of_a_group_that_does_not_come(hangs: Sandbox) -> None:
     """The others wait for it: it does something else, then it is frozen."""
     text = f"""{BEGIN}

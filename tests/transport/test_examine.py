@@ -263,6 +263,7 @@ def test_a_shell_that_prints_without_end(make_transport: TransportFactory, tmp_p
     assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
 
 
+@pytest.mark.slow
 def test_a_python_in_the_home_folder(hosts: SshHosts, make_transport: TransportFactory) -> None:
     folder = hosts.home("h0") / "my venv"
     folder.mkdir(exist_ok=True)

@@ -155,6 +155,7 @@ def test_a_stale_socket_is_forwarded_again_without_a_session(
         assert hosts.sessions() == sessions
 
 
+@pytest.mark.slow
 def test_a_link_that_was_cut(
     hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, make_tra
     assert hosts.sessions() - sessions == 1
 
 
+@pytest.mark.slow
 def test_an_agent_with_another_socket_is_found(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
 ) -> None:
@@ -208,7 +210,7 @@ def test_an_agent_with_another_socket_is_found(
     assert channel.wait_for_end(30)
 
 
-@pytest.mark.parametrize("name", ["long" * 50, "100%", "$HOME"])
+@pytest.mark.parametrize("name", mostly_slow(["long" * 50, "100%", "$HOME"], fast=["$HOME"]))
 def test_other_folders_for_sockets(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -223,6 +225,7 @@ def test_other_folders_for_sockets(
     transport.disconnect()
 
 
+@pytest.mark.slow
 def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
     transport.examine()

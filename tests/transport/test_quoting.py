@@ -25,7 +25,7 @@ def arrived(shell: str, words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)  # each starts a shell
 @given(words=WORDS)
 def test_words_arrive_as_they_are(shell: str, words: list[str]) -> None:
     if shell == "tcsh":

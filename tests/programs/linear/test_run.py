@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfcluster.programs.linear.run as linear
+from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
@@ -91,7 +92,7 @@ def test_a_slow_worker_trains_in_smaller_blocks(context: Context, monkeypatch: p
     assert train(context, steps=6)["steps"] == 6
 
 
-@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("sync", mostly_slow([False, True], fast=[True]))
 def test_repeated_failures_end_the_training(context: Context, monkeypatch: pytest.MonkeyPatch, sync: bool) -> None:
     fail(monkeypatch, 0, tf.errors.DeadlineExceededError)
     with pytest.raises(ClusterError, match="failed 5 times in a row: DeadlineExceededError: no more of this") as caught:
@@ -134,7 +135,7 @@ def test_a_run_that_resumes_has_the_same_data_unless_another_seed_is_given(conte
     assert train(replace(context, run=f"{context.run}-5"), seed=None, **{**options, "logdir": None})["seed"] != other
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"seed": "x"}'])
+@pytest.mark.parametrize("text", mostly_slow([None, "", "[]", "{}", '{"seed": "x"}'], fast=[None, ""]))
 def test_a_checkpoint_without_its_seed_is_used_nevertheless(context: Context, tmp_path: Path, text: str | None) -> None:
     options = {"sync": True, "steps": 20, "logdir": str(tmp_path)}
     train(context, **options)
@@ -240,7 +241,7 @@ def test_points_whose_squares_overflow_are_rejected(context: Context, tmp_path: 
         train(replace(context, upload_path=path), data="large.csv")
 
 
-@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("sync", mostly_slow([False, True], fast=[False]))
 def test_training_continues_without_workers_that_do_not_recover(
     context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
 ) -> None:
