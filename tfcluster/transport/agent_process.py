@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import state_folder
 from tfcluster.process_handle import ProcessHandle, is_frozen, is_marked, mark_of, send_signal, tracer_of
@@ -24,7 +25,7 @@ from tfcluster.runtime_dir import locks_dir
 
 def print_note(text: str) -> None:
     """Print a line to standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(escape_control_characters(text), file=sys.stderr, flush=True)
 
 
 class AgentProcess:
