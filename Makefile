@@ -7,6 +7,10 @@ PYTEST = $(BIN)/python -m pytest
 # Modules run at the same time, each with the clusters that its tests share; see tests/conftest.py for the number.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
+# In the order of the files; with `ORDER=`, in a random one whose seed is printed. Slow tests depend on their order: some
+# take down the cluster of their module.
+ORDER = -p no:randomly
+
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -38,11 +42,11 @@ test-setup:
 
 # Every capability once; meant to take at most six minutes on two cores.
 test: .venv/installed
-	$(PYTEST) $(PARALLEL) -m "not slow"
+	$(PYTEST) $(PARALLEL) $(ORDER) -m "not slow"
 
 # Faults at random, faults at every step, many repetitions, many hosts, and variants of what `make test` covers.
 test-slow: .venv/installed
-	$(PYTEST) $(PARALLEL) -m slow
+	$(PYTEST) $(PARALLEL) -p no:randomly -m slow
 
 test-all: test test-slow
 
