@@ -15,13 +15,13 @@ import pytest
 
 from tests.agent.test_journal import damage_by_pipe, make_newer
 from tfcluster import settings
-from tfcluster.agent.runs.cleanup import remove_old_runs
+from tfcluster.agent.runs.cleanup import free_old_output, remove_old_runs
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.runs.run_spec import acquire_run, driver_of
+from tfcluster.processes.runs.run_spec import OUTPUT, OUTPUT_INDEX, acquire_run, driver_of
 
 TRAITS = ProgramTraits("dice", True, False, ((TaskSelector("ps"), TaskSelector(head=True)),))
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
@@ -183,6 +183,19 @@ def test_the_folders_of_old_runs_are_removed_in_a_child_process(
 
     asyncio.run(remove())
     assert [path.name for path in tmp_path.iterdir()] == ["pi-2"]
+
+
+def test_only_runs_that_have_certainly_ended_lose_their_output(tmp_path: Path) -> None:
+    records = RunStore(tmp_path)
+    for name in ("ended", "newer", "damaged"):
+        keep(records, replace(RECORD, run=name, state=RunState.SUCCEEDED))
+        (tmp_path / name / OUTPUT).write_bytes(b"x" * 200_000)
+        (tmp_path / name / OUTPUT_INDEX).touch()
+    make_newer(tmp_path / "newer" / "record.json")
+    (tmp_path / "damaged" / "record.json").write_text("{")
+    free_old_output(records, [], 1000)
+    stored = {name: (tmp_path / name / OUTPUT).stat().st_blocks > 0 for name in ("ended", "newer", "damaged")}
+    assert stored == {"ended": False, "newer": True, "damaged": True}
 
 
 def test_a_run_is_claimed_once(tmp_path: Path) -> None:

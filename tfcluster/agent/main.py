@@ -19,6 +19,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
 from tfcluster.agent.state.files import remove_unless_file
+from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.viewer import view
 from tfcluster.errors import ClusterError
@@ -56,7 +57,7 @@ def main(line: str) -> None:
         state_dir.make()
         older = options["older"]
         if older:
-            state_dir.journal.read(host)  # an agent that this one cannot succeed must not be ended
+            _check_journal(state_dir, host, older["pid"])
             if not ProcessHandle(older["pid"], older["start_time"]).terminate(settings.AGENT_END_SECONDS):
                 raise ClusterError(f"the older agent (pid {older['pid']}) has not exited after SIGKILL")
         if not state_dir.lock():
@@ -78,6 +79,21 @@ def main(line: str) -> None:
         state_dir.unlock()
         readiness.send({"error": error.to_json()})
         sys.exit(int(error.exit_code))
+
+
+def _check_journal(state_dir: StateDir, host: str, older: int) -> None:
+    """Check that this agent can succeed an older one, which must not be ended otherwise.
+
+    Raises:
+        ClusterError: The journal cannot be read.
+    """
+    try:
+        state_dir.journal.read(host)
+    except JournalError as error:
+        if error.is_newer:
+            raise
+        hint = f"`kill {older}` ends the older agent, which may know more; then `tfcluster down` stops the cluster."
+        raise ClusterError(error.message, hint=hint) from error
 
 
 async def _run(

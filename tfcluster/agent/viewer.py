@@ -23,13 +23,13 @@ from tfcluster.protocol.api import Request, Response
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
 from tfcluster.protocol.api.outputs import OutputsRequest, ReadOutputsRequest
-from tfcluster.protocol.api.runs import RunsRequest
+from tfcluster.protocol.api.runs import FailingRunsRequest, RunsRequest
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import agent_pid, agent_socket, secrets_path
 
 # The requests that the files of a cluster answer.
 _ANSWERED = (
-    *(TopologyRequest, StatusRequest, LogsRequest, EventsRequest, RunsRequest),
+    *(TopologyRequest, StatusRequest, LogsRequest, EventsRequest, RunsRequest, FailingRunsRequest),
     *(OutputsRequest, ReadOutputsRequest),
 )
 

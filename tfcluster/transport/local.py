@@ -87,10 +87,14 @@ class LocalAgentConnection(Channel):
     def send(self, data: bytes) -> bool:
         """See `Channel.send`."""
         rest = memoryview(data)
+        sent_at = time.monotonic()
         while rest:
             try:
                 rest = rest[self._connection.send(rest) :]
+                sent_at = time.monotonic()
             except BlockingIOError:  # after SO_SNDTIMEO, see `connect`
+                if time.monotonic() > sent_at + settings.RPC_TIMEOUT_SECONDS:
+                    raise self.timeout_error(f"{settings.RPC_TIMEOUT_SECONDS:g} s") from None
                 self._continue_if_stopped()
             except ConnectionError:
                 return False
@@ -161,15 +165,8 @@ class LocalTransport:
 
         return None, start_local_probe(self.cluster, self.host)
 
-    def open(self, *, start: bool, upgrade: bool = False) -> LocalAgentConnection:
-        """See `HostTransport.open`."""
-        agent = self.find(start=start, upgrade=upgrade)
-        if agent.is_viewer:
-            agent.send(encode_greeting())
-        return agent
-
-    def find(self, *, start: bool, upgrade: bool) -> LocalAgentConnection:
-        """Do the same as `open`, but leave a viewer to be greeted: it answers one command only."""
+    def open(self, *, start: bool, upgrade: bool = False, greet_viewer: bool = True) -> LocalAgentConnection:
+        """See `HostTransport.open`. A session leaves it to its command to greet a viewer, which answers one only."""
         began = next_start = time.monotonic()
         while True:
             # Even an agent that has lost its socket, or whose backlog is full, so before the connection.
@@ -181,8 +178,14 @@ class LocalTransport:
                 if not greeting.is_older:
                     return agent
                 if not upgrade:
-                    return self._open_viewer(greeting)
+                    viewer = self._open_viewer(greeting)
+                    if greet_viewer:
+                        viewer.send(encode_greeting())
+                    return viewer
+                if agent.pid <= 0:
+                    raise version_error(greeting, is_agent=False)  # it is in another pid namespace
                 self._upgrade(agent, greeting)
+                time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
                 continue
             now = time.monotonic()
             if not start and not self.is_up():

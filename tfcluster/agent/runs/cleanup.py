@@ -14,7 +14,7 @@ from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import fork_child
 from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.core.states import ACTIVE_RUN_STATES
+from tfcluster.core.states import ENDED_RUN_STATES
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.daemonize import detach
 from tfcluster.processes.runs.stored_output import free_all, stored_bytes
@@ -38,7 +38,7 @@ def remove_old_runs(store: RunStore, active: Collection[str], output_limit: int)
     def remove(link: socket.socket) -> None:
         detach("tfcluster: removal of old runs", keep=[link.fileno()], parent=agent_pid)
         store.remove_old(active)
-        _free_old_output(store, active, output_limit)
+        free_old_output(store, active, output_limit)
 
     try:
         if store.has_old(active) or sum(_output_sizes(store).values()) > output_limit:
@@ -52,12 +52,12 @@ def _output_sizes(store: RunStore) -> dict[str, int]:
     return {folder.name: stored_bytes(folder) for folder in store.path.iterdir()} if store.path.exists() else {}
 
 
-def _free_old_output(store: RunStore, active: Collection[str], limit: int) -> None:
+def free_old_output(store: RunStore, active: Collection[str], limit: int) -> None:
     """Free the stored output of the oldest runs that have ended, until that of all runs is within a limit."""
     sizes = _output_sizes(store)
     excess = sum(sizes.values()) - limit
     for record in store.read_all():
-        if excess > 0 and record.run not in active and record.state not in ACTIVE_RUN_STATES:
+        if excess > 0 and record.run not in active and record.state in ENDED_RUN_STATES:
             with contextlib.suppress(OSError):
                 free_all(store.folder(record.run))
             excess -= sizes.get(record.run, 0) - stored_bytes(store.folder(record.run))

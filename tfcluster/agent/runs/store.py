@@ -17,7 +17,7 @@ from tfcluster import settings
 from tfcluster.agent.state.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.runs import RunOrigin, check_name, find_run
-from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.core.states import ENDED_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.run_spec import FILES, RunSpec
 from tfcluster.protocol.stored import NewerFormatError, from_stored, to_stored
@@ -191,7 +191,7 @@ class RunStore:
         ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in active}
         for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:
             record = self.read(name)
-            if record is None or record.state not in {*ACTIVE_RUN_STATES, RunState.UNREADABLE}:
+            if record is None or record.state in ENDED_RUN_STATES:
                 shutil.rmtree(self.folder(name), ignore_errors=True)
 
     def _names(self) -> list[str]:

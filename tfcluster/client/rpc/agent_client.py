@@ -46,7 +46,9 @@ class AgentClient:
         self._connection: AgentConnection | None = None
         self._connecting = threading.Lock()
 
-    def call(self, request: Request[E, R], *, start: bool = False, timeout: float | None = None) -> R:
+    def call(
+        self, request: Request[E, R], *, start: bool = False, timeout: float | None = None, upgrade: bool = False
+    ) -> R:
         """Send a request and return its reply, ignoring its events.
 
         Args:
@@ -56,7 +58,7 @@ class AgentClient:
         Raises:
             ClusterError: The agent replied with an error, or disconnected.
         """
-        response = self.stream(request, start=start, timeout=timeout)
+        response = self.stream(request, start=start, timeout=timeout, upgrade=upgrade)
         try:
             return response.result()
         finally:
@@ -70,6 +72,7 @@ class AgentClient:
         start: bool = False,
         interrupt: Interrupt | None = None,
         timeout: float | None = None,
+        upgrade: bool = False,
     ) -> ResponseStream[E, R]:
         """Send a request and return the stream of its response.
 
@@ -83,9 +86,10 @@ class AgentClient:
         """
         with self._connecting:
             connection = self._connection
+            upgrade = upgrade or request.changes
             is_viewer = connection is not None and connection.channel.is_viewer
-            if connection is None or not connection.is_usable or (is_viewer and request.changes):
-                channel = self.transport.open(start=start, upgrade=request.changes)
+            if connection is None or not connection.is_usable or (is_viewer and upgrade):
+                channel = self.transport.open(start=start, upgrade=upgrade)
                 connection = self._connection = AgentConnection(channel)
         return ResponseStream(self.transport, connection, request, interrupt, timeout)
 

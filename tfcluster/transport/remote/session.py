@@ -66,6 +66,8 @@ def serve(session: dict[str, Any]) -> None:
 def _keep_code(state: Path) -> None:
     """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`."""
     with contextlib.suppress(OSError):  # it is there already
+        if not (state / CODE_LINK).is_symlink():  # nothing runs
+            return
         (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
 
 
@@ -108,7 +110,7 @@ class _Server:
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
         try:
-            self._agent = self._transport.find(start=start, upgrade=upgrade)
+            self._agent = self._transport.open(start=start, upgrade=upgrade, greet_viewer=False)
         except UnrecordedProcessesError as error:
             return {"unrecorded": error.message}
         path = agent_socket(self._transport.cluster, self._transport.host)
