@@ -190,7 +190,8 @@ class LocalTransport:
             now = time.monotonic()
             if not start and not self.is_up():
                 unrecorded = self.find_unrecorded()
-                if unrecorded is None or now > began + settings.UNRECORDED_EXIT_SECONDS:
+                runs = unrecorded is not None or self._is_locked()
+                if not runs or now > began + settings.UNRECORDED_EXIT_SECONDS:
                     raise unrecorded or not_running(self.cluster)
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # an agent may exit, or restore its files
                 continue
