@@ -46,7 +46,8 @@ class FakeClient:
         self._cluster = cluster
         self._host = host
 
-    def call(self, request: Request[Any, Any]) -> Any:
+    def call(self, request: Request[Any, Any], *, upgrade: bool = False) -> Any:
+        assert upgrade == isinstance(request, StatusRequest), "an agent that is older would not renew its lease"
         return self._cluster.answer(self._host, type(request))
 
 
