@@ -50,13 +50,13 @@ def logged(folder: Path, start: int = 0) -> list[bytes]:
     return [each.text + b"\n" for each in reader.lines(start, reader.end(), partial=True)]
 
 
+def refuse(fd: int, start: int, end: int) -> None:
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
 @pytest.fixture(params=["holes", "none"])
 def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that can free ranges of files, and one that cannot."""
-
-    def refuse(fd: int, start: int, end: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
     if request.param == "none":
         monkeypatch.setattr(stored_output, "punch", refuse)
 
@@ -147,6 +147,23 @@ def test_the_command_that_the_output_is_for_gets_all_of_it(tmp_path: Path) -> No
     assert stored_bytes(tmp_path) < LIMIT + 60_000
     received += b"".join(map(encode, read(output)))
     assert received == printed
+    hold.close()
+
+
+def test_a_file_is_written_again_only_when_the_command_has_read_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_output, "punch", refuse)
+    hold = OutputHold(tmp_path, 0)
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    printed = print_lines(recorder, range(20_000))
+    size = len(printed)
+    hold.move(size - 1)
+    assert recorder.is_full(), "the last part is being read"
+    assert stored_bytes(tmp_path) >= size
+    hold.move(size)
+    assert not recorder.is_full()
+    assert stored_bytes(tmp_path) < LIMIT + 60_000
     hold.close()
 
 

@@ -89,7 +89,8 @@ class OutputRecorder:
         while sum(self._end) - sum(self._marks[0]) + sum(self._head) > self._limit and len(self._marks) > 1:
             # Where no range can be freed, the rest of the file is written again: free as much as possible at once.
             count = 1 if self._can_punch else max(1, len(self._marks) - 2)
-            if self._is_awaited(self._marks[count][0]):
+            # A command that still reads while the rest is written again would miss parts of it.
+            if self._is_awaited(self._marks[count][0] if self._can_punch else self._end[0]):
                 return True
             try:
                 self._free(self._marks[count])
