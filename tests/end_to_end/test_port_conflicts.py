@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -40,11 +41,14 @@ def port_of(sandbox: Sandbox, short: str) -> int:
 
 def kill_all(sandbox: Sandbox) -> None:
     """End the agent and all servers, as a machine does that is switched off."""
-    pids = [task["pid"] for task in sandbox.status()["tasks"]]
+    servers = [os.pidfd_open(task["pid"]) for task in sandbox.status()["tasks"]]
     sandbox.kill_agent()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not set(pids) & set(sandbox.processes()))
+    for server in servers:
+        signal.pidfd_send_signal(server, signal.SIGKILL)
+    # A pidfd is readable when the last thread has exited: a process loses its mark before its sockets are closed.
+    wait_for(lambda: len(select.select(servers, [], [], 0)[0]) == len(servers))
+    for server in servers:
+        os.close(server)
 
 
 @pytest.mark.slow

@@ -98,6 +98,34 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     assert after["hosts"][0]["agent_pid"] == upgraded["hosts"][0]["agent_pid"]
 
 
+def changes(*words: str) -> Any:
+    return pytest.param(words, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("down",),
+        changes("run", "pi", "--samples", "1e5"),
+        changes("rerun", "pi-old"),
+        changes("cancel", "pi-old"),
+        changes("restart", "worker", "--yes"),
+        changes("scale", "worker=1", "--yes"),
+        changes("launch", "--each", "worker", "script.py", "script.py"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_changes_the_cluster_says_in_one_line_that_it_upgrades(
+    sandbox: Sandbox, old_environment: dict[str, str], words: tuple[str, ...]
+) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=old_environment)
+    if "pi-old" in words:
+        sandbox("run", "pi", "--samples", "1e5", "--name", "pi-old", env=old_environment)
+    sandbox.spec(SCRIPT, "script.py")
+    said = [line for line in sandbox(*words).stderr.splitlines() if "agent" in line or "older" in line]
+    assert [line.startswith(UPGRADED) for line in said] == [True]
+
+
 @pytest.mark.slow
 def test_all_that_a_cluster_does_continues_through_an_upgrade(
     sandbox: Sandbox, old_environment: dict[str, str]

@@ -170,10 +170,12 @@ def test_old_code_is_removed_unless_an_agent_runs_it(hosts: SshHosts, make_trans
         (root / f"old{age}" / "tfcluster" / "__init__.py").touch()
         os.utime(root / f"old{age}", (1e9 - age, 1e9 - age))
     (root / ".killed").mkdir()
+    (root / ".down").symlink_to(root / "code of a cluster that was taken down")
     with (root / "old4" / "tfcluster" / "__init__.py").open() as used:
         fcntl.flock(used, fcntl.LOCK_SH)
         make_transport("h1").examine()
     assert kept_in(root) == sorted([code_hash(), "lock", "old1", "old2", "old4"])
+    assert not (root / ".down").is_symlink()
 
 
 def kept_in(cache: Path) -> list[str]:

@@ -139,7 +139,7 @@ def _cluster(
         if topology.cluster in running_clusters():
             stack.close()  # other launches may use it too
             check_source(topology.cluster, source)
-            yield find_cluster(topology.cluster)
+            yield find_cluster(topology.cluster).upgrading()
             return
         if detach:
             raise ClusterError(
@@ -155,7 +155,7 @@ def _running_cluster(named: str | None) -> Cluster:
     from tfcluster.client.resolve import resolve_cluster
 
     try:
-        return resolve_cluster(named)
+        return resolve_cluster(named).upgrading()
     except ClusterError as error:
         if error.exit_code is not ExitCode.NOT_RUNNING:
             raise

@@ -44,7 +44,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     from tfcluster.programs.registry import find
     from tfcluster.protocol.serialization import decode
 
-    target = resolve_cluster(cluster)
+    target = resolve_cluster(cluster).upgrading()
     record = find_record(target, run)
     if record["state"] == RunState.UNREADABLE:
         raise ClusterError.from_json(record["error"])

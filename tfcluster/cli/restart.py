@@ -55,7 +55,7 @@ def command(
     from tfcluster.client import restart
     from tfcluster.client.resolve import resolve_cluster
 
-    target = resolve_cluster(cluster)
+    target = resolve_cluster(cluster).upgrading()
     plan, topology = restart.plan_restart(target, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     _confirm(plan.cluster, plan.losses, yes=yes, may_ask=may_ask)

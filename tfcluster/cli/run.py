@@ -243,7 +243,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
 
-    request, cluster = make_request(program, submission, options), resolve_cluster(options.cluster)
+    request, cluster = make_request(program, submission, options), resolve_cluster(options.cluster).upgrading()
     output = RunOutput(
         json=options.output == "json",
         log_placement=options.log_placement,

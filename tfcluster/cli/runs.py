@@ -180,7 +180,7 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import cancel_run
 
-    target = resolve_cluster(cluster)
+    target = resolve_cluster(cluster).upgrading()
     for run in runs:
         reply = cancel_run(target, run)
         if output == "json":

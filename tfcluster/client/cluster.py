@@ -41,6 +41,7 @@ class Cluster:
         self.head = head
         self._hosts = hosts
         self._clients: dict[str, AgentClient] = {}
+        self._upgrades = False
 
     @property
     def hosts(self) -> Mapping[str, Host]:
@@ -61,30 +62,36 @@ class Cluster:
         if host not in self._clients:
             is_remote = host != LOCAL_HOST
             transport = make_transport(self.name, self.hosts[host]) if is_remote else LocalTransport(self.name)
-            self._clients.setdefault(host, AgentClient(transport))  # another thread may have been first
+            client = AgentClient(transport, upgrade=self._upgrades)
+            self._clients.setdefault(host, client)  # another thread may have been first
         return self._clients[host]
 
     def connect_head(self) -> AgentClient:
         """Return the RPC client for the agent on the host of the head task."""
         return self.connect(self.head)
 
+    def upgrading(self) -> Cluster:
+        """Return this cluster for a command that changes it: its requests replace older agents, even those that read."""
+        other = self._replace(self._hosts, self.head)
+        other._upgrades = True
+        return other
+
     def led_by(self, host: str) -> Cluster:
         """Return this cluster, with its connections, as one whose runs another host leads."""
-        other = Cluster(self.name, self._hosts, host)
-        other._clients = self._clients
-        return other
+        return self._replace(self._hosts, host)
 
     def without(self, hosts: Collection[str]) -> Cluster:
         """Return this cluster, with its connections, as one that lacks some of its hosts."""
         remaining = tuple(host for name, host in self.hosts.items() if name not in hosts)
-        other = Cluster(self.name, remaining, remaining[0].name if self.head in hosts else self.head)
-        other._clients = self._clients
-        return other
+        return self._replace(remaining, remaining[0].name if self.head in hosts else self.head)
 
     def with_hosts_of(self, topology: ClusterTopology) -> Cluster:
         """Return this cluster, with its connections, as one that has the hosts of a topology."""
-        other = Cluster(self.name, topology.hosts, topology.head().host)
-        other._clients = self._clients
+        return self._replace(topology.hosts, topology.head().host)
+
+    def _replace(self, hosts: tuple[Host, ...] | None, head: str) -> Cluster:
+        other = Cluster(self.name, hosts, head)
+        other._clients, other._upgrades = self._clients, self._upgrades
         return other
 
     def add_host(self, record: dict[str, Any], host: str) -> dict[str, Any]:

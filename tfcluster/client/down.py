@@ -27,13 +27,13 @@ from tfcluster.transport.channel import not_running
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
     """Return the clusters that `down` has to stop: with `everything`, all that are running."""
     if not everything:
-        return [resolve_cluster(named)]
+        return [resolve_cluster(named).upgrading()]
     if named:
         raise ClusterError("give -c or --all, not both", exit_code=ExitCode.USAGE)
     running = sorted({*running_clusters(), *_clusters_of_processes()})
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
-    return [find_cluster(name) for name in running]
+    return [find_cluster(name).upgrading() for name in running]
 
 
 def _clusters_of_processes() -> Iterator[str]:

@@ -38,11 +38,13 @@ class Interrupt(Protocol):
 class AgentClient:
     """An RPC client for a cluster's agent on one host. All requests of a command share one connection.
 
-    If the agent has disconnected, the next request goes to the agent that is running at that time.
+    If the agent has disconnected, the next request goes to the agent that is running at that time. With `upgrade`, each
+    request replaces an agent of an older version, as those do that change the cluster.
     """
 
-    def __init__(self, transport: HostTransport) -> None:
+    def __init__(self, transport: HostTransport, *, upgrade: bool = False) -> None:
         self.transport = transport
+        self._upgrade = upgrade
         self._connection: AgentConnection | None = None
         self._connecting = threading.Lock()
 
@@ -86,7 +88,7 @@ class AgentClient:
         """
         with self._connecting:
             connection = self._connection
-            upgrade = upgrade or request.changes
+            upgrade = upgrade or self._upgrade or request.changes
             is_viewer = connection is not None and connection.channel.is_viewer
             if connection is None or not connection.is_usable or (is_viewer and upgrade):
                 channel = self.transport.open(start=start, upgrade=upgrade)

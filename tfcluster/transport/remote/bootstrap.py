@@ -239,8 +239,13 @@ def _prune(root: str) -> None:
     """Prune the cache: remove old versions of the code, and remains of interrupted installations.
 
     Versions stay that an agent runs, or that a journal names: a link for each journal on this host leads to them.
+    A link of a cluster that was taken down leads nowhere.
     """
-    named = {os.path.realpath(entry.path) for entry in os.scandir(root) if entry.is_symlink()}
+    links = [entry.path for entry in os.scandir(root) if entry.is_symlink()]
+    for link in links:
+        if not os.path.exists(link):
+            _remove(link)
+    named = {os.path.realpath(link) for link in links}
     entries = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
     entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     versions = [entry.path for entry in entries if not entry.name.startswith(".")]

@@ -48,7 +48,6 @@ def serve(session: dict[str, Any]) -> None:
     os.environ.update(session["env"])
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
-    _keep_code(state_folder(session["cluster"], session["host"]))
     server = _Server(session)
     serve_requests(
         {
@@ -64,10 +63,11 @@ def serve(session: dict[str, Any]) -> None:
 
 
 def _keep_code(state: Path) -> None:
-    """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`."""
+    """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`.
+
+    The link leads to one beside the journal, which the agent may be yet to write.
+    """
     with contextlib.suppress(OSError):  # it is there already
-        if not (state / CODE_LINK).is_symlink():  # nothing runs
-            return
         (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
 
 
@@ -113,6 +113,8 @@ class _Server:
             self._agent = self._transport.open(start=start, upgrade=upgrade, greet_viewer=False)
         except UnrecordedProcessesError as error:
             return {"unrecorded": error.message}
+        if not self._agent.is_viewer:
+            _keep_code(state_folder(self._transport.cluster, self._transport.host))
         path = agent_socket(self._transport.cluster, self._transport.host)
         return {
             **{"socket": str(path), "pid": self._agent.pid},
