@@ -71,7 +71,7 @@ class Cluster:
         return self.connect(self.head)
 
     def upgrading(self) -> Cluster:
-        """Return this cluster for a command that changes it: its requests replace older agents, even those that read."""
+        """Return this cluster for a command that changes it: even requests that only read replace older agents."""
         other = self._replace(self._hosts, self.head)
         other._upgrades = True
         return other
