@@ -1,6 +1,6 @@
-"""A trainer as TensorFlow 1 has them: each worker builds the graph and runs it at its own speed; the ps has variables.
+r"""A trainer as TensorFlow 1 has them: each worker builds the graph and runs it at its own speed; the ps has variables.
 
-tfcluster launch --spec examples/cluster.yaml --each ps,worker --max-restarts 3 examples/between_graph.py
+tfcluster launch --spec examples/cluster.yaml --each ps,worker --max-restarts 3 examples/between_graph.py \
     --job_name={job} --task_index={index} --ps_hosts={ps_hosts} --worker_hosts={worker_hosts} --checkpoints=trained
 """
 

@@ -1,6 +1,6 @@
-"""A ParameterServerStrategy: the chief trains on workers and ps, the evaluator tests each checkpoint that it leaves.
+r"""A ParameterServerStrategy: the chief trains on workers and ps, the evaluator tests each checkpoint that it leaves.
 
-tfcluster launch --spec examples/roles.yaml --each chief,worker,ps,evaluator --max-restarts 3
+tfcluster launch --spec examples/roles.yaml --each chief,worker,ps,evaluator --max-restarts 3 \
     examples/parameter_server.py --checkpoints trained
 """
 

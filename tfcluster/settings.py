@@ -17,6 +17,7 @@ AGENT_EXIT_UNANNOUNCED_SECONDS = 2.0  # the same, if the command hung up before 
 AGENT_EXIT_POLL_SECONDS = 2.0  # meanwhile, another command may give the agent a cluster again
 AGENT_SILENCE_SECONDS = 1.0  # without a byte from an agent, until a command checks whether a signal has stopped it
 AGENT_CONTINUE_SECONDS = 0.5  # after SIGCONT, until an agent that is stopped again is replaced
+UPGRADE_DRIVERS_SECONDS = 30.0  # until an older fork server has imported TensorFlow and started the runs' drivers
 AGENT_END_SECONDS = 3.0  # between SIGTERM and SIGKILL to an agent that is replaced
 AGENT_REPLACE_SECONDS = 45.0  # for another command to continue or replace the agent; more than all of the above
 AGENT_FIRST_REQUEST_SECONDS = 10.0  # then an agent without a cluster exits; a stalled machine may delay the request

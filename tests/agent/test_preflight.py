@@ -170,7 +170,7 @@ def test_all_failures_are_reported_at_once_with_their_checks(
     assert "`ip address`" in address.hint
     assert gpus.message == "the tasks ask for 1 GPU (worker:0 1), gamma has 0"
     assert space.message.startswith("/: ")
-    assert " files are free there" in space.message
+    assert " MiB are free there; the journal" in space.message
     assert package.message == f"absent-package is not installed for {sys.executable}"
     assert package.hint == f"Type `{sys.executable} -m pip install absent-package`."
     assert all(problem.hint for problem in (port, gpus, space))

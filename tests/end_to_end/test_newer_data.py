@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Sandbox, make_sandbox
 
 _NEWER = "was written by tfcluster 9.9.9, which is newer"
@@ -15,13 +17,14 @@ def files_below(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "logs" not in path.parts}
 
 
-def make_newer(path: Path) -> None:
+def make_newer(path: Path, field: str = "format") -> None:
     """Change the first line of a file as if a newer version had written it."""
     first, _, rest = path.read_text().partition("\n")
-    path.write_text(json.dumps({**json.loads(first), "format": 99, "tfcluster": "9.9.9"}) + f"\n{rest}")
+    path.write_text(json.dumps({**json.loads(first), field: 99, "tfcluster": "9.9.9"}) + f"\n{rest}")
 
 
-def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("field", ["format", "protocol"])
+def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: str) -> None:
     spec = sandbox.spec("name: kept\njobs: {worker: {tasks: 1, env: {TOKEN: {secret: abc}}}}\n")
     sandbox("up", spec)
     servers = {pid for pid, title in sandbox.processes().items() if "worker:0" in title}
@@ -32,7 +35,7 @@ def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox) -> None:
     (state / "localhost" / "lock").unlink()
     for name in ("forwarding.json", "forwarder.json", "notices.json"):
         (state / "localhost" / name).write_text("{}")
-    make_newer(journal)
+    make_newer(journal, field)
     before = {**files_below(state), **files_below(runtime)}
     assert any(path.suffix == ".secrets" for path in before)
     for command in (["status"], ["up", spec], ["runs"], ["down"], ["down", "--all"], ["up", spec]):

@@ -81,3 +81,14 @@ def test_a_session_connects_to_the_server_of_the_chief(guide: Sandbox) -> None:
 def test_a_fresh_interpreter_if_it_is_asked_for(guide: Sandbox) -> None:
     guide.spec("import sys\nprint('tensorflow' in sys.modules)\n", "look.py")
     assert guide("run", "script", "--cold", "look.py").stdout == "False\n"
+
+
+def test_a_fresh_interpreter_if_a_module_in_the_folder_hides_an_imported_one(guide: Sandbox) -> None:
+    guide.spec("import sys\nprint('tensorflow' in sys.modules)\n", "look.py")
+    (guide.folder / "wrapt.npy").touch()  # no module: data that has the name of one
+    assert guide("run", "look.py").stdout == "True\n"
+    (guide.folder / "wrapt.py").touch()
+    try:
+        assert guide("run", "look.py").stdout == "False\n"
+    finally:
+        (guide.folder / "wrapt.py").unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -100,7 +101,7 @@ def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
     state = sandbox.folder / "state"
     filler = fill(state)
     error = sandbox("up", spec, code=1).stderr
-    assert "No space left on device" in error
+    assert re.match(rf"error: {state}/\S*: the agent cannot start: No space left on device\nhint: Make room", error)
     assert sandbox.processes() == {}
     filler.unlink()
     # Each change is a snapshot: a line that is appended may still fit into the last page of the journal.

@@ -55,7 +55,7 @@ class Example:
     def command(self, folder: Path) -> list[str]:
         """The command at its top, as arguments of tfcluster, with a folder for its checkpoints."""
         text = (ROOT / "examples" / self.name).read_text().partition('"""\n')[0]
-        words = shlex.split(text.partition("\n\n")[2])
+        words = shlex.split(text.partition("\n\n")[2].replace("\\\n", ""))
         assert words[:2] == ["tfcluster", "launch"]
         return [word.replace("trained", str(folder)) for word in words[1:]]
 

@@ -72,13 +72,15 @@ def test_a_lost_journal(sandbox: Sandbox, lose: Callable[[Sandbox], None]) -> No
         assert "`tfcluster down -c lost`" in error
         assert named_in(error) == tasks
     wait_for(lambda: len(sandbox.processes()) == 3)  # nothing was started, and no agent stays
+    if lose is remove_all:  # nothing names the cluster but its processes
+        (sandbox.folder / "cluster.yaml").unlink()
     down = sandbox("down", *(["--all"] if lose is remove_state else []))
     assert "stopped 3 processes of lost that no journal recorded: " in down.stderr
     assert named_in(down.stderr) == tasks
     assert down.stdout == "lost is down\n"
     assert sandbox.leftovers() == []
     sandbox("down", code=3)
-    sandbox("up")
+    sandbox("up", sandbox.spec(SPEC))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, Result, Sandbox, make_sandbox, wait_for
+from tests.end_to_end.test_completion import completions
 from tests.end_to_end.test_ssh import over
 from tests.releases import FIRST, unpack
 from tfcluster.version import __version__
@@ -67,6 +68,11 @@ def lines_of(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if line.startswith("line ")]
 
 
+def pids_of(sandbox: Sandbox, words: str) -> set[int]:
+    """Return the pids of the processes that have words in their title."""
+    return {pid for pid, title in sandbox.processes().items() if words in title}
+
+
 def numbered(lines: list[str]) -> bool:
     """Return whether no line is missing and none is there twice."""
     return lines == [f"line {number}" for number in range(len(lines))]
@@ -96,6 +102,33 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     after = sandbox.status()
     assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
     assert after["hosts"][0]["agent_pid"] == upgraded["hosts"][0]["agent_pid"]
+
+
+def test_looking_leaves_a_cluster_whose_older_agent_has_died_to_the_older_version(
+    sandbox: Sandbox, old_environment: dict[str, str]
+) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=old_environment)
+    tasks = pids_of(sandbox, "worker:") | pids_of(sandbox, "ps:")
+    sandbox.kill_agent()
+    assert f"the agent of 'old' has died; it was tfcluster {FIRST} " in sandbox("status", code=None).stderr
+    sandbox("logs", "-n", "1")
+    patient = sandbox.with_settings({"COMPLETION_SECONDS": 60.0})
+    assert "worker:1" in completions(sandbox, "tfcluster restart ", patient)
+    assert not pids_of(sandbox, " agent on ")
+    seen = json.loads(sandbox("status", "-o", "json", env=old_environment).stdout)
+    assert {task["pid"] for task in seen["tasks"]} == tasks
+
+
+@pytest.mark.slow
+def test_a_run_that_has_no_driver_yet_continues_through_an_upgrade(
+    sandbox: Sandbox, old_environment: dict[str, str]
+) -> None:
+    spec, end = sandbox.spec(SPEC), sandbox.folder / "end"
+    sandbox("up", spec, env=old_environment)
+    run = sandbox("run", "--detach", sandbox.spec(SCRIPT, "script.py"), end, env=old_environment).stdout.strip()
+    sandbox("up", spec)  # the older fork server imports TensorFlow meanwhile
+    end.touch()
+    sandbox("wait", run)
 
 
 def changes(*words: str) -> Any:
@@ -213,6 +246,8 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
         spec = sandbox.spec(f"network: {network}\n{sandbox.text(names, JOBS)}")
         sandbox("up", spec, env=old_environment)
         before = json.loads(sandbox("status", "-o", "json", env=old_environment).stdout)
+        forwarders = pids_of(sandbox, " forwarder")
+        assert len(forwarders) == (2 if network == "private" else 0)
         with sandbox.without("link", "beta"):
             away = sandbox("run", "pi", "--samples", "1e6", "--devices", "/job:worker/task:0")
             assert f"host 'alpha': {UPGRADED}" in away.stderr
@@ -224,6 +259,7 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
         assert f"host 'alpha': {UPGRADED}" not in result.stderr
         after = sandbox.wait_until("running")
         assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+        assert pids_of(sandbox, " forwarder") == forwarders, "no connection was cut"
         run = sandbox.json("run", "pi", "--samples", "1e6")
         assert len(run["devices"]) == 2, "the tasks of both hosts reach each other"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import logging
 import os
 import resource
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -18,16 +20,21 @@ from tfcluster.agent.agent import Agent
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
+from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.viewer import view
+from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
 from tfcluster.process_handle import ProcessHandle, mark_of
 from tfcluster.processes import daemonize
+from tfcluster.processes.runs.run_spec import driver_of
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import secrets_path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(line: str) -> None:
@@ -58,6 +65,7 @@ def main(line: str) -> None:
         older = options["older"]
         if older:
             _check_journal(state_dir, host, older["pid"])
+            _wait_for_drivers(state_dir)
             if not ProcessHandle(older["pid"], older["start_time"]).terminate(settings.AGENT_END_SECONDS):
                 raise ClusterError(f"the older agent (pid {older['pid']}) has not exited after SIGKILL")
         if not state_dir.lock():
@@ -73,12 +81,18 @@ def main(line: str) -> None:
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
         asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness, older and older["release"]))
     except (ClusterError, OSError) as problem:
-        error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
+        error = problem if isinstance(problem, ClusterError) else _describe(problem, state_dir.path)
         if agent_socket is not None:
             agent_socket.remove()
         state_dir.unlock()
         readiness.send({"error": error.to_json()})
         sys.exit(int(error.exit_code))
+
+
+def _describe(error: OSError, folder: Path) -> ClusterError:
+    """Return the error for users that the agent cannot start, for example because the disk of its folder is full."""
+    hint = "Make room there, or set XDG_STATE_HOME to a folder on another disk." if error.errno in _NO_ROOM else ""
+    return ClusterError(f"{error.filename or folder}: the agent cannot start: {error.strerror}", hint=hint)
 
 
 def _check_journal(state_dir: StateDir, host: str, older: int) -> None:
@@ -94,6 +108,17 @@ def _check_journal(state_dir: StateDir, host: str, older: int) -> None:
             raise
         hint = f"`kill {older}` ends the older agent, which may know more; then `tfcluster down` stops the cluster."
         raise ClusterError(error.message, hint=hint) from error
+
+
+def _wait_for_drivers(state_dir: StateDir) -> None:
+    """Wait until each active run has a driver, as one that an older fork server has not started yet would be lost."""
+    runs = RunStore(state_dir.runs)
+    deadline = time.monotonic() + settings.UPGRADE_DRIVERS_SECONDS
+    while time.monotonic() < deadline:
+        active = [record.run for record in runs.read_all() if record.state in ACTIVE_RUN_STATES]
+        if all(driver_of(runs.folder(run)) is not None for run in active):
+            return
+        time.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
 
 
 async def _run(

@@ -212,10 +212,11 @@ def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
     except OSError:  # the directory was just deleted; it is recreated before anything is written
         return
     free = disk.f_bavail * disk.f_frsize
-    if free < settings.MIN_FREE_DISK_BYTES or (disk.f_files and not disk.f_favail):
+    has_inodes = disk.f_favail > 0 or disk.f_files == 0  # some file systems do not count them
+    if free < settings.MIN_FREE_DISK_BYTES or not has_inodes:
+        problem = f"only {free // 2**20} MiB are free there" if has_inodes else "the disk has no inode left for a file"
         yield ClusterError(
-            f"{candidate.folder}: {free // 2**20} MiB and {disk.f_favail} files are free there; the journal and the "
-            f"logs need {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
+            f"{candidate.folder}: {problem}; the journal and the logs need {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
             hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
         )
 

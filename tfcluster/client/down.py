@@ -8,7 +8,7 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, register, unregister
-from tfcluster.client.resolve import find_cluster, resolve_cluster
+from tfcluster.client.resolve import clusters_of_processes, find_cluster, resolve_cluster
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
@@ -17,8 +17,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import CLUSTER_NAME, running_clusters, state_folder
-from tfcluster.process_handle import mark_of, processes_with_marks
+from tfcluster.paths import running_clusters
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.transport.channel import not_running
@@ -30,19 +29,10 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
         return [resolve_cluster(named).upgrading()]
     if named:
         raise ClusterError("give -c or --all, not both", exit_code=ExitCode.USAGE)
-    running = sorted({*running_clusters(), *_clusters_of_processes()})
+    running = sorted({*running_clusters(), *clusters_of_processes()})
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
     return [find_cluster(name).upgrading() for name in running]
-
-
-def _clusters_of_processes() -> Iterator[str]:
-    """Yield the cluster of each process that the kernel shows, with or without a journal; its mark proves the name."""
-    for process, mark in processes_with_marks():
-        prefix, _, title = process.title().partition(": ")
-        cluster = title.partition(" ")[0]
-        if prefix == "tfcluster" and CLUSTER_NAME.fullmatch(cluster) and mark == mark_of(state_folder(cluster)):
-            yield cluster
 
 
 def take_down(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster, cluster_of, read_registry, recorded_spec
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import DEFAULT_SPEC, journal_path, running_clusters, validate_name
+from tfcluster.paths import CLUSTER_NAME, DEFAULT_SPEC, journal_path, running_clusters, state_folder, validate_name
+from tfcluster.process_handle import mark_of, processes_with_marks
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
@@ -30,7 +32,7 @@ def resolve_cluster(named: str | None) -> Cluster:
         return find_cluster(validate_name(named))
     if DEFAULT_SPEC.exists():
         return _cluster_of_this_folder()
-    running = running_clusters()
+    running = running_clusters() or sorted({*clusters_of_processes()})  # their journals may be lost
     if len(running) == 1:
         return find_cluster(running[0])
     if running:
@@ -44,6 +46,15 @@ def resolve_cluster(named: str | None) -> Cluster:
         hint="Start one with `tfcluster up SPEC`; `tfcluster init` writes a commented cluster.yaml.",
         exit_code=ExitCode.NOT_RUNNING,
     )
+
+
+def clusters_of_processes() -> Iterator[str]:
+    """Yield the cluster of each process that the kernel shows, with or without a journal; its mark proves the name."""
+    for process, mark in processes_with_marks():
+        prefix, _, title = process.title().partition(": ")
+        cluster = title.partition(" ")[0]
+        if prefix == "tfcluster" and CLUSTER_NAME.fullmatch(cluster) and mark == mark_of(state_folder(cluster)):
+            yield cluster
 
 
 def _cluster_of_this_folder() -> Cluster:

@@ -24,7 +24,7 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.version import PROTOCOL, __version__
 
-# The release and version of an agent whose rejection names neither.
+# The release and version of an agent whose rejection, or journal, names neither.
 _FIRST_RELEASE, _FIRST_VERSION = "0.1.0", 27
 
 Message = dict[str, Any]
@@ -142,6 +142,21 @@ def parse_greeting(line: bytes) -> Greeting:
     release, is_up = message.get("tfcluster", _FIRST_RELEASE), message.get("up")
     shown = f"{release!s:.{settings.UNEXPECTED_DATA_CHARACTERS}}"
     return Greeting(version, shown, is_up if isinstance(is_up, bool) else None)
+
+
+def parse_writer(line: bytes) -> Greeting:
+    """Return which agent has written a journal, by the journal's first line.
+
+    Raises:
+        ValueError: This is not the line of a journal.
+    """
+    document = json.loads(line)
+    if not isinstance(document, dict) or "topology" not in document:
+        raise ValueError("not a journal")
+    release, version = document.get("tfcluster", _FIRST_RELEASE), document.get("protocol", _FIRST_VERSION)
+    if not isinstance(version, int):
+        raise ValueError("protocol: not a number")
+    return Greeting(version, str(release))
 
 
 class FrameDecoder:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.version import __version__
+from tfcluster.version import PROTOCOL, __version__
 
 T = TypeVar("T")
 
@@ -39,10 +39,23 @@ def from_stored(kind: type[T], document: Any, known: int) -> T:
 
 def check_format(document: Any, known: int) -> None:
     """Raise a NewerFormatError if a document has a newer format than the last that is known."""
-    header = document if isinstance(document, dict) else {}
-    found = decode(int, header.get("format", 1), "format")
+    found = decode(int, _header(document).get("format", 1), "format")
     if found > known:
-        raise NewerFormatError(
-            f"written by tfcluster {header.get('tfcluster', '?')}, which is newer: its format is {found}, and this "
-            f"version ({__version__}) reads formats up to {known}"
-        )
+        raise _newer(document, f"its format is {found}, and this version ({__version__}) reads formats up to {known}")
+
+
+def check_protocol(document: Any, protocol: int) -> None:
+    """Raise a NewerFormatError if an agent of a newer version of the protocol has written a document.
+
+    An agent that went on from there would lock out the commands that have started the newer one.
+    """
+    if protocol > PROTOCOL:
+        raise _newer(document, f"its protocol is {protocol}, and that of this version ({__version__}) is {PROTOCOL}")
+
+
+def _newer(document: Any, reason: str) -> NewerFormatError:
+    return NewerFormatError(f"written by tfcluster {_header(document).get('tfcluster', '?')}, which is newer: {reason}")
+
+
+def _header(document: Any) -> dict[str, Any]:
+    return document if isinstance(document, dict) else {}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
@@ -29,6 +29,7 @@ from tfcluster.protocol.codec import (
     encode,
     encode_frame,
     encode_greeting,
+    parse_writer,
     version_error,
 )
 from tfcluster.runtime_dir import agent_pid, agent_socket
@@ -178,10 +179,7 @@ class LocalTransport:
                 if not greeting.is_older:
                     return agent
                 if not upgrade:
-                    viewer = self._open_viewer(greeting)
-                    if greet_viewer:
-                        viewer.send(encode_greeting())
-                    return viewer
+                    return self._open_viewer(greeting, "runs", greet=greet_viewer)
                 if agent.pid <= 0:
                     raise version_error(greeting, is_agent=False)  # it is in another pid namespace
                 self._upgrade(agent, greeting)
@@ -203,6 +201,9 @@ class LocalTransport:
             if now < next_start or (self._is_locked() and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
                 continue
+            if not upgrade and (writer := self._journal_writer()).is_older:
+                # The agent has died. Another one would lock out those who still use the older version.
+                return self._open_viewer(writer, "died", greet=greet_viewer)
             start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than the deadline
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
 
@@ -218,20 +219,33 @@ class LocalTransport:
         if start_agent(self.cluster, self.host, older=older):
             self._note(f"agent upgraded from {greeting} to {OWN_GREETING}")
 
-    def _open_viewer(self, greeting: Greeting) -> LocalAgentConnection:
+    def _open_viewer(self, older: Greeting, state: Literal["runs", "died"], *, greet: bool) -> LocalAgentConnection:
         """Connect to a new viewer, which answers in place of an older agent."""
         own, its = socket.socketpair()
         with its:
             process = _spawn(its.fileno())
         viewer = LocalAgentConnection(own)
         viewer.pid, viewer.is_viewer = process.pid, True
-        viewer.send(_configuration(self.cluster, self.host, viewed=str(greeting)))
+        viewer.send(_configuration(self.cluster, self.host, viewed=str(older)))
         _wait_until_ready(process)
+        is_or_was = "is" if state == "runs" else "has died; it was"
         self._note(
-            f"warning: the agent of {self.cluster!r} is tfcluster {greeting}, older than this command, "
+            f"warning: the agent of {self.cluster!r} {is_or_was} tfcluster {older}, older than this command, "
             f"{OWN_GREETING}: this is what its files record; `tfcluster up` with the spec upgrades it"
         )
+        if greet:
+            viewer.send(encode_greeting())
         return viewer
+
+    def _journal_writer(self) -> Greeting:
+        """Return which agent has written the journal; one of this version if that cannot be told."""
+        journal = journal_path(self.cluster, self.host)
+        for path in (journal, journal.with_suffix(".copy")):
+            with contextlib.suppress(OSError, ValueError):
+                if path.is_file():  # else reading might block
+                    with path.open("rb") as file:
+                        return parse_writer(file.readline(settings.STATE_FILE_MAX_BYTES))
+        return OWN_GREETING
 
     def _is_locked(self) -> bool:
         """Return whether the process that the lock file names runs: an agent that shuts down, or has no socket."""

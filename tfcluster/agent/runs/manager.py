@@ -128,7 +128,10 @@ class RunManager:
         """Show the active runs of another agent as their records describe them."""
         for record in self.store.read_all():
             if record.state in ACTIVE_RUN_STATES:
-                self.runs[record.run] = Run.adopt(record, self.store.folder(record.run))
+                folder = self.store.folder(record.run)
+                if driver_of(folder) is not None:  # the record is as it was when the run was submitted
+                    record = replace(record, state=RunState.RUNNING)
+                self.runs[record.run] = Run.adopt(record, folder)
 
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""

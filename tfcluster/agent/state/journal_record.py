@@ -17,7 +17,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.serialization import decode
-from tfcluster.protocol.stored import from_stored, to_stored
+from tfcluster.protocol.stored import check_protocol, from_stored, to_stored
 
 # The format of the journal, see `protocol.stored`: 2 has the version of the protocol.
 _FORMAT = 2
@@ -99,6 +99,7 @@ def parse(data: bytes, host: str | None) -> Record:
     first, _, rest = data.partition(b"\n")
     document = json.loads(first)
     record = from_stored(Record, document, _FORMAT)
+    check_protocol(document, record.protocol)
     tasks = {**record.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
     _check(record.topology, tasks, record.secrets, host)
     if record.network is not None and not _is_possible(record.network.holder):

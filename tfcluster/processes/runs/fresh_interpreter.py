@@ -6,6 +6,7 @@ imported TensorFlow and what TensorFlow imports.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -84,9 +85,9 @@ def _is_hidden(folder: Path) -> bool:
     imported = {name.partition(".")[0] for name in sys.modules}
     with os.scandir(folder) as entries:
         for entry in entries:
-            name, _, ending = entry.name.partition(".")
-            is_module = ending.endswith(("py", "so")) or os.path.exists(f"{entry.path}/__init__.py")
-            if name in imported and name != "__main__" and is_module:
+            is_package = os.path.exists(f"{entry.path}/__init__.py")
+            name = entry.name if is_package else inspect.getmodulename(entry.name)
+            if name in imported and name != "__main__":
                 return True
     return False
 
