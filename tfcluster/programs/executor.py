@@ -76,7 +76,6 @@ def map_shards(
         all_lost_seconds: How long all devices may be lost; None for `settings.MAP_ALL_LOST_SECONDS`.
 
     Raises:
-        ValueError: There are shards but no device.
         ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or a single shard
             takes too long.
         DeviceLostError: The final loss of the last device that was left.

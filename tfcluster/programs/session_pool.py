@@ -37,10 +37,6 @@ class Computation:
     inputs: Mapping[str, Any]
     outputs: Any
 
-    def with_input(self, name: str, placeholder: Any) -> Computation:
-        """Return a copy with one more input."""
-        return Computation({**self.inputs, name: placeholder}, self.outputs)
-
 
 class SessionPool:
     """Runs one computation on any of a run's devices. A context manager that closes its sessions on exit.
