@@ -16,8 +16,8 @@ from tfcluster.programs.sessions import (
     SERVER_LOST,
     ServerSession,
     close_all,
-    count_operations,
     is_serving,
+    run_and_count,
     run_graph,
     short_task,
     task_of,
@@ -157,10 +157,9 @@ class _Task:
     def _step(self, session: Any, device: str, outputs: Any, feed: Mapping[Any, Any]) -> Any:
         if device not in self._uncounted:
             return session.run(outputs, feed)
-        metadata = tf.compat.v1.RunMetadata()
-        values = session.run(outputs, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
+        values, counts = run_and_count(session.run, outputs, feed)
         self._uncounted.discard(device)
-        self._context.stats_of(device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
+        self._context.stats_of(device)["ops"] = counts.get(without_replica(device), 0)
         return values
 
     def _count_loss(self) -> None:

@@ -278,6 +278,13 @@ def session_config(*, as_written: bool, optimized: bool = True) -> Any:
     return config
 
 
+def run_and_count(run: Callable[..., Any], fetches: Any, feed: Any) -> tuple[Any, dict[str, int]]:
+    """Return what the `run` of a session fetches, and the operations on each device; see `count_operations`."""
+    metadata = tf.compat.v1.RunMetadata()
+    values = run(fetches, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
+    return values, count_operations(metadata)
+
+
 def count_operations(metadata: Any) -> dict[str, int]:
     """Count the operations on each device in the graphs that the servers ran for a step.
 

@@ -27,6 +27,14 @@ LOSSES = (
 Values = dict[str, Any]
 
 
+class RolledBackError(Exception):
+    """Raised when the variables were restored from a snapshot, which is that of a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"rolled back to step {step}")
+        self.step = step
+
+
 class TrainingSession(ServerSession):
     """A session on the tasks of some devices and on the parameter servers."""
 
@@ -52,12 +60,10 @@ class ParameterClient:
     Attributes:
         snapshot: Every variable's value as it was read last; before that, those of the checkpoint to continue from, or
             nothing.
-        rollbacks: The step of the snapshot at each time when variables were restored after the loss of a server.
     """
 
     def __init__(self, config: TrainingConfig, state: StateGraph, snapshot: Values) -> None:
         self.snapshot = snapshot
-        self.rollbacks: list[int] = []
         self.session = TrainingSession(config, state.graph)
         self._config = config
         self._state = state
@@ -67,7 +73,9 @@ class ParameterClient:
     def read(self) -> Values:
         """Return every variable's value. If one has none, set all of them first, to the snapshot if there is one.
 
-        While a server is down, wait for up to `PARAMETER_RECOVERY_SECONDS`, and then raise ClusterError.
+        Raises:
+            RolledBackError: A server was lost, and the variables have been restored from the snapshot.
+            ClusterError: A server is still down after `PARAMETER_RECOVERY_SECONDS`.
         """
         deadline: float | None = None
         with self._lock:
@@ -97,11 +105,11 @@ class ParameterClient:
             self.session.run(self._state.initialize)
         if self._read_at is not None:  # they had values before
             step, age = int(self.snapshot["global_step"]), time.monotonic() - self._read_at
-            self.rollbacks.append(step)
             servers = " and ".join(dict.fromkeys(short_task(self._state.devices[name]) for name in lost))
             self._config.context.notes.append(
                 f"{servers} lost the variables; the training went on from step {step:,}, {age:.1f} s earlier"
             )
+            raise RolledBackError(step)
 
     def _timeout_error(self) -> ClusterError:
         servers = self._config.roles.servers

@@ -21,10 +21,15 @@ from tfcluster.programs import settings
 from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
 from tfcluster.programs.linear.model import EvaluationGraph, TrainingConfig, TrainingGraph
-from tfcluster.programs.linear.servers import LOSSES, ParameterClient, TrainingSession, Values, is_responsive
-from tfcluster.programs.sessions import close_all, count_operations, short_task
-
-v1 = tf.compat.v1
+from tfcluster.programs.linear.servers import (
+    LOSSES,
+    ParameterClient,
+    RolledBackError,
+    TrainingSession,
+    Values,
+    is_responsive,
+)
+from tfcluster.programs.sessions import close_all, run_and_count, short_task
 
 
 @dataclass(frozen=True)
@@ -70,21 +75,20 @@ class Worker:
             return {}
         self._has_begun = True
         with self._lock:
-            self._build()
+            self.session = self._build()
         self._parameters.read()  # so that the variables have values
-        metadata = v1.RunMetadata()
         try:
-            self._run_steps(0, 0, v1.RunOptions(output_partition_graphs=True), metadata)
+            return run_and_count(self.session.run, self._graph.results, self._feed(0, 0))[1]
         except LOSSES as error:
             self.lost = time.monotonic(), error
             return {}
-        return count_operations(metadata)
 
     def train(self, first: int, count: int) -> Block:
         """Do the steps `first` … `first + count - 1`.
 
         Raises:
             DeviceLostError: A server is lost; the next call connects again. The loss is final if the worker gives up.
+            RolledBackError: The variables are those of an earlier step.
         """
         with self._lock:
             if self.lost is not None:
@@ -101,13 +105,16 @@ class Worker:
             self._failures = 0
             return Block(results, time.monotonic() - started_at, self.devices)
 
-    def _build(self) -> None:
+    def _build(self) -> TrainingSession:
         self._graph = TrainingGraph(self._config, self.devices)
-        self.session = TrainingSession(self._config, self._graph.graph, *self.devices)
+        return TrainingSession(self._config, self._graph.graph, *self.devices)
 
-    def _run_steps(self, first: int, count: int, *options: Any) -> Any:
+    def _run_steps(self, first: int, count: int) -> Any:
         assert self.session is not None
-        return self.session.run(self._graph.results, {self._graph.first: first, self._graph.count: count}, *options)
+        return self.session.run(self._graph.results, self._feed(first, count))
+
+    def _feed(self, first: int, count: int) -> dict[Any, int]:
+        return {self._graph.first: first, self._graph.count: count}
 
     def _recover(self, lost_at: float, first_error: Exception) -> None:
         """Run zero steps in a new session; if that fails for too long, continue without what does not respond."""
@@ -138,7 +145,7 @@ class Worker:
             self._give_up()
         elif lost:
             self.devices = [device for device in self.devices if device not in lost]
-            self._build()
+            self.session = self._build()
         elif self._is_extended:
             self._give_up(f"{self.name}: answers, but cannot train: {_describe(error)}")
         self._is_extended = True  # once: if all devices respond, the worker has only just recovered
@@ -226,28 +233,24 @@ class Training:
         return final
 
     def _train(self, first: int, steps: int, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
-        self._prepare()
         done = 0
         while True:
-            rollback_count = len(self._parameters.rollbacks)
             try:
+                if self._started_at is None:
+                    self._prepare()
                 for part in self._blocks(first, steps, done):
                     done += part.count
                     self._report_block(part, done, steps)
                     self._take_snapshot(checkpoints, checkpoint_every)
-                    if len(self._parameters.rollbacks) > rollback_count:
-                        break
+                if done == steps:
+                    return self._read()
+            except RolledBackError as error:  # even after the last step
+                done = min(steps, max(0, error.step - first))
             except DeviceLostError as error:
                 raise ClusterError(
                     f"no worker was left after {done:,} of {steps:,} steps: " + "; ".join(self._context.notes),
                     hint="`tfcluster status` shows the tasks, `tfcluster events` what happened to them.",
                 ) from error
-            # Even the loss of a server after the last step costs steps.
-            values = self._read() if done == steps else {}
-            if len(self._parameters.rollbacks) > rollback_count:
-                done = min(steps, max(0, self._parameters.rollbacks[-1] - first))
-            elif done == steps:
-                return values
 
     def _prepare(self) -> None:
         """Have all workers prepare at once, and start the clock when those that respond have done it."""
