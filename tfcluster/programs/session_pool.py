@@ -88,11 +88,7 @@ class SessionPool:
                 self._context.notes.append(f"{task.short_name} was lost{times}; what it had under way was done again")
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
-        """Run the computation on a device and return its outputs.
-
-        Args:
-            device: Full name of one of the devices.
-            feed: Values of the computation's inputs, by name.
+        """Run the computation on a device and return its outputs; `feed` has the values of its inputs, by name.
 
         Raises:
             DeviceLostError: The device's task died or does not respond; the next call reconnects.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class PlayedParameters:
     """Variables that are never lost."""
 
     session = None
+    initialized = threading.Event()
 
     def read(self) -> dict[str, Any]:
         return {"w": 0.0, "b": 0.0, "global_step": np.int64(0)}

@@ -60,10 +60,12 @@ class ParameterClient:
     Attributes:
         snapshot: Every variable's value as it was read last; before that, those of the checkpoint to continue from, or
             nothing.
+        initialized: Set when the variables have values.
     """
 
     def __init__(self, config: TrainingConfig, state: StateGraph, snapshot: Values) -> None:
         self.snapshot = snapshot
+        self.initialized = threading.Event()
         self.session = TrainingSession(config, state.graph)
         self._config = config
         self._state = state
@@ -86,6 +88,7 @@ class ParameterClient:
                     self._set_lost_variables()
                     self.snapshot = self.session.run(self._state.values)
                     self._read_at = time.monotonic()
+                    self.initialized.set()
                     return self.snapshot
                 except LOSSES as error:
                     deadline = deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS

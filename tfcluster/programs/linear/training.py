@@ -160,7 +160,6 @@ class Training:
     """A training from its beginning, or from a checkpoint, to its end.
 
     Attributes:
-        initialized: Set when the variables have values, or the training has ended.
         ended: Set when the training has ended.
         steps_done: Number of steps done, including steps that were repeated.
     """
@@ -173,11 +172,10 @@ class Training:
         summaries: Summaries | None,
     ) -> None:
         self.config = config
-        self.initialized = threading.Event()
         self.ended = threading.Event()
         self.steps_done = 0
         self._context = config.context
-        self._parameters = parameters
+        self.parameters = parameters
         self._workers = {worker.name: worker for worker in workers}
         self._summaries = summaries
         self._started_at: float | None = None
@@ -218,12 +216,12 @@ class Training:
             raise
         finally:
             self.ended.set()
-            self.initialized.set()
+            self.parameters.initialized.set()  # so that the evaluator does not wait for them any more
             for evaluator in evaluators:
                 evaluator.join(join_seconds)
             self._note_lost_workers()
             owners: list[ParameterClient | Worker | Evaluator] = [
-                self._parameters,
+                self.parameters,
                 *self._workers.values(),
                 *evaluators,
             ]
@@ -257,7 +255,6 @@ class Training:
         names = list(self._workers)
         own = {name: [range(number, number + 1)] for number, name in enumerate(names)}
         for part in map_shards(names, len(names), lambda name, *_: self._workers[name].prepare(), pinned=own):
-            self.initialized.set()
             for device, count in part.value.items():
                 self._context.stats_of(device)["ops"] += count
         self._started_at = time.monotonic()
@@ -316,7 +313,7 @@ class Training:
             self._written_at = time.monotonic()
 
     def _read(self) -> Values:
-        values = self._parameters.read()
+        values = self.parameters.read()
         self._read_at = time.monotonic()
         check_divergence(int(values["global_step"]), values)
         return values
@@ -332,13 +329,13 @@ class Training:
 
         def read() -> None:
             with contextlib.suppress(Exception):
-                self._parameters.read()
+                self.parameters.read()
 
         reading = threading.Thread(target=read, daemon=True)  # which a server that hangs blocks
         reading.start()
         reading.join(settings.CANCELLED_READ_SECONDS)
-        if self._parameters.snapshot and _are_finite(self._parameters.snapshot):
-            checkpoints.write(self._parameters.snapshot)
+        if self.parameters.snapshot and _are_finite(self.parameters.snapshot):
+            checkpoints.write(self.parameters.snapshot)
 
 
 class Evaluator(threading.Thread):
@@ -359,7 +356,7 @@ class Evaluator(threading.Thread):
         """Evaluate until the training has ended. A lost task is retried at each evaluation."""
         evaluation = EvaluationGraph(self._config, self._device)
         self.session = TrainingSession(self._config, evaluation.graph, self._device)
-        self._training.initialized.wait()
+        self._training.parameters.initialized.wait()
         is_last = False
         while True:
             last_error: Exception | None = None
