@@ -9,13 +9,11 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs import settings
+from tfcluster.programs import sessions, settings
 from tfcluster.programs.api import Context
-from tfcluster.programs.linear import parameter_client
-from tfcluster.programs.linear.config import Roles, TrainingConfig
 from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
-from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.scheduler import StepScheduler
+from tfcluster.programs.linear.model import Roles, StateGraph, TrainingConfig
+from tfcluster.programs.linear.servers import ParameterClient, RolledBackError
 
 
 def config_of(context: Context, server: str) -> TrainingConfig:
@@ -36,7 +34,7 @@ def test_an_error_names_a_server_that_does_not_recover(monkeypatch: pytest.Monke
         context = Context("linear-1", {"ps": [address]}, (server,), lambda event, **fields: None)
         config = config_of(context, server)
         with pytest.raises(ClusterError) as caught:
-            parameter_client.ParameterClient(config, StateGraph(config), StepScheduler(0, 1, 1)).initialize(None)
+            ParameterClient(config, StateGraph(config), {}).read()
     assert caught.value.message == "ps:0 with the variables did not come back within 0 s"
     assert "--logdir" in caught.value.hint
 
@@ -70,11 +68,15 @@ def test_a_server_that_is_lost_between_two_calls_is_restored(monkeypatch: pytest
     config = config_of(context, server)
     state = StateGraph(config)
     session = ServerThatIsLost(state)
-    monkeypatch.setattr(parameter_client, "check_listening", lambda *args: None)
-    monkeypatch.setattr(parameter_client, "open_session", lambda *args, **options: session)
-    variables = parameter_client.ParameterClient(config, state, StepScheduler(0, 9, 1))
-    variables.initialize(None)
+    monkeypatch.setattr(sessions, "check_listening", lambda *args: None)
+    monkeypatch.setattr(sessions, "open_session", lambda *args, **options: session)
+    variables = ParameterClient(config, state, {})
+    variables.read()
     session.deaths = 2
+    for _ in range(2):
+        with pytest.raises(RolledBackError) as caught:
+            variables.read()
+        assert caught.value.step == 3
     assert variables.read() == {"w": 3, "b": 3, "global_step": 3}
     assert [note.partition(",")[0] for note in context.notes] == [
         "ps:0 lost the variables; the training went on from step 3"

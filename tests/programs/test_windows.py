@@ -7,14 +7,12 @@ import math
 import random
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs.mean.moments import Moments, combine
-from tfcluster.programs.mean.partition import WHOLE, check_sizes, cut, even_sizes, whole_windows, window_size
+from tfcluster.programs.mean.windows import Moments, check_sizes, combine, cut, even_sizes, window_size
 
 # None so small that its square is none.
 NUMBER = st.floats(-1e6, 1e6).map(lambda number: number if abs(number) > 1e-100 else 0.0)
@@ -113,11 +111,11 @@ def test_pieces_make_their_slices_and_the_windows_do_not_depend_on_them(sizes: l
             )
         ]
         assert places == list(range(starts[index], starts[index + 1]))
-        assert all(pieces.slice[piece] == index for piece in of)
     assert (pieces.low >= 0).all()
     assert (pieces.high <= size).all()
-    whole = whole_windows(pieces, count, size)
+    whole = pieces.whole_windows(count, size)
     assert pieces.window[whole].tolist() == list(range(-(-count // size)))
     assert int(pieces.counts[whole].sum()) == count
     cut_again = len(pieces) - sum(len(of) for of in pieces.slices)
-    assert np.count_nonzero(pieces.slice == WHOLE) == cut_again <= len(sizes) - 1
+    assert 0 <= cut_again <= len(sizes) - 1
+    assert pieces.count_of(0, len(pieces)) == count, "a window that is cut counts once"

@@ -79,6 +79,15 @@ def test_there_are_no_stragglers_before_the_first_step_is_done() -> None:
     assert scheduler.take("b", 1, 1e9) is None
 
 
+def test_a_straggler_is_not_done_twice_without_backups() -> None:
+    scheduler = ShardScheduler(2, ["a", "b"], backups=False)
+    taken_by_a, other = scheduler.take("a", 1, 0.0), scheduler.take("b", 1, 0.0)
+    assert taken_by_a is not None
+    assert other is not None
+    scheduler.finish(other, 1.0)
+    assert scheduler.take("b", 1, 1e9) is None
+
+
 def test_one_of_two_devices_with_the_same_shards_may_be_lost() -> None:
     scheduler = ShardScheduler(2, ["a", "b"])
     taken_by_a, other = scheduler.take("a", 1, 0.0), scheduler.take("b", 1, 0.0)

@@ -1,18 +1,101 @@
-"""Moments of numbers (count, mean, sum of squared deviations): those of pieces, also non-finite ones, and of parts."""
+"""Cut a sequence of numbers into slices of any sizes and into windows at fixed positions, and combine their moments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from tfcluster.programs.mean.partition import WindowPieces
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.mean.source import MappedFile
 
+# Number of numbers in a window. Dispatching a window takes as long as computing some hundred thousand numbers, so large
+# windows are best. Small inputs get small windows, which need less padding.
+_LARGE, _SMALL = 1 << 22, 1 << 16
 _NON_FINITE = (("NaN", np.isnan), ("infinity", np.isposinf), ("-infinity", np.isneginf))
+
+
+def window_size(count: int) -> int:
+    """Return the number of numbers in a window.
+
+    It depends on the input alone, so the sums of each window depend on the input alone too.
+    """
+    return _LARGE if count >= _LARGE else _SMALL
+
+
+def even_sizes(count: int, slices: int) -> list[int]:
+    """Return the sizes of slices that differ by at most one; if there are fewer numbers, there is a slice for each."""
+    slices = max(1, min(count, slices))
+    return [count // slices + (index < count % slices) for index in range(slices)]
+
+
+def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
+    """Check that the slices add up to the input; `name` is the user's name for it."""
+    if sum(sizes) != count:
+        raise ClusterError(
+            f"the slices have {sum(sizes):,} numbers together, {name} has {count:,}",
+            hint="Give --slices sizes that add up, or leave it out for equal ones.",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+@dataclass(frozen=True)
+class WindowPieces:
+    """Pieces of the sequence, each within one window, as arrays with one element per piece.
+
+    The pieces of the slices come first, in the order of the numbers. Behind them are the windows that a slice's bound
+    cuts, once more as a whole. The pieces that are whole windows (for the last window: all of its numbers) are
+    therefore the same for any slices.
+    """
+
+    window: npt.NDArray[np.int64]  # number of the piece's window
+    low: npt.NDArray[np.int64]  # position of the piece's first number in the window
+    high: npt.NDArray[np.int64]  # position after the piece's last number in the window
+    slices: tuple[range, ...]  # the pieces of each slice
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return the number of numbers in each piece."""
+        counts: npt.NDArray[np.int64] = self.high - self.low
+        return counts
+
+    def count_of(self, first: int, count: int) -> int:
+        """Return the number of numbers in those of the pieces `first` … `first + count - 1` that belong to a slice."""
+        span = slice(first, min(first + count, self.slices[-1].stop))
+        return int((self.high[span] - self.low[span]).sum())
+
+    def whole_windows(self, count: int, size: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the pieces that are whole windows, in the order of the windows.
+
+        Each number of the sequence, which has `count`, is in exactly one of them. A window has `size` numbers.
+        """
+        whole = (self.low == 0) & (self.high == np.minimum(size, count - self.window * size))
+        indices = np.flatnonzero(whole)
+        ordered: npt.NDArray[np.int64] = indices[np.argsort(self.window[indices], kind="stable")]
+        return ordered
+
+
+def cut(sizes: Sequence[int], size: int) -> WindowPieces:
+    """Cut slices, which have at least one number each, at the bounds of the windows, which have `size` numbers."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    bounds, count = ends[:-1], int(ends[-1])
+    starts = np.union1d(np.arange(0, count, size, dtype=np.int64), bounds)
+    window = starts // size
+    whole = np.unique(bounds[bounds % size != 0] // size)
+    firsts = np.searchsorted(starts, [0, *ends]).tolist()
+    return WindowPieces(
+        np.concatenate([window, whole]),
+        np.concatenate([starts - window * size, np.zeros_like(whole)]),
+        np.concatenate([np.append(starts[1:], count) - window * size, np.minimum(size, count - whole * size)]),
+        tuple(range(first, end) for first, end in pairwise(firsts)),
+    )
 
 
 @dataclass(frozen=True)
@@ -71,11 +154,9 @@ def recompute_non_finite(
 ) -> dict[str, tuple[int, int]]:
     """Recompute the moments that are not finite: those of non-finite numbers, and those whose sum overflows a float64.
 
-    `moments` has those of each piece, and is changed in place. `size` is the number of numbers in a window. `whole` has
-    the pieces that are whole windows; each number is in exactly one of them.
-
-    Returns:
-        How many of the numbers are NaN, infinity and -infinity, and the position of the first of them.
+    `moments` has those of each piece, and is changed in place. `whole` has the pieces that are whole windows; each
+    number is in exactly one of them. Return how many of the numbers are NaN, infinity and -infinity, and the position
+    of the first of them.
     """
     counts: dict[str, tuple[int, int]] = {}
     is_whole = set(whole.tolist())
@@ -93,10 +174,7 @@ def recompute_non_finite(
 
 
 def describe_non_finite(counts: dict[str, tuple[int, int]], total: Moments) -> list[str]:
-    """Return notes for the user about non-finite numbers and results.
-
-    `counts` is what `recompute_non_finite` returns, and `total` the moments of all numbers.
-    """
+    """Return notes for the user about non-finite numbers, as `recompute_non_finite` counts them, and results."""
     if not counts and not math.isfinite(total.variance):
         return ["the variance is larger than the largest float64 number"]
     return [
