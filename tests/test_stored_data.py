@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from tfcluster.agent.notices import Notifier
 from tfcluster.agent.runs.store import RunRecord, RunStore
-from tfcluster.agent.state.journal import Journal
-from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.client.cluster import read_registry
 from tfcluster.core.forwarding import Forwarding

@@ -12,7 +12,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent.incident_monitor import IncidentMonitor
 from tfcluster.agent.notices import Notifier
-from tfcluster.agent.tasks.health_monitor import ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.topology import Notify
 
 OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT)

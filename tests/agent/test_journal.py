@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.state import journal_record as module
+from tfcluster.agent.state import journal as module
 from tfcluster.agent.state.files import AtomicFiles
-from tfcluster.agent.state.journal import Journal, JournalError
-from tfcluster.agent.state.journal_record import Record, TaskRecord
+from tfcluster.agent.state.journal import Journal, JournalError, Record, TaskRecord
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit

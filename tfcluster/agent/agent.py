@@ -19,7 +19,7 @@ from tfcluster.agent.rpc.rpc_connection import Dispatcher
 from tfcluster.agent.rpc.rpc_server import AgentSocket
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster, lasting_processes
 from tfcluster.agent.state.journal import JournalError
-from tfcluster.core.states import ClusterState, cluster_state
+from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import NO_MARK, mark_of
 from tfcluster.processes.daemonize import set_mark
@@ -69,7 +69,7 @@ class Agent:
                 detail = f"pid {os.getpid()}; from tfcluster {older_release} to {OWN_GREETING}"
                 context.supervisor.history.record("agent-upgraded", detail=detail)
             with contextlib.suppress(ClusterError):  # tasks that run can be watched and stopped without TensorFlow
-                context.load_tensorflow()
+                context.supervisor.load_tensorflow()
             await context.supervisor.adopt(record)
             for task in record.topology.reserved:
                 if task.host != context.host:
@@ -101,7 +101,7 @@ class Agent:
             _run_forever(self._context.ports.restore_locks, pause),
             _run_forever(self._context.forwarder.ports.restore_locks, pause),
             _run_forever(self._context.forwarder.restore, pause),
-            _run_forever(self._context.supervisor.health.schedule_all, pause),
+            _run_forever(self._context.supervisor.check_all, pause),
             _run_forever(self.dispatcher.meter.sample_host, pause),
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
@@ -172,7 +172,7 @@ class Agent:
             supervisor.write_journal()
             detail = "; ".join([f"{state_dir.path} had been deleted", *supervisor.deleted_log_warning()])
             supervisor.history.record("state-dir-repaired", detail=detail)
-        elif supervisor.is_journal_outdated:
+        elif supervisor.journal_obstacle:
             supervisor.write_journal()  # tasks that could not be recorded wait for it
 
     def _restore_socket(self) -> None:
@@ -215,8 +215,7 @@ class Agent:
         topology = context.supervisor.topology
         if topology is None or topology.head().host != context.host or context.is_going_down:
             return  # programs run on the host of the head task
-        states = [task.machine.state for task in context.supervisor.tasks.values()]
-        if cluster_state(states) is ClusterState.RUNNING:
+        if all(task.machine.state is TaskState.READY for task in context.supervisor.tasks.values()):
             context.runs.fork_server.start()
 
 

@@ -28,9 +28,9 @@ from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.tasks.health_monitor import ProbeClient
+from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -38,8 +38,6 @@ from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import mark_of
-from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.tf_install import find_tensorflow_library
 
 
 class AgentContext:
@@ -74,7 +72,6 @@ class AgentContext:
             self.ports,
             self.prober,
             self.log_collector,
-            self.load_tensorflow,
             self.network,
         )
         self.remote_tasks = RemoteTaskMonitor(self.supervisor, self.prober, self._tasks_in_use, self.report_lost_tasks)
@@ -87,7 +84,6 @@ class AgentContext:
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
-        self._tensorflow: TensorFlow | None = None
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
     @property
@@ -156,15 +152,6 @@ class AgentContext:
         if self.supervisor.topology is not None:
             self.supervisor.write_journal()
 
-    def load_tensorflow(self) -> TensorFlow:
-        """Return TensorFlow's C library, which is loaded at the first call.
-
-        Raises ClusterError if TensorFlow is not installed, or cannot be used.
-        """
-        if self._tensorflow is None:
-            self._tensorflow = TensorFlow(find_tensorflow_library())
-        return self._tensorflow
-
     def report_lost_tasks(self, silent: Collection[TaskRuntime] = ()) -> None:
         """Report to the runs which tasks are down; those that cannot continue without them end.
 
@@ -180,13 +167,13 @@ class AgentContext:
     async def _check_tasks(self) -> None:
         """Probe the tasks and report those that are down: a run may have failed before health checks noticed one."""
         silent, _ = await asyncio.gather(
-            self.supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self.remote_tasks.refresh()
+            self.supervisor.probe_all(settings.RUN_PROBE_SECONDS), self.remote_tasks.refresh()
         )
         if silent:
             self.report_lost_tasks(silent)
 
     async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
-        version = self._tensorflow.version if self._tensorflow else None
+        version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
         group = run.spec.group if run.spec is not None else None
         if problems or group is None:
@@ -219,7 +206,7 @@ class AgentContext:
         """Return the status of the cluster, as far as this host knows it."""
         topology = self.supervisor.require_cluster()
         tasks = tuple(task.status() for task in self.supervisor.tasks.values())
-        version = self._tensorflow.version if self._tensorflow else None
+        version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         return ClusterStatus(
             cluster=topology.cluster,
             state=cluster_state([task.state for task in tasks]),

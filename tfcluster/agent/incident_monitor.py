@@ -9,7 +9,7 @@ from tfcluster import settings
 from tfcluster.agent.notices import Notifier
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.agent.runs.store import RunRecord
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.notices import host_notice, run_notice, task_notice
 from tfcluster.core.states import TaskState

@@ -21,7 +21,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.gpu_memory import sum_by_owner
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import ChildProcess
-from tfcluster.agent.tasks.health_monitor import ProbeClient
+from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.resource_usage import read_usage
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.timeout import wait_for

@@ -7,7 +7,6 @@ import sys
 from typing import NoReturn
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.state.secret_store import missing_secrets
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.free_port import free_port
@@ -42,7 +41,7 @@ class AccessHandlers:
         for task in topology.on(self._context.host):
             if task.short != short:
                 continue
-            if names := missing_secrets(task):
+            if names := task.lost_secrets:
                 raise ClusterError(
                     f"the secret {', '.join(names)} of {short} is lost", hint="`tfcluster up SPEC` gives it again."
                 )

@@ -76,7 +76,7 @@ class ClusterHandlers:
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
                 self._context.move_to(request.topology.network)
-        self._supervisor.health.start()
+        self._context.prober.start()
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
                 self._context.runs.fork_server.start()
@@ -89,7 +89,7 @@ class ClusterHandlers:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
         version = None
         try:
-            version = self._context.load_tensorflow().version
+            version = self._supervisor.load_tensorflow().version
         except ClusterError as error:
             failures.append(FailedCheck("tensorflow", error))
         yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
@@ -125,7 +125,7 @@ class ClusterHandlers:
     async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
         """Ask all tasks for their devices."""
         self._supervisor.require_cluster()
-        devices, silent = await self._supervisor.health.list_devices(settings.DEVICE_LIST_SECONDS)
+        devices, silent = await self._supervisor.list_devices(settings.DEVICE_LIST_SECONDS)
         yield Reply(DevicesReply(tuple(devices), tuple(silent)))
 
     async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:

@@ -45,7 +45,7 @@ class StackHandlers:
         tasks = {task.spec.short: task for task in supervisor.tasks.values()}
         (short,) = matching_tasks([request.task], list(tasks))
         task = tasks[short]
-        silent = await supervisor.health.probe_all(settings.WAIT_PROBE_SECONDS)
+        silent = await supervisor.probe_all(settings.WAIT_PROBE_SECONDS)
         problem = describe_task(task) if any(each is task for each in silent) else None
         pid = task.process.pid if task.process else None
         yield Reply(

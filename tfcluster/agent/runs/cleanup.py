@@ -12,7 +12,7 @@ from collections.abc import Collection
 from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import fork_child
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.states import ENDED_RUN_STATES
 from tfcluster.process_handle import ProcessHandle

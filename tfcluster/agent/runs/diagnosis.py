@@ -14,7 +14,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.socket_tables import connected_ports
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Forwarder, forwarders_of
 from tfcluster.core.programs import tasks_with_addresses
@@ -177,9 +177,7 @@ async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used
     topology = supervisor.topology
     if topology is None:
         return []
-    silent, (_, missing) = await asyncio.gather(
-        supervisor.health.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all()
-    )
+    silent, (_, missing) = await asyncio.gather(supervisor.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all())
     problems = [describe_task(task) for task in silent if task.spec.name in used]
     others = [task for task in topology.tasks if task.name in missing and task.name in used]
     forwarders = forwarders_of(topology)

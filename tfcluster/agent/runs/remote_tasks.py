@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tfcluster import settings
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.devices import Device
 from tfcluster.core.topology import Task
