@@ -142,7 +142,7 @@ def break_journal(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         raise OSError(number, os.strerror(number), str(journal.path))
 
     monkeypatch.setattr(Journal, "write", fail)
-    monkeypatch.setattr(Journal, "append", fail)
+    monkeypatch.setattr(Journal, "append", lambda journal, tasks: False)
 
 
 def break_secrets(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

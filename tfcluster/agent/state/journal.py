@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -186,10 +185,7 @@ class Journal:
         """Append the new records of some tasks, which are given by the task's name.
 
         Return False if nothing was done because a snapshot must be written instead: there is none of this agent, the
-        file was removed, or it has grown long.
-
-        Raises:
-            OSError: The records cannot be written; the journal is unchanged.
+        file was removed, it has grown long, or the records cannot be written.
         """
         changes = self._size - self._snapshot_size
         if (
@@ -199,15 +195,14 @@ class Journal:
             return False
         changed = (_Change(name, record) for name, record in tasks.items())
         data = b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in changed)
-        for fd in self._fds:
-            try:
-                if os.write(fd, data) < len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-            except OSError:
-                self._truncate()
-                raise
-        self._size += len(data)
-        return True
+        is_written = False
+        with suppress(OSError):
+            is_written = all(os.write(fd, data) == len(data) for fd in self._fds)
+        if is_written:
+            self._size += len(data)
+        else:
+            self._truncate()
+        return is_written
 
     def _truncate(self) -> None:
         """Remove a change that was written in part; then only a snapshot can follow."""

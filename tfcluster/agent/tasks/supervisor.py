@@ -300,8 +300,10 @@ class Supervisor:
         adopt it. If the journal cannot be written, the process is ended and the task waits until it can be.
         """
         transitions = [self._make_transition(task, event) for task, event in events]
+        tasks = {each.task.spec.name: each.task.to_record() for each in transitions if each.is_durable}
         try:
-            self._record([each.task for each in transitions if each.is_durable])
+            if tasks and not self._folder.journal.append(tasks):
+                self.write_journal()
         except ClusterError as error:
             _logger.error("%s", error.message)
             transitions = [self._withdraw(each) if each.child is not None else each for each in transitions]
@@ -343,17 +345,6 @@ class Supervisor:
             task.startup_error, task.last_exit = obstacle, LastExit(NOT_STARTED, time.time(), obstacle)
         self._set_timer(task)
         return Transition(task, TaskEvent.BLOCKED, before, None, None, obstacle if is_new else "")
-
-    def _record(self, tasks: Collection[TaskRuntime]) -> None:
-        """Append tasks to the journal; if that is not possible, write a snapshot, which has all tasks.
-
-        Raises:
-            ClusterError: The journal cannot be written.
-        """
-        with suppress(OSError):  # only a snapshot can follow, which fails as well
-            if not tasks or self._folder.journal.append({task.spec.name: task.to_record() for task in tasks}):
-                return
-        self.write_journal()
 
     def _publish(self, transitions: Iterable[Transition]) -> None:
         """Record transitions in the event log, notify those who watch the cluster, and release forked processes."""
@@ -397,29 +388,24 @@ class Supervisor:
         self._reserve_port(task)
         try:
             self._network.find(topology.network)
-            self._prepare_log_buffer(task)
             body = partial(self._serve_when_released, self.load_tensorflow(), topology, task)
-            child = subprocesses.fork_child(body, partial(self.on_exit, task), self._network.enter)
-        except OSError as error:
-            raise StartBlockedError(_explain(error, self._folder.path)) from error
         except ClusterError as error:
             task.startup_error = f"no process could be started for it: {error}"
             asyncio.get_running_loop().call_soon(self._record_exit, task, None)
             return None
+        try:
+            if not task.log_buffer.parent.is_dir():  # it is the first start, or the state directory was deleted
+                self._folder.repair()
+            prepare(task.log_buffer, task.log)
+            child = subprocesses.fork_child(body, partial(self.on_exit, task), self._network.enter)
+        except (ClusterError, OSError) as error:
+            raise StartBlockedError(_explain(error, self._folder.path)) from error
         task.process, task.pidfd = child.process, child.pidfd
         task.memory = OomDetector(child.process.pid, time.monotonic())
         task.started, task.generation = time.time(), topology.generation
         task.startup_error, task.killed = "", False
         child.on_message(partial(self._on_message, task), lambda: None)
         return child
-
-    def _prepare_log_buffer(self, task: TaskRuntime) -> None:
-        if not task.log_buffer.parent.is_dir():  # it is the first start, or the state directory was deleted
-            try:
-                self._folder.repair()
-            except ClusterError as error:
-                raise StartBlockedError(_explain(error, self._folder.path)) from error
-        prepare(task.log_buffer, task.log)
 
     def _serve_when_released(
         self, tensorflow: TensorFlow, topology: ClusterTopology, task: TaskRuntime, agent: socket.socket

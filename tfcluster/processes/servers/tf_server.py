@@ -11,7 +11,7 @@ from tfcluster.core.environment import server_variables
 from tfcluster.core.topology import CLOSED, ClusterTopology, Task
 from tfcluster.processes import daemonize, protos
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.servers.c_api import Server, TensorFlow, TensorFlowError
+from tfcluster.processes.servers.c_api import TensorFlow, TensorFlowError
 from tfcluster.processes.servers.listen_guard import isolate_this_process
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.codec import encode
@@ -39,14 +39,14 @@ def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent:
         server = _new_isolated_server(tensorflow, definition, topology, task)
     else:
         server = tensorflow.new_server(definition)
-    server.start()
+    tensorflow.start(server)
     with contextlib.suppress(ConnectionError):  # the agent has died: the next one adopts this server
         agent.sendall(encode({"serving": True}))
     agent.close()
-    server.join()
+    tensorflow.join(server)
 
 
-def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> Server:
+def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> int:
     """Create the server after isolating this process, so that every port that it ever opens is restricted.
 
     Raises:
