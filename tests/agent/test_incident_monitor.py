@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.incident_monitor import IncidentMonitor
-from tfcluster.agent.notices import Notifier
+from tfcluster.agent.notices import IncidentMonitor, Notifier
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.topology import Notify
 

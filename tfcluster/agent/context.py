@@ -12,10 +12,9 @@ from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.forwarder import ForwarderSupervisor
 from tfcluster.agent.host_facts import gpu_ids
-from tfcluster.agent.incident_monitor import IncidentMonitor
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.cluster_logs import LogCollector
-from tfcluster.agent.notices import Notifier
+from tfcluster.agent.notices import IncidentMonitor, Notifier
 from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate
 from tfcluster.agent.runs.cleanup import ContainerCleaner
