@@ -378,7 +378,8 @@ class Supervisor:
             StartBlockedError: Another process uses the task's port, or the system has no process, memory or disk space
                 left.
         """
-        topology = self.require_cluster()
+        topology = self.topology
+        assert topology is not None, "events come to tasks, and tasks from a topology"
         if names := task.spec.lost_secrets:
             task.startup_error = (
                 f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
