@@ -96,8 +96,8 @@ def test_what_is_known_of_members_is_read() -> None:
 
 def test_notices_that_were_not_delivered_are_read(tmp_path: Path) -> None:
     async def load() -> list[str]:
-        topology: Any = SimpleNamespace(notify=None)
-        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), lambda: topology)
+        supervisor: Any = SimpleNamespace(topology=None)
+        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), supervisor)
         notices.load()
         return [each.notice["id"] for each in notices._state.queue]
 

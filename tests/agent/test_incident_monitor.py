@@ -39,9 +39,9 @@ class Watch:
             notify=notify,
             on=lambda name: tuple(SimpleNamespace(address=task) for task in TASKS[name]),
         )
-        self.notifier = Notifier("title", path, lambda: topology)
-        self.notifier.load()
         supervisor: Any = SimpleNamespace(topology=topology, host=host)
+        self.notifier = Notifier("title", path, supervisor)
+        self.notifier.load()
         self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), self.notifier)
 
     async def probe(self, address: str, timeout: float) -> ProbeResult:

@@ -30,6 +30,7 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.transitions import TaskRuntime
+from tfcluster.agent.usage import UsageMeter
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -78,7 +79,8 @@ class AgentContext:
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self.stacks = StackReader()
-        self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, lambda: self.supervisor.topology)
+        self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, self.supervisor)
+        self.usage = UsageMeter(cluster, self.supervisor, self.prober, self.runs)
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,19 +62,19 @@ class _State:
 class Notifier:
     """Delivers the notices of an agent; `path` is the file of the queue.
 
-    `topology` returns the topology, which says where notifications are sent; None if there is no cluster.
+    The topology of the supervisor says where notifications are sent.
     """
 
-    def __init__(self, title: str, path: Path, topology: Callable[[], ClusterTopology | None]) -> None:
+    def __init__(self, title: str, path: Path, supervisor: Supervisor) -> None:
         self._title = title
         self._path = path
-        self._topology = topology
+        self._supervisor = supervisor
         self._files = AtomicFiles()
         self._state = _State()
         self._changed = asyncio.Event()
 
     def _notify(self) -> Notify | None:
-        topology = self._topology()
+        topology = self._supervisor.topology
         return None if topology is None else topology.notify
 
     def load(self) -> None:
