@@ -6,20 +6,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.access import AccessHandlers
+from tfcluster.agent.handlers.access import check_connectivity, get_environment
 from tfcluster.agent.handlers.cluster import ClusterHandlers
-from tfcluster.agent.handlers.code import receive_code
-from tfcluster.agent.handlers.connectivity import check_connectivity
-from tfcluster.agent.handlers.groups import GroupHandlers
+from tfcluster.agent.handlers.files import list_files, read_files, receive_code
+from tfcluster.agent.handlers.groups import join
 from tfcluster.agent.handlers.logs import LogHandlers
-from tfcluster.agent.handlers.outputs import OutputHandlers
-from tfcluster.agent.handlers.profile import ProfileHandler
+from tfcluster.agent.handlers.profile import profile
 from tfcluster.agent.handlers.runs import RunHandlers
-from tfcluster.agent.handlers.stacks import StackHandlers
+from tfcluster.agent.handlers.stacks import run_stacks, task_threads
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
@@ -186,9 +185,6 @@ class Dispatcher:
         self.shutdown = shutdown = Shutdown(context, cluster)
         runs = RunHandlers(context)
         logs = LogHandlers(context)
-        outputs = OutputHandlers(context.runs.store)
-        access = AccessHandlers(context)
-        stacks = StackHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
@@ -201,20 +197,20 @@ class Dispatcher:
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,
-            EnvironmentRequest: access.environment,
-            ProfileRequest: ProfileHandler(context).profile,
+            EnvironmentRequest: partial(get_environment, context),
+            ProfileRequest: partial(profile, context),
             LogsRequest: logs.logs,
             EventsRequest: logs.events,
             RunsRequest: runs.runs,
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
             SignalRequest: runs.signal,
-            JoinRequest: GroupHandlers(context).join,
+            JoinRequest: partial(join, context),
             FailingRunsRequest: runs.failing_runs,
-            RunStacksRequest: stacks.run_stacks,
-            TaskThreadsRequest: stacks.task_threads,
-            OutputsRequest: outputs.list_files,
-            ReadOutputsRequest: outputs.read_files,
+            RunStacksRequest: partial(run_stacks, context),
+            TaskThreadsRequest: partial(task_threads, context),
+            OutputsRequest: partial(list_files, context.runs.store),
+            ReadOutputsRequest: partial(read_files, context.runs.store),
         }
         self._receivers: dict[type[Request[Any, Any]], Callable[[Any, Upload], Response[Any, Any]]] = {
             RunRequest: runs.run,
