@@ -22,7 +22,7 @@ from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.machine import TaskEvent
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
@@ -64,7 +64,7 @@ def seconds_until_ready(count: int, *, rewrite: bool) -> float:
 
 
 async def _play(folder: StateDir, count: int, rewrite: bool) -> float:
-    supervisor = Supervisor(
+    supervisor = TaskSupervisor(
         "localhost",
         folder,
         SecretStore(folder.path / "demo.secrets"),

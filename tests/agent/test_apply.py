@@ -23,7 +23,7 @@ from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks import supervisor as module
 from tfcluster.agent.tasks.health import ProbeClient
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
@@ -47,8 +47,8 @@ def folder(tmp_path: Path) -> Iterator[StateDir]:
     state_dir.clean_up()
 
 
-def supervisor_in(folder: StateDir, ports: PortAllocator) -> Supervisor:
-    supervisor = Supervisor(
+def supervisor_in(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
+    supervisor = TaskSupervisor(
         "a",
         folder,
         SecretStore(folder.path / "demo.secrets"),

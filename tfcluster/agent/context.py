@@ -28,7 +28,7 @@ from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.usage import UsageMeter
 from tfcluster.core.stacks import Wait
@@ -65,7 +65,7 @@ class AgentContext:
         self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
         self.secrets = SecretStore(secrets_file)
         self.forwarder = ForwarderSupervisor(cluster, host, state_dir, self.network, self.secrets)
-        self.supervisor = Supervisor(
+        self.supervisor = TaskSupervisor(
             host,
             state_dir,
             self.secrets,

@@ -21,7 +21,7 @@ from tfcluster.agent.runs.store import RunRecord
 from tfcluster.agent.state.files import AtomicFiles
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.notices import Notice, host_notice, run_notice, task_notice
 from tfcluster.core.states import TaskState
@@ -65,7 +65,7 @@ class Notifier:
     The topology of the supervisor says where notifications are sent.
     """
 
-    def __init__(self, title: str, path: Path, supervisor: Supervisor) -> None:
+    def __init__(self, title: str, path: Path, supervisor: TaskSupervisor) -> None:
         self._title = title
         self._path = path
         self._supervisor = supervisor
@@ -226,7 +226,7 @@ class IncidentMonitor:
     that were not delivered.
     """
 
-    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, notices: Notifier) -> None:
+    def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, notices: Notifier) -> None:
         self._cluster = cluster
         self._supervisor = supervisor
         self._prober = prober

@@ -23,7 +23,7 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.resource_usage import read_usage
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.status import GpuLoad, HostLoad, TrafficTotals
 from tfcluster.core.usage import HostUsage, ProcessUsage
@@ -149,7 +149,7 @@ class GpuReporter:
 class UsageMeter:
     """Measures the usage of this host."""
 
-    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, runs: RunManager) -> None:
+    def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, runs: RunManager) -> None:
         self._supervisor = supervisor
         self._runs = runs
         self._prober = prober

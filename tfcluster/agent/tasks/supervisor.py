@@ -1,4 +1,4 @@
-"""Supervisor of this host's tasks: starts, stops, restarts and adopts them, and writes the cluster to the journal.
+"""TaskSupervisor of this host's tasks: starts, stops, restarts and adopts them, and writes the cluster to the journal.
 
 What becomes of a task is decided by its state machine (`machine`); what the supervisor does then, in `dispatch`.
 """
@@ -58,7 +58,7 @@ class StartBlockedError(Exception):
     """A task cannot be started now, but may be later; the message says why."""
 
 
-class Supervisor:
+class TaskSupervisor:
     """Supervises the tasks of one cluster on this host.
 
     Attributes:
