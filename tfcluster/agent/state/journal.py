@@ -109,11 +109,6 @@ def _describe_error(error: BaseException) -> str:
     return str(error)
 
 
-def journal_error(path: Path, error: OSError) -> ClusterError:
-    """Return the error for users that the journal cannot be written."""
-    return ClusterError(f"{error.filename or path}: cannot write the journal: {error.strerror}")
-
-
 class Journal:
     """The journal: JSON lines. The first is a snapshot; each further one is the new record of a task.
 

@@ -26,7 +26,7 @@ from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.logs.cluster_logs import EventLog, LogCollector
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.state.journal import Record, TaskRecord, journal_error
+from tfcluster.agent.state.journal import Record, TaskRecord
 from tfcluster.agent.state.secret_store import SecretStore, without_values
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
@@ -128,7 +128,7 @@ class TaskSupervisor:
             self.write_journal()
         except ClusterError:
             for transition in transitions:
-                transition.undo()
+                transition.end_child()
             self.topology, self.next, self.tasks = before
             for task, values in attributes:
                 vars(task).update(values)
@@ -242,17 +242,16 @@ class TaskSupervisor:
             task.machine = replace(task.machine, stop_timeout=grace)
         self.dispatch((task, TaskEvent.RESTART) for task in tasks)
 
-    def _set_topology(self, topology: ClusterTopology | None) -> None:
+    def _set_topology(self, topology: ClusterTopology) -> None:
         before, self.topology = self.tasks, topology
         self.tasks = {}
-        for task in topology.on(self.host) if topology else ():
+        for task in topology.on(self.host):
             runtime = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
             if runtime is None:
                 runtime = self._make_runtime(task)
             runtime.spec, runtime.machine = task, replace(runtime.machine, policy=task.restart)
             self.tasks[task.name] = runtime
-        if topology:
-            self._log_collector.start(topology.logs)
+        self._log_collector.start(topology.logs)
 
     def _make_runtime(self, task: Task) -> TaskRuntime:
         log, log_buffer = self._folder.log_of(task.short), self._folder.log_buffer_of(task.short)
@@ -278,7 +277,8 @@ class TaskSupervisor:
             private = self._network.private
             self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, PROTOCOL))
         except OSError as error:
-            raise journal_error(self._folder.journal.path, error) from error
+            file = error.filename or self._folder.journal.path
+            raise ClusterError(f"{file}: cannot write the journal: {error.strerror}") from error
         self._network.keep()
         with suppress(OSError):  # the disk is full: the next snapshot tries again
             self._secrets.prune()

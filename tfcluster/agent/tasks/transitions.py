@@ -1,4 +1,4 @@
-"""What the agent has of one task, and the transitions of its state machine: which are notable, and how to undo one."""
+"""What the agent has of one task, and the transitions of its state machine, with what the journal and events need."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class TaskRuntime:
 
 @dataclass(frozen=True)
 class Transition:
-    """A state transition that has been made, and can be undone until it is in the journal."""
+    """A state transition that has been made."""
 
     task: TaskRuntime  # in its state after the transition
     event: TaskEvent
@@ -182,11 +182,6 @@ class Transition:
         if after.deadline is None or self.event not in (TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT):
             return None
         return max(0.0, after.deadline - after.exit_times[-1])
-
-    def undo(self) -> None:
-        """Undo the transition: restore the state machine, and end the process that was forked."""
-        self.task.machine = self.before
-        self.end_child()
 
     def end_child(self) -> None:
         """Kill the process that was forked, which has not begun its work, and wait for its exit."""
