@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from tfcluster.agent.notices import Notifier
 from tfcluster.agent.runs.store import RunRecord, RunStore
-from tfcluster.agent.state.journal import Journal
-from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.client.cluster import read_registry
 from tfcluster.core.forwarding import Forwarding
@@ -97,8 +96,8 @@ def test_what_is_known_of_members_is_read() -> None:
 
 def test_notices_that_were_not_delivered_are_read(tmp_path: Path) -> None:
     async def load() -> list[str]:
-        topology: Any = SimpleNamespace(notify=None)
-        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), lambda: topology)
+        supervisor: Any = SimpleNamespace(topology=None)
+        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), supervisor)
         notices.load()
         return [each.notice["id"] for each in notices._state.queue]
 

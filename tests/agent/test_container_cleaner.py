@@ -10,7 +10,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent.runs.cleanup import ContainerCleaner
-from tfcluster.agent.tasks.health_monitor import ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.process_handle import ProcessHandle
 
 

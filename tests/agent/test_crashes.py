@@ -16,8 +16,7 @@ import pytest
 
 from tests.agent.test_journal import RECORD
 from tfcluster.agent.state.files import AtomicFiles
-from tfcluster.agent.state.journal import Journal
-from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.journal import Journal, Record
 
 OLD = Record(RECORD.topology, {}, RECORD.secrets)
 NEW = RECORD

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent.state.files import AtomicFiles
-from tfcluster.agent.state.secret_store import SecretStore, missing_secrets, without_values
+from tfcluster.agent.state.secret_store import SecretStore, without_values
 
 RETENTION = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
@@ -26,11 +26,11 @@ def values(tmp_path: Path) -> SecretStore:
 def test_redacted_secrets_are_restored(values: SecretStore) -> None:
     redacted = values.redact(TOPOLOGY)
     assert [task.env for task in redacted.tasks] == [RETENTION, RETENTION]
-    assert missing_secrets(redacted.tasks[0]) == ["TOKEN", "KEY"]
+    assert redacted.tasks[0].lost_secrets == ["TOKEN", "KEY"]
     assert values.path.stat().st_mode & 0o777 == 0o600
     assert SecretStore(values.path).restore(redacted, values.path) == TOPOLOGY
-    assert missing_secrets(TOPOLOGY.tasks[0]) == []
-    assert missing_secrets(TOPOLOGY.reserved[0]) == ["TOKEN"], "it never had one"
+    assert TOPOLOGY.tasks[0].lost_secrets == []
+    assert TOPOLOGY.reserved[0].lost_secrets == ["TOKEN"], "it never had one"
 
 
 def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
         context, dispatcher = cast(AgentContext, agent), cast(Dispatcher, agent)
         # A write can meet the closed other end before the reader does, just as in the agent.
         with contextlib.suppress(ConnectionError):
-            await RpcConnection(context, dispatcher, reader, writer, lambda: False).serve()
+            await RpcConnection(context, dispatcher, reader, writer, []).serve()
         writer.close()
 
     using.start()

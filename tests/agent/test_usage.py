@@ -12,8 +12,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import usage
-from tfcluster.agent.gpu_memory import sum_by_owner
-from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, read_host_time, read_memory
+from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, read_host_time, read_memory, sum_by_owner
 from tfcluster.core.status import GpuLoad, TrafficTotals
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import gpus

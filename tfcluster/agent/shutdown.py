@@ -7,12 +7,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -24,15 +25,12 @@ from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
 
 class Shutdown:
-    """Stops the cluster's runs and tasks and removes its journal.
+    """Stops the cluster's runs and tasks and removes its journal."""
 
-    `abandon` cancels the execution of a plan, if one is in progress.
-    """
-
-    def __init__(self, context: AgentContext, abandon: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, context: AgentContext, cluster: ClusterHandlers) -> None:
         self._context = context
         self._supervisor = context.supervisor
-        self._abandon = abandon
+        self._cluster = cluster
         self._stopping: asyncio.Task[None] | None = None
         self._grace = 0.0  # seconds between SIGTERM and SIGKILL
         self._unrecorded: list[str] = []  # the processes that were stopped although the journal did not record them
@@ -69,7 +67,7 @@ class Shutdown:
 
     async def _stop_all(self) -> None:
         try:
-            await self._abandon()
+            await self._cluster.abandon()
             await self._context.runs.cancel_all()
             await self._supervisor.stop(self._grace)
             await self._context.notices.flush(settings.STOP_GRACE_SECONDS)

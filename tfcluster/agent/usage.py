@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,12 +19,11 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.gpu_memory import sum_by_owner
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import ChildProcess
-from tfcluster.agent.tasks.health_monitor import ProbeClient
+from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.resource_usage import read_usage
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.status import GpuLoad, HostLoad, TrafficTotals
 from tfcluster.core.usage import HostUsage, ProcessUsage
@@ -149,7 +149,7 @@ class GpuReporter:
 class UsageMeter:
     """Measures the usage of this host."""
 
-    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, runs: RunManager) -> None:
+    def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, runs: RunManager) -> None:
         self._supervisor = supervisor
         self._runs = runs
         self._prober = prober
@@ -220,3 +220,34 @@ class UsageMeter:
 def _usage_of(pid: int) -> ProcessUsage | None:
     usage = read_usage(pid)
     return None if usage is None else ProcessUsage(usage.cpu_seconds, usage.rss_bytes)
+
+
+def sum_by_owner(memory: Mapping[int, int], owners: Mapping[int, str], proc: Path = _PROC) -> dict[str, int]:
+    """Add up the GPU memory of processes by their owner: the task or run that a process is, or that it descends from.
+
+    `memory` is in bytes, by pid; `owners` are names, by pid.
+    """
+    sums: Counter[str] = Counter()
+    for pid, used in memory.items():
+        owner = _find_owner(pid, owners, proc)
+        if owner is not None:
+            sums[owner] += used
+    return dict(sums)
+
+
+def _find_owner(pid: int, owners: Mapping[int, str], proc: Path) -> str | None:
+    seen: set[int] = set()  # a pid that is used again could close a circle
+    while pid not in owners:
+        seen.add(pid)
+        pid = _parent_of(pid, proc)
+        if pid == 0 or pid in seen:
+            return None
+    return owners[pid]
+
+
+def _parent_of(pid: int, proc: Path) -> int:
+    """Return the pid of a process's parent; 0 if there is none in this pid namespace, or the process has exited."""
+    try:
+        return int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

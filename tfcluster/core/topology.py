@@ -72,6 +72,11 @@ class Task:
         """Return `host:port`, or only the host until a port is allocated; an IPv6 address is put in brackets."""
         return join_address(self.address_host, self.port)
 
+    @property
+    def lost_secrets(self) -> list[str]:
+        """Return the names of the secret variables whose values are lost: no topology that was stored has them."""
+        return [name for name in self.secrets if name not in self.env]
+
     def is_valid_in(self, generation: int) -> bool:
         """Return whether a server that was started in a generation of the topology knows the task's address."""
         until = self.valid_until_generation

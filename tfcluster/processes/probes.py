@@ -68,8 +68,7 @@ def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, reques
     message: Message = {"id": request["id"]}
     try:
         data = call(b"" if container is None else protos.cleanup_request(container), timeout=request["timeout"])
-        message["devices"] = protos.devices_of(data)  # the response that clears a container is empty
-        message["incarnation"] = protos.incarnation_of(data)
+        message["devices"], message["incarnation"] = protos.parse_status(data)  # empty if a container was cleared
     except grpc.RpcError as error:
         message["error"] = f"{error.code().name}: {error.details()}"
     with write_lock:

@@ -11,6 +11,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.host_facts import other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
+from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
@@ -18,6 +19,7 @@ from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, matching_tasks
+from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
@@ -31,7 +33,10 @@ from tfcluster.protocol.api.cluster import (
     PrepareReply,
     PrepareRequest,
     RestartRequest,
+    StatusRequest,
     TopologyRequest,
+    UsageRequest,
+    WatchRequest,
 )
 
 
@@ -76,7 +81,7 @@ class ClusterHandlers:
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
                 self._context.move_to(request.topology.network)
-        self._supervisor.health.start()
+        self._context.prober.start()
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
                 self._context.runs.fork_server.start()
@@ -89,7 +94,7 @@ class ClusterHandlers:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
         version = None
         try:
-            version = self._context.load_tensorflow().version
+            version = self._supervisor.load_tensorflow().version
         except ClusterError as error:
             failures.append(FailedCheck("tensorflow", error))
         yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
@@ -125,7 +130,7 @@ class ClusterHandlers:
     async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
         """Ask all tasks for their devices."""
         self._supervisor.require_cluster()
-        devices, silent = await self._supervisor.health.list_devices(settings.DEVICE_LIST_SECONDS)
+        devices, silent = await self._supervisor.list_devices(settings.DEVICE_LIST_SECONDS)
         yield Reply(DevicesReply(tuple(devices), tuple(silent)))
 
     async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:
@@ -135,6 +140,43 @@ class ClusterHandlers:
         names = {task.short: task.name for task in topology.on(self._supervisor.host)}
         self._supervisor.restart([names[short] for short in matching_tasks(request.tasks, list(names))], request.grace)
         yield Reply(Done())
+
+    async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
+        """Return the status of the cluster."""
+        yield Reply(self._context.recent_status())
+
+    async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:
+        """Return what the agent and the tasks have used, and how busy the host is."""
+        yield Reply(await self._context.usage.read())
+
+    async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
+        """Send the status at each change; see `WatchRequest`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout
+        while True:
+            with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
+                await wait_for(self.wait_idle(), deadline - loop.time())
+            counts = self._supervisor.changed.count, self._context.runs.changed.count
+            yield self._context.status()
+            try:
+                await asyncio.sleep(min(self._context.status_interval, max(0.0, deadline - loop.time())))
+                await wait_for(self._wait_for_change(*counts), deadline - loop.time())
+            except asyncio.TimeoutError:
+                yield Reply(Done())
+                return
+
+    async def _wait_for_change(self, of_tasks: int, of_runs: int) -> None:
+        """Wait until there are more changes of tasks, or of runs, than these counts say."""
+        waits = (
+            self._supervisor.changed.wait_for_change(of_tasks),
+            self._context.runs.changed.wait_for_change(of_runs),
+        )
+        pending = {asyncio.ensure_future(wait) for wait in waits}
+        try:
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in pending:
+                each.cancel()
 
     def resume(self) -> None:
         """Continue a change that an earlier agent began; if that fails, the event log says why."""

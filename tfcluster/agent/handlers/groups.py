@@ -21,26 +21,19 @@ from tfcluster.protocol.api.runs import GroupRequest, JoinRequest, RunRequest
 _PREFIX = "launch"
 
 
-class GroupHandlers:
-    """Handles the requests about groups that another host leads."""
-
-    def __init__(self, context: AgentContext) -> None:
-        self._context = context
-
-    async def join(self, request: JoinRequest) -> Response[NoReturn, Done]:
-        """Start the process that starts the group's members on this host when its coordinator says so."""
-        context = self._context
-        context.reject_if_going_down()
-        group = replace(_group(context, request.group, request.parameters), coordinator=request.coordinator)
-        if not context.runs.store.make_folder(validate_filename(request.run)):
-            raise ClusterError(f"host {context.host} has another run {request.run} already", hint="Launch it again.")
-        job = replace(_spec(context, request.run, request, group), code=request.code)
-        try:
-            run = context.runs.submit(job, request.timeout, detached=True)
-        except OSError as error:
-            raise not_recorded(job, error) from error
-        context.runs.start(run)
-        yield Reply(Done())
+async def join(context: AgentContext, request: JoinRequest) -> Response[NoReturn, Done]:
+    """Start the process that starts the group's members on this host when its coordinator says so."""
+    context.reject_if_going_down()
+    group = replace(_group(context, request.group, request.parameters), coordinator=request.coordinator)
+    if not context.runs.store.make_folder(validate_filename(request.run)):
+        raise ClusterError(f"host {context.host} has another run {request.run} already", hint="Launch it again.")
+    job = replace(_spec(context, request.run, request, group), code=request.code)
+    try:
+        run = context.runs.submit(job, request.timeout, detached=True)
+    except OSError as error:
+        raise not_recorded(job, error) from error
+    context.runs.start(run)
+    yield Reply(Done())
 
 
 def group_spec(context: AgentContext, request: RunRequest, group_request: GroupRequest) -> RunSpec:

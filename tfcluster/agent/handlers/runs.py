@@ -75,7 +75,7 @@ class RunHandlers:
         """
         names = {task.name: number for number, task in enumerate(self._supervisor.require_cluster().tasks)}
         silent, (devices, missing) = await asyncio.gather(
-            self._supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
+            self._supervisor.probe_all(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
         )
         missing.update({task.spec.name: task.describe_problem() for task in silent})
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]

@@ -21,45 +21,40 @@ from tfcluster.protocol.api.stacks import (
 )
 
 
-class StackHandlers:
-    """Handles the requests about stacks."""
+async def run_stacks(context: AgentContext, request: RunStacksRequest) -> Response[NoReturn, RunStacksReply]:
+    """Return the Python stacks of a run's processes."""
+    runs = context.runs
+    run_id = runs.store.find(request.run)
+    run = runs.runs.get(run_id)
+    if run is None or not run.is_active:
+        hint = f"What it printed: `tfcluster logs {run_id}`."
+        raise ClusterError(f"{run_id} has ended", hint=hint, exit_code=ExitCode.FAILED)
+    processes = await context.stacks.read_all(run.process, run.folder) if run.process else []
+    yield Reply(RunStacksReply(run_id, context.host, tuple(processes)))
 
-    def __init__(self, context: AgentContext) -> None:
-        self._context = context
 
-    async def run_stacks(self, request: RunStacksRequest) -> Response[NoReturn, RunStacksReply]:
-        """Return the Python stacks of a run's processes."""
-        runs = self._context.runs
-        run_id = runs.store.find(request.run)
-        run = runs.runs.get(run_id)
-        if run is None or not run.is_active:
-            hint = f"What it printed: `tfcluster logs {run_id}`."
-            raise ClusterError(f"{run_id} has ended", hint=hint, exit_code=ExitCode.FAILED)
-        processes = await self._context.stacks.read_all(run.process, run.folder) if run.process else []
-        yield Reply(RunStacksReply(run_id, self._context.host, tuple(processes)))
-
-    async def task_threads(self, request: TaskThreadsRequest) -> Response[NoReturn, TaskThreadsReply]:
-        """Return the threads of a task's server."""
-        supervisor = self._context.supervisor
-        supervisor.require_cluster()
-        tasks = {task.spec.short: task for task in supervisor.tasks.values()}
-        (short,) = matching_tasks([request.task], list(tasks))
-        task = tasks[short]
-        silent = await supervisor.health.probe_all(settings.WAIT_PROBE_SECONDS)
-        problem = describe_task(task) if any(each is task for each in silent) else None
-        pid = task.process.pid if task.process else None
-        yield Reply(
-            TaskThreadsReply(
-                task=task.spec.name,
-                host=task.spec.host,
-                state=task.machine.state,
-                pid=pid,
-                problem=problem.problem if problem else "",
-                hint=problem.hint if problem else "",
-                threads=_threads(pid) if pid else (),
-                log=task.log_tail(),
-            )
+async def task_threads(context: AgentContext, request: TaskThreadsRequest) -> Response[NoReturn, TaskThreadsReply]:
+    """Return the threads of a task's server."""
+    supervisor = context.supervisor
+    supervisor.require_cluster()
+    tasks = {task.spec.short: task for task in supervisor.tasks.values()}
+    (short,) = matching_tasks([request.task], list(tasks))
+    task = tasks[short]
+    silent = await supervisor.probe_all(settings.WAIT_PROBE_SECONDS)
+    problem = describe_task(task) if any(each is task for each in silent) else None
+    pid = task.process.pid if task.process else None
+    yield Reply(
+        TaskThreadsReply(
+            task=task.spec.name,
+            host=task.spec.host,
+            state=task.machine.state,
+            pid=pid,
+            problem=problem.problem if problem else "",
+            hint=problem.hint if problem else "",
+            threads=_threads(pid) if pid else (),
+            log=task.log_tail(),
         )
+    )
 
 
 def _threads(pid: int) -> tuple[Thread, ...]:

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import fork_child
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import ENDED_RUN_STATES
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.daemonize import detach
@@ -69,7 +69,7 @@ class ContainerCleaner:
     The supervisor's event log records each server that never answered.
     """
 
-    def __init__(self, supervisor: Supervisor, prober: ProbeClient) -> None:
+    def __init__(self, supervisor: TaskSupervisor, prober: ProbeClient) -> None:
         self._supervisor = supervisor
         self._prober = prober
         self._background: set[asyncio.Task[None]] = set()

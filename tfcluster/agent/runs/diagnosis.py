@@ -13,8 +13,8 @@ from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.socket_tables import connected_ports
 from tfcluster.agent.subprocesses import run_in_child
-from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
+from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Forwarder, forwarders_of
 from tfcluster.core.programs import tasks_with_addresses
@@ -88,7 +88,7 @@ async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -
 
 
 async def explain_wait(
-    run: Run, pid: int, wait: Wait, supervisor: Supervisor, remote: RemoteTaskMonitor, version: str | None
+    run: Run, pid: int, wait: Wait, supervisor: TaskSupervisor, remote: RemoteTaskMonitor, version: str | None
 ) -> Sequence[Problem]:
     """Return why a program of a run waits in a call.
 
@@ -169,7 +169,7 @@ def _find_connection(pid: int, ports: Collection[int | None]) -> Message:
         return {"is_connected": True}
 
 
-async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
+async def _find_problems(supervisor: TaskSupervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
     """Probe the tasks of the cluster and describe those that do not serve.
 
     `used` has the names of the tasks that may matter; others are left out.
@@ -177,9 +177,7 @@ async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used
     topology = supervisor.topology
     if topology is None:
         return []
-    silent, (_, missing) = await asyncio.gather(
-        supervisor.health.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all()
-    )
+    silent, (_, missing) = await asyncio.gather(supervisor.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all())
     problems = [describe_task(task) for task in silent if task.spec.name in used]
     others = [task for task in topology.tasks if task.name in missing and task.name in used]
     forwarders = forwarders_of(topology)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_file import tail
+from tfcluster.agent.logs.log_reader import tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.states import RunState

@@ -20,7 +20,7 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader, count_switches, find_processes
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.groups import MemberObservation
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
@@ -53,7 +53,7 @@ class _Program:
 class IdleMeter:
     """Measures whether the tasks on this host compute."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: TaskSupervisor) -> None:
         self._supervisor = supervisor
         self._usage: dict[int, ResourceUsage] = {}
 

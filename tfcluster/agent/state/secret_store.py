@@ -119,11 +119,6 @@ def _has_secrets(topology: ClusterTopology) -> bool:
     return has_webhook or any(task.secrets for task in (*topology.tasks, *topology.reserved))
 
 
-def missing_secrets(task: Task) -> list[str]:
-    """Return the names of the secret variables of a task whose values are lost."""
-    return [name for name in task.secrets if name not in task.env]
-
-
 def _with(topology: ClusterTopology, values: Values) -> ClusterTopology:
     """Return a topology whose secret variables have exactly the given values."""
 

@@ -51,21 +51,17 @@ class PortIsolationError(Exception):
 def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
     """Restrict a TCP socket to connections from this machine and the rest of its cluster. This is idempotent.
 
-    listen() has not been called on the socket yet. `cluster` includes the addresses of this host.
-    """
-    if all(address.is_loopback for address in cluster):
-        restrict_to_loopback(listener)
-    else:
-        restrict_to_peers(listener, cluster)
-
-
-def restrict_to_loopback(listener: socket.socket) -> None:
-    """Restrict a socket to connections from this machine, over loopback.
+    listen() has not been called on the socket yet. `cluster` includes the addresses of this host. A cluster on this
+    machine alone is restricted to connections over loopback.
 
     Raises:
-        PortIsolationError: The kernel refuses. It must be Linux 5.7 or newer, unless this process runs as root.
+        PortIsolationError: The kernel refuses. For loopback it must be Linux 5.7 or newer, unless this process runs as
+            root.
     """
-    _bind(listener, _LOOPBACK)
+    if all(address.is_loopback for address in cluster):
+        _bind(listener, _LOOPBACK)
+    else:
+        restrict_to_peers(listener, cluster)
 
 
 def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> None:

@@ -56,11 +56,6 @@ class TaskStateMachine:
         """Whether the task is meant to run."""
         return self.state in DESIRED_RUNNING or self.restart_pending
 
-    @property
-    def _is_restart(self) -> bool:
-        """Whether a start counts as a restart: the task has exited by itself since it was last started on request."""
-        return bool(self.exit_times)
-
     def handle(self, event: TaskEvent, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
         """Handle an event.
 
@@ -132,14 +127,14 @@ class TaskStateMachine:
             return self, None
         if self.policy.policy == "never":
             return replace(self, state=TaskState.FAILED), None
-        deadline, restarts = now + settings.START_RETRY_SECONDS, self.restarts - self._is_restart
+        deadline, restarts = now + settings.START_RETRY_SECONDS, self.restarts - bool(self.exit_times)
         return replace(self, state=TaskState.BACKING_OFF, deadline=deadline, restarts=restarts), None
 
     def _handle_timer(self, now: float) -> tuple[TaskStateMachine, Action | None]:
         if self.deadline is None or now < self.deadline:
             return self, None
         if self.state is TaskState.BACKING_OFF:
-            restarts = self.restarts + self._is_restart
+            restarts = self.restarts + bool(self.exit_times)  # a first start that had to wait is no restart
             return replace(self, state=TaskState.STARTING, restarts=restarts, deadline=None), Action.SPAWN
         return replace(self, deadline=None), Action.KILL
 
