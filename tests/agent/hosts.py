@@ -25,7 +25,7 @@ from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Done, Request
 from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveRequest, PrepareRequest, StatusRequest
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
-from tfcluster.protocol.api.runs import RunEvent, RunRequest
+from tfcluster.protocol.api.runs import EventRecord, RunRequest
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import LocalTransport
@@ -165,11 +165,11 @@ class Hosts:
         response.close_and_reap()
         return events
 
-    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[RunEvent, Done]:
+    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[EventRecord, Done]:
         """Submit a run at the head."""
         return self.stream("a", run_request(program, parameters, **arguments))
 
-    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[RunEvent, Done]]:
+    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[EventRecord, Done]]:
         """Submit a run of a user's script; its id, and the answer behind that."""
         script, folder = str(path), str(path.parent)
         parameters = {"args": list(arguments), "path": script, "argument": script, "cwd": folder, "seed": None}
@@ -179,7 +179,7 @@ class Hosts:
             run.send_file(file)
         return identity, run
 
-    def result(self, run: OwnStream[RunEvent, Done]) -> Any:
+    def result(self, run: OwnStream[EventRecord, Done]) -> Any:
         """The result event of a run."""
         with contextlib.closing(run):
             return list(run)[-1].record

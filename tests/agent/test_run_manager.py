@@ -25,6 +25,7 @@ from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.stream import follow
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
+from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
@@ -183,7 +184,8 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
         process = ProcessHandle.from_pid(os.getpid())
         assert process is not None
         acquire_run(runs.store.folder("graph-1"), process)
-        append_event(runs.store.folder("graph-1") / EVENTS, "result", seconds=1.0, result={})
+        result = ResultEvent("graph-1", "graph", "succeeded", 1.0, {}, {}, [])
+        append_event(runs.store.folder("graph-1") / EVENTS, result)
         forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
         channel.sendall(encode(forked) + encode({**forked, "status": 0}))
         signal.alarm(60)  # in case the test does not end it
@@ -268,7 +270,7 @@ def test_followers_are_notified_of_each_write_and_of_the_end(runs: RunManager, m
                 following = asyncio.ensure_future(anext(events))
                 await asyncio.sleep(0.05)
                 assert not following.done()
-                append_event(run.events, "progress", done=number)
+                append_event(run.events, {"event": "progress", "done": number})
                 assert await asyncio.wait_for(following, 30) == {"event": "progress", "done": number}
             following = asyncio.ensure_future(anext(events))
             runs.cancel("pi-1")
@@ -284,7 +286,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch
         run = submit(runs, "pi")
         async with contextlib.aclosing(follow(runs, "pi-1")) as events:
             await anext(events)
-            append_event(run.events, "progress", done=1)
+            append_event(run.events, {"event": "progress", "done": 1})
             assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
         runs.cancel("pi-1")
         await ended(runs, run)
@@ -311,7 +313,7 @@ def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunMana
     async def body() -> None:
         run = submit(runs, "graph")
         run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
-        append_event(run.events, "error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
+        append_event(run.events, ErrorEvent({"message": "Socket closed", "hint": "", "exit_code": 1}))
         runs._on_driver_message({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
         runs.cancel("graph-1")
         assert run.machine.phase is RunPhase.FINALIZING
@@ -326,8 +328,8 @@ def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManage
     async def body() -> None:
         run = submit(runs, "linear")
         error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
-        append_event(run.events, "error", error=error)
-        append_event(run.events, "progress", done=1)
+        append_event(run.events, ErrorEvent(error))
+        append_event(run.events, {"event": "progress", "done": 1})
         with run.events.open("a") as file:
             file.write('{"event": "metr\n')
         assert final_record(run, run.output).error == error
@@ -336,7 +338,7 @@ def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManage
 
 
 def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, event: str, **fields: object) -> None:
+    def full(path: Path, event: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def body() -> None:

@@ -27,9 +27,9 @@ from tfcluster.protocol.api.runs import (
     AttachRequest,
     CancelReply,
     CancelRequest,
+    EventRecord,
     FailingRunsReply,
     FailingRunsRequest,
-    RunEvent,
     RunRequest,
     RunsReply,
     RunsRequest,
@@ -47,7 +47,7 @@ class RunHandlers:
         self._supervisor = context.supervisor
         self._runs = context.runs
 
-    async def run(self, request: RunRequest, upload: Upload) -> Response[RunEvent, Done]:
+    async def run(self, request: RunRequest, upload: Upload) -> Response[EventRecord, Done]:
         """Submit a run and send its events; see `RunRequest`.
 
         A run that the command does not own continues after the command disconnects, once its upload is complete.
@@ -64,7 +64,7 @@ class RunHandlers:
             self._events(run, upload, request.detach, request.cancel_on_disconnect)
         ) as events:
             async for event in events:
-                yield RunEvent(event)
+                yield EventRecord(event)
         yield Reply(Done())
 
     async def _devices(self) -> tuple[list[Device], dict[str, str]]:
@@ -188,13 +188,13 @@ class RunHandlers:
             RunsReply(tuple(RunSummary(**each.summary(), missing_output=missing[each.run]) for each in records))
         )
 
-    async def attach(self, request: AttachRequest) -> Response[RunEvent, Done]:
+    async def attach(self, request: AttachRequest) -> Response[EventRecord, Done]:
         """Send the events of a run up to its result; see `AttachRequest`."""
         run_id = self._runs.store.find(request.run)
         if request.only_result:
             async with contextlib.aclosing(wait_for_result(self._runs, run_id)) as results:
                 async for event in results:
-                    yield RunEvent(event)
+                    yield EventRecord(event)
             yield Reply(Done())
             return
         if request.cancel_on_disconnect and (active := self._runs.runs.get(run_id)):
@@ -203,7 +203,7 @@ class RunHandlers:
             followed = follow(self._runs, run_id, output=request.output, is_owner=request.is_owner)
             async with contextlib.aclosing(followed) as events:
                 async for event in skip(events, request.events):
-                    yield RunEvent(event)
+                    yield EventRecord(event)
         finally:
             if request.cancel_on_disconnect:
                 self._runs.cancel(run_id)

@@ -21,6 +21,7 @@ from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPh
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import compute_tasks, missing_notes
+from tfcluster.core.run_events import SubmittedEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
@@ -89,8 +90,7 @@ class RunManager:
         """
         run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
         notes = spec.notes if spec.traits.is_script else missing_notes(spec.missing)
-        shown = {"notes": notes} if notes else {}
-        append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices, **shown)
+        append_event(run.events, SubmittedEvent(spec.run, spec.program, spec.devices, notes or None))
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]

@@ -17,6 +17,7 @@ from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_addresses
+from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
@@ -235,7 +236,7 @@ class Run:
             if task not in self.down and (known is None or task in known):
                 self.losses[task] = problem
                 with contextlib.suppress(OSError):  # such as a full disk
-                    append_event(self.events, "task_down", task=task, problem=problem)
+                    append_event(self.events, TaskDownEvent(task, problem))
         self.down = frozenset(down)
 
     def cancel_timers(self) -> None:

@@ -22,6 +22,7 @@ from tfcluster.agent.runs.stacks import StackReader, count_switches, find_proces
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.groups import MemberObservation
+from tfcluster.core.run_events import WaitingEndedEvent, WaitingEvent
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import is_frozen
@@ -199,7 +200,8 @@ class WaitMonitor:
         """Note that a program waits in another call now, or in none."""
         if program.wait is not None and program.is_first:
             seconds = round(time.monotonic() - program.since, 1)
-            _emit(run, "waiting_ended", **_place(program.wait), seconds=seconds)
+            place = program.wait
+            _write(run, WaitingEndedEvent(place.call, place.file, place.line, place.function, seconds))
         program.wait, program.since, program.diagnosed_at = wait, since, 0.0
         program.shown, program.is_first = (), False
 
@@ -227,14 +229,8 @@ class WaitMonitor:
         run.losses.update({each.task: each.problem for each in problems if each.task})
         if not program.is_first:
             return
-        _emit(
-            run,
-            "waiting",
-            **_place(wait),
-            seconds=round(time.monotonic() - program.since, 1),
-            message=message,
-            problems=[asdict(each) for each in problems],
-        )
+        seconds, shown = round(time.monotonic() - program.since, 1), [asdict(each) for each in problems]
+        _write(run, WaitingEvent(wait.call, wait.file, wait.line, wait.function, seconds, message, shown))
 
     def _end(self, run: Run, program: _Program, wait: Wait, limit: float) -> None:
         """End a run that has not started in time."""
@@ -243,16 +239,12 @@ class WaitMonitor:
         self._runs.fail(run, ClusterError(message, hint=" ".join(program.hints), exit_code=ExitCode.TIMED_OUT))
 
 
-def _place(wait: Wait) -> dict[str, object]:
-    return {"call": wait.call, "file": wait.file, "line": wait.line, "function": wait.function}
-
-
 def _describe(wait: Wait, problems: Sequence[str]) -> str:
     return describe_wait(wait.call, wait.file, wait.line, problems)
 
 
-def _emit(run: Run, event: str, **fields: object) -> None:
+def _write(run: Run, event: WaitingEvent | WaitingEndedEvent) -> None:
     if run.has_exited:  # meanwhile
         return
     with contextlib.suppress(OSError):  # such as a full disk
-        append_event(run.events, event, **fields)
+        append_event(run.events, event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tfcluster.core.run_events import StoppedEvent
 from tfcluster.protocol.codec import Message
 
 
@@ -28,6 +29,6 @@ class LatestMetrics:
         values = {name: value for name, value in self._values.items() if value != {}}
         return {"metrics": values} if values else {}
 
-    def stop_event(self) -> Message:
+    def stop_event(self) -> StoppedEvent:
         """Return the last event of a run that is being stopped: the agent, which knows why, writes its result."""
-        return {"event": "stopped", "result": self.as_result() or None}
+        return StoppedEvent(self.as_result() or None)

@@ -22,6 +22,7 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
+from tfcluster.core.run_events import ErrorEvent, RunEvent
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import NO_MARK, ProcessHandle
 from tfcluster.processes import daemonize
@@ -118,7 +119,7 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
             raise ClusterError(f"the connection to the coordinator of {spec.run} is lost")
         notes = [warning] if (warning := clear_tree(spec)) else []
         end = ProgramEnd(0, "", 0.0, {}, notes)
-        spec.emit(**final_event(spec, 0, end, {}, interrupted=False, lost_bytes=0))
+        spec.write(final_event(spec, 0, end, {}, interrupted=False, lost_bytes=0))
         os._exit(code)
     except OSError as error:
         _fail(spec, ClusterError(f"{spec.run} cannot start on host {spec.host}: {error.strerror or error}"))
@@ -132,13 +133,13 @@ def _report(spec: RunSpec, metrics: LatestMetrics, event: Message) -> None:
     """Write an event of the script; on a full disk it is lost."""
     metrics.add(event)
     with contextlib.suppress(ClusterError):
-        spec.emit(**event)
+        spec.write(event)
 
 
 def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
     """Write the event of a run that failed before its program started, and exit."""
     try:
-        spec.emit("error", error=error.to_json())
+        spec.write(ErrorEvent(error.to_json()))
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
     os._exit(1)
@@ -191,11 +192,11 @@ def _record_end(
         recorder.append(STDERR, f"{warning}\n".encode())
     if spec.traits.is_script:
         end = program.end or ProgramEnd(code, "", seconds, {}, [])
-        event = metrics.stop_event()
+        event: RunEvent = metrics.stop_event()
         if not program.was_stopped(code):
             event = final_event(spec, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
         try:
-            spec.emit(**event)
+            spec.write(event)
         except ClusterError as problem:
             recorder.append(STDERR, f"{problem.message}\n".encode())
             code = code or 1

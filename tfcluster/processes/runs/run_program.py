@@ -11,6 +11,7 @@ import traceback
 from typing import NoReturn
 
 from tfcluster.core.environment import no_proxy_env
+from tfcluster.core.run_events import ErrorEvent
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.process_handle import MARK, NO_MARK
@@ -93,7 +94,7 @@ def _run_program(spec: RunSpec) -> int:
     try:
         result = load_function(spec)(context, **spec.parameters)
         seconds = time.monotonic() - context.started_at
-        spec.emit(**spec.result_event(result, seconds, devices=context.device_stats, notes=context.notes))
+        spec.write(spec.result_event(result, seconds, devices=context.device_stats, notes=context.notes))
     except ClusterError as problem:
         return _report(spec, problem)
     except Exception as problem:
@@ -105,7 +106,7 @@ def _run_program(spec: RunSpec) -> int:
 def _report(spec: RunSpec, error: ClusterError) -> int:
     """Write the event that explains why a program failed; return the exit code."""
     try:
-        spec.emit("error", error=error.to_json())
+        spec.write(ErrorEvent(error.to_json()))
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr)
     return 1

@@ -15,7 +15,9 @@ from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.groups import Group
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.run_events import ResultEvent, RunEvent, to_record
 from tfcluster.core.runs import RunOrigin
+from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
@@ -34,15 +36,15 @@ UPLOAD = "upload"
 _CLAIM = "driver"
 
 
-def append_event(path: Path, /, event: str, **fields: Any) -> None:
+def append_event(path: Path, event: RunEvent | Message) -> None:
     """Append an event to a run's file, by a single write call, so that a reader does not see a partial line for long.
 
-    The first event creates the file. The fields must be serialisable as JSON.
+    The first event creates the file. A program's event, which is JSON values already, may be of any kind.
 
     Raises:
         OSError: The event could not be written, or only a part of it.
     """
-    line = encode({"event": event, **fields})
+    line = encode(event if isinstance(event, dict) else to_record(event))
     # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep a
     # descriptor open for every run.
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -99,32 +101,30 @@ class RunSpec:
 
     def result_event(
         self, result: Any, seconds: float, *, devices: dict[str, dict[str, int]], notes: Sequence[str]
-    ) -> Message:
+    ) -> ResultEvent:
         """Return the final event of this run, which has succeeded.
 
         `devices` is the work of each device, as in `Context.device_stats`. `notes` come besides those of the choice of
         devices.
         """
-        return {
-            "event": "result",
-            "run": self.run,
-            "program": self.program,
-            "state": "succeeded",
-            "seconds": round(seconds, 6),
-            "result": result,
-            "devices": devices,
-            "notes": [*self.notes, *notes],
-        }
+        state = RunState.SUCCEEDED.value
+        seconds, notes = round(seconds, 6), [*self.notes, *notes]
+        return ResultEvent(self.run, self.program, state, seconds, result, devices, notes)
 
     def emit(self, event: str, **fields: Any) -> None:
+        """Write an event of the program; see `Context.emit`."""
+        self.write({"event": event, **fields})
+
+    def write(self, event: RunEvent | Message) -> None:
         """Write an event to the run's event log."""
         path = self.folder / EVENTS
         try:
-            append_event(path, event, **fields)
+            append_event(path, event)
         except OSError as problem:
             raise ClusterError(f"{path} cannot be written: {problem.strerror}") from problem
         except ValueError as problem:  # JSON has neither infinities nor NaN
-            raise ClusterError(f"the run's event {event!r} has a number that is not finite") from problem
+            kind = event["event"] if isinstance(event, dict) else event.event
+            raise ClusterError(f"the run's event {kind!r} has a number that is not finite") from problem
 
 
 @dataclass(frozen=True)

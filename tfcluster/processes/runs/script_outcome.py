@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import format_exit_status
 from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
-from tfcluster.protocol.codec import Message
 
 
 def final_event(
     spec: RunSpec, code: int, end: ProgramEnd, metrics: Mapping[str, Any], interrupted: bool, lost_bytes: int
-) -> Message:
+) -> ResultEvent | ErrorEvent:
     """Return the result or the error of a script. Both have the exit code that a shell would report.
 
     `code` is negative if a signal ended the script. `metrics` is the field of the result that has its metrics, if it
@@ -26,10 +26,10 @@ def final_event(
     return spec.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
 
 
-def _error(spec: RunSpec, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> Message:
+def _error(spec: RunSpec, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> ErrorEvent:
     name, exit_code = spec.parameters.get("module") or PurePath(spec.parameters["path"]).name, ExitCode.FAILED
     hint = f"What it printed: `tfcluster logs {spec.run}`."
-    result: Message = {"exit_code": code if code > 0 else 128 - code}
+    result: dict[str, Any] = {"exit_code": code if code > 0 else 128 - code}
     if interrupted and result["exit_code"] == ExitCode.INTERRUPTED:
         message, exit_code = f"{name} was interrupted", ExitCode.INTERRUPTED
     elif code < 0:
@@ -40,4 +40,4 @@ def _error(spec: RunSpec, code: int, failure: str, metrics: Mapping[str, Any], i
     else:
         message = f"{name} ended with exit code {code}"
     error = ClusterError(message, hint=hint, exit_code=exit_code)
-    return {"event": "error", "error": error.to_json(), "result": {**result, **metrics}}
+    return ErrorEvent(error.to_json(), {**result, **metrics})

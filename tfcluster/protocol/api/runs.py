@@ -15,22 +15,8 @@ from tfcluster.protocol.api import Done, Method, Request
 
 
 @dataclass(frozen=True)
-class RunEvent:
-    """An event of a run.
-
-    Attributes:
-        record: The event as the run's file contains it and `run -o json` prints it. Its field `event` is the kind of
-            event: `run` (the first: `run`, `program`, `devices`), `output` (`data` that a script wrote to its `stream`,
-            `stdout` or `stderr`, with its `task` if it is a member of a group; here the command prints each `line`),
-            `result` (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it
-            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it; that of
-            a script has its latest `metrics` if it reported any, those of a group by task), `stopped` (the driver has
-            ended a script because the run was to end, with its metrics as `result`), `waiting`
-            (a script waits in a `call` of TensorFlow, with `problems`) and `waiting_ended`, `metric` (what a script has
-            reported with `tfcluster.metric`: `name`, `value`, `step`, the `seconds` since it began, and its `task` if
-            it is a member of a group), or a kind that the program defines, with fields of its own. The data are text,
-            in which bytes that are not UTF-8 are escaped (`surrogateescape`).
-    """
+class EventRecord:
+    """An event of a run, as the run's file has it: one of `core.run_events`, or of a kind that the program defines."""
 
     record: dict[str, Any]
 
@@ -51,7 +37,7 @@ class GroupRequest:
 
 
 @dataclass(frozen=True)
-class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True, changes=True):
+class RunRequest(Request[EventRecord, Done], method=Method.RUN, is_slow=True, changes=True):
     """Submit a run and send its events up to the result.
 
     If the run has an upload, the command sends it as soon as the agent grants a window, which is after the first event.
@@ -125,7 +111,7 @@ class JoinRequest(Request[NoReturn, Done], method=Method.JOIN, changes=True):
 
 
 @dataclass(frozen=True)
-class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
+class AttachRequest(Request[EventRecord, Done], method=Method.ATTACH):
     """Send the events of a run up to the result, from the first one that the command has not received yet.
 
     Attributes:
