@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.registry import find
@@ -74,8 +75,9 @@ def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -
     installed = find(program)
     assert installed is not None
     traits = installed.traits(dict(parameters))
-    request = RunRequest(program, traits, dict(parameters), (), None, False, 120.0, False, False, True, None)
-    return replace(request, **arguments)
+    options = RunOptions(program, traits, dict(parameters), timeout=120.0)
+    own = {each.name: arguments.pop(each.name) for each in fields(options) if each.name in arguments}
+    return replace(RunRequest(replace(options, **own), detach=False, cancel_on_disconnect=True), **arguments)
 
 
 @dataclass

@@ -90,7 +90,7 @@ def explain(wait: Wait, version: str | None = None, **topology: Any) -> list[Pro
     tasks = topology_of([task_of("worker:0", "a", port=topology.get("port", 1))])
     supervisor: Any = SimpleNamespace(topology=tasks, host="a", health=SimpleNamespace(probe_all=probe))
     remote: Any = SimpleNamespace(probe_all=probe_remote)
-    run: Any = SimpleNamespace(id="script-1", spec=None)
+    run: Any = SimpleNamespace(id="script-1", plan=None)
     return list(asyncio.run(explain_wait(run, os.getpid(), wait, supervisor, remote, version)))
 
 

@@ -26,11 +26,12 @@ from tfcluster.agent.runs.stream import follow
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.runs import fork_server
-from tfcluster.processes.runs.run_spec import EVENTS, RunSpec, acquire_run, append_event
+from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, acquire_run, append_event
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -69,8 +70,8 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
         is_script=program == "script",
         required_tasks=((TaskSelector("ps", 0),),) if is_graph else (),
     )
-    job = RunSpec(identity, "demo", program, traits, folder, addresses, "localhost:2", DEVICES, {}, [])
-    return runs.submit(job, timeout, detached)
+    options = RunOptions(program, traits, {}, timeout=timeout)
+    return runs.submit(RunPlan(identity, "demo", options, folder, addresses, "localhost:2", DEVICES, []), detached)
 
 
 async def ended(runs: RunManager, run: Run) -> str:
@@ -235,8 +236,8 @@ def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypat
 
     async def body() -> None:
         run = submit(runs, "graph")
-        assert run.spec is not None
-        run.spec.parameters["learning_rate"] = math.inf
+        assert run.plan is not None
+        run.plan.options.parameters["learning_rate"] = math.inf
         runs.start(run)
         message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
         assert (await ended(runs, run)).startswith(message)

@@ -35,7 +35,7 @@ from tfcluster.protocol.codec import (
 )
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
-RUN = run_request("script", {"args": []}, upload="data.bin")
+RUN = run_request("script", {"args": []}, upload="", upload_name="data.bin")
 
 
 class UploadAgent:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.processes.runs.run_spec import append_event
+from tfcluster.processes.runs.run_plan import append_event
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class AgentContext:
     async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
         version = self._tensorflow.version if self._tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
-        group = run.spec.group if run.spec is not None else None
+        group = run.plan.group if run.plan is not None else None
         if problems or group is None:
             return problems
         return await explain_group(run, group, wait, self.host, self.stacks)

@@ -38,7 +38,7 @@ class IncidentMonitor:
     def note_end_of_run(self, record: RunRecord) -> None:
         """Make a notice of a run that has ended."""
         if not record.is_part:
-            self._notices.add(run_notice(self._cluster, to_record(result_event(record))), command=record.notify)
+            self._notices.add(run_notice(self._cluster, to_record(result_event(record))), command=record.options.notify)
 
     def note_failed_tasks(self) -> None:
         """Make a notice of each task on this host that has failed for good since."""

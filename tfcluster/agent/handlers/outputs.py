@@ -14,7 +14,7 @@ from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.core.code import is_inside
 from tfcluster.errors import ClusterError
-from tfcluster.processes.runs.run_spec import FILES
+from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.outputs import (
     OutputBlock,

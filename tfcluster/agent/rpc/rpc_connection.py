@@ -14,7 +14,6 @@ from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.handlers.code import receive_code
 from tfcluster.agent.handlers.connectivity import check_connectivity
-from tfcluster.agent.handlers.groups import GroupHandlers
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.outputs import OutputHandlers
 from tfcluster.agent.handlers.profile import ProfileHandler
@@ -208,7 +207,7 @@ class Dispatcher:
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
             SignalRequest: runs.signal,
-            JoinRequest: GroupHandlers(context).join,
+            JoinRequest: runs.join,
             FailingRunsRequest: runs.failing_runs,
             RunStacksRequest: stacks.run_stacks,
             TaskThreadsRequest: stacks.task_threads,

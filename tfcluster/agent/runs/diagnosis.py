@@ -102,7 +102,7 @@ async def explain_wait(
         return []
     names = {name for name, _ in tasks_with_addresses(_used_addresses(run, topology))}
     problems = await _find_problems(supervisor, remote, names) if names else []
-    if problems or not wait.connects or (run.spec is not None and run.spec.group is not None):
+    if problems or not wait.connects or (run.plan is not None and run.plan.group is not None):
         return problems
     return await _explain_connecting(run, pid, wait, topology, version)
 
@@ -111,9 +111,9 @@ def _used_addresses(run: Run, topology: ClusterTopology) -> Mapping[str, Sequenc
     """Return the addresses of the servers that a run uses; members of a group take the place of others."""
     if not topology.has_servers:
         return {}
-    if run.spec is None:
+    if run.plan is None:
         return topology.addresses()
-    return run.spec.addresses if run.spec.group is None else run.spec.group.servers
+    return run.plan.addresses if run.plan.group is None else run.plan.group.servers
 
 
 async def _explain_connecting(

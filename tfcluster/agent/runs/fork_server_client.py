@@ -11,7 +11,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.paths import code_cache
 from tfcluster.processes.runs import fork_server
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import to_json
 
@@ -44,7 +44,7 @@ class ForkServer:
         """
         self._start()
 
-    def spawn_driver(self, spec: RunSpec) -> None:
+    def spawn_driver(self, spec: RunPlan) -> None:
         """Have the fork server fork a driver for a run."""
         self._start().send(to_json(spec))
 

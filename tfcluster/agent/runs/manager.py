@@ -26,7 +26,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.runs.run_spec import RunSpec, acquire_run, append_event, driver_of
+from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of
 from tfcluster.protocol.codec import Message
 from tfcluster.version import PROTOCOL
 
@@ -78,19 +78,17 @@ class RunManager:
             RunAction.FINALIZE: self._finalize,
         }
 
-    def submit(self, spec: RunSpec, timeout: float | None, detached: bool) -> Run:
+    def submit(self, plan: RunPlan, detached: bool) -> Run:
         """Register and record a new run. Its timeout starts now; `start` starts its driver.
 
-        Args:
-            timeout: Seconds after which the run is stopped; None for no timeout.
-            detached: Whether the run continues when no command waits for it.
+        `detached` says whether the run continues when no command waits for it.
 
         Raises:
             OSError: The run cannot be recorded.
         """
-        run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
-        notes = spec.notes if spec.traits.is_script else missing_notes(spec.missing)
-        append_event(run.events, SubmittedEvent(spec.run, spec.program, spec.devices, notes or None))
+        run = Run(RunRecord.new(plan, detached), plan.folder, plan)
+        notes = plan.notes if plan.options.traits.is_script else missing_notes(plan.missing)
+        append_event(run.events, SubmittedEvent(plan.run, plan.options.program, plan.devices, notes or None))
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]
@@ -157,7 +155,7 @@ class RunManager:
         """Return the names of the tasks that each active run uses, by the run's id."""
         active = {run_id: run.record for run_id, run in self.runs.items() if run.is_active}
         return {
-            run_id: sorted({*compute_tasks(record.traits, record.devices, every), *record.required_tasks})
+            run_id: sorted({*compute_tasks(record.options.traits, record.devices, every), *record.required_tasks})
             for run_id, record in active.items()
         }
 
@@ -174,7 +172,7 @@ class RunManager:
 
     def _register(self, run: Run) -> None:
         self.runs[run.id] = run
-        if (timeout := run.record.timeout) is not None:
+        if (timeout := run.record.options.timeout) is not None:
             error = ClusterError(f"{run.id} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
             remaining = max(0.0, run.record.started + timeout - time.time())
             run.timeout_timer = asyncio.get_running_loop().call_later(remaining, self.fail, run, error)
@@ -251,9 +249,9 @@ class RunManager:
         self._feed(run, RunMachineEvent.DRIVER_EXITED)
 
     def _request_driver(self, run: Run) -> None:
-        assert run.spec is not None, "an adopted run is not started"
+        assert run.plan is not None, "an adopted run is not started"
         try:
-            self.fork_server.spawn_driver(run.spec)
+            self.fork_server.spawn_driver(run.plan)
         except OSError as error:
             self.fail(run, ClusterError(f"no driver could be started for {run.id}: {error.strerror}"))
         except ValueError as error:  # a parameter is infinite or NaN, which JSON cannot represent

@@ -16,7 +16,7 @@ from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, par
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import format_exit_status
-from tfcluster.processes.runs.run_spec import append_event
+from tfcluster.processes.runs.run_plan import append_event
 
 
 def final_record(run: Run, log: Path) -> RunRecord:
@@ -66,7 +66,7 @@ def result_event(record: RunRecord) -> ResultEvent:
     """Return the result event of a run that has ended and whose driver wrote no result event."""
     seconds = round(record.seconds or 0.0, 6)
     return ResultEvent(
-        record.run, record.program, record.state.value, seconds, record.result, {}, record.notes, record.error
+        record.run, record.options.program, record.state.value, seconds, record.result, {}, record.notes, record.error
     )
 
 

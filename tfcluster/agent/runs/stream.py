@@ -19,7 +19,7 @@ from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.run_output import STDERR
-from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
+from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, missing_text
 from tfcluster.processes.sparse_files import first_data
 from tfcluster.protocol.codec import Message
@@ -48,7 +48,7 @@ async def follow(
         return run is not None and run.is_active
 
     with contextlib.ExitStack() as stack:
-        parts = Output(folder, output) if record.traits.is_script and output is not None else None
+        parts = Output(folder, output) if record.options.traits.is_script and output is not None else None
         if parts is not None and is_owner and run is not None and run.is_active:
             parts.hold = run.hold_output(parts.position)
             stack.callback(parts.release)

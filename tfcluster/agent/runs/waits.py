@@ -27,7 +27,7 @@ from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import read_states, write_observations
-from tfcluster.processes.runs.run_spec import append_event
+from tfcluster.processes.runs.run_plan import append_event
 
 _logger = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class WaitMonitor:
 
     def _scripts(self) -> list[Run]:
         """Return the runs to check; nothing is known of the members of a group that an earlier agent started."""
-        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.traits.is_script]
-        return [run for run in scripts if run.record.traits.uses_servers or run.spec is not None]
+        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.options.traits.is_script]
+        return [run for run in scripts if run.record.options.traits.uses_servers or run.plan is not None]
 
     async def _check(self, run: Run, tasks_are_idle: bool) -> None:
         try:
@@ -115,7 +115,7 @@ class WaitMonitor:
                 return
             programs = self._programs[run.id]
             pids = [pid for pid in programs if read_usage(pid) is not None]
-            group, host = (None, "") if run.spec is None else (run.spec.group, run.spec.host)
+            group, host = (None, "") if run.plan is None else (run.plan.group, run.plan.host)
             # The members of a group do not all start at the same moment.
             if len(pids) < (1 if group is None else len(group.on(host))):
                 pids = find_processes(run.process, run.folder, forked=False)
@@ -164,7 +164,7 @@ class WaitMonitor:
 
     async def _explain_or_end(self, run: Run, pid: int, program: _Program, wait: Wait) -> None:
         """Say why a program waits, when it has done so for long enough; end its run when that takes too long."""
-        limit = run.record.start_timeout if wait.connects else None
+        limit = run.record.options.start_timeout if wait.connects else None
         waited = time.monotonic() - program.since
         is_over = limit is not None and waited >= limit
         if is_over or waited >= settings.WAIT_CHECK_SECONDS:

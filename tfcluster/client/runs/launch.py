@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.apply import PlanConflictError, apply
@@ -24,68 +24,55 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import TopologyRequest
-from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
+from tfcluster.protocol.api.runs import JoinRequest
 from tfcluster.runtime_dir import socket_path
-
-if TYPE_CHECKING:
-    from tfcluster.client.runs.code import CodeTree
 
 
 @dataclass(frozen=True)
 class Launch:
     """A group of processes to launch."""
 
-    request: RunSubmission
-    group: GroupRequest
+    submission: RunSubmission
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
         """Submit the run and follow it up to its result; see `RunSubmission.events`."""
-        request = replace(self.request, group=self.group)
-        self._send_code(cluster, request)
+        self._send_code(cluster)
         run = ""
-        with contextlib.closing(request.events(cluster)) as events:
+        with contextlib.closing(self.submission.events(cluster)) as events:
             for event in events:
                 run = event.get("run", run)
                 if event["event"] == "coordinator":
-                    self._join(cluster, run, event, request.code_tree)
+                    self._join(cluster, run, event)
                 else:
                     yield event
 
-    def _send_code(self, cluster: Cluster, request: RunSubmission) -> None:
+    def _send_code(self, cluster: Cluster) -> None:
         """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
         if len(cluster.hosts) == 1:
             return
         topology = cluster.connect_head().call(TopologyRequest())
-        members = select_members(topology, self.group.jobs)
+        members = select_members(topology, self.submission.options.jobs or ())
         others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
         if not others:
             return
-        tree, reports = request.code_tree, dict[str, None]()
+        tree, reports = self.submission.code_tree, dict[str, None]()
 
         def send(host: str) -> None:
-            tree.send(cluster.connect(host), lambda text: reports.update({text: None}), request.show_sending)
+            tree.send(cluster.connect(host), lambda text: reports.update({text: None}), self.submission.show_sending)
 
         outcomes = map_hosts(list(others), send, None)
         for text in reports:  # from this thread, as `warn` requires
             warn(text)
         _reject_failures(cluster, "nothing was started", outcomes)
 
-    def _join(self, cluster: Cluster, run: str, event: Event, tree: CodeTree) -> None:
+    def _join(self, cluster: Cluster, run: str, event: Event) -> None:
         """Have the other hosts of the group connect to its coordinator."""
+        options = replace(self.submission.options, upload=None)  # that is on the leading host only
+        code = self.submission.code_tree.location
+        request = JoinRequest(run, options, event["address"], self.submission.secret, code)
 
         def join(host: str) -> None:
-            cluster.connect(host).call(
-                JoinRequest(
-                    run=run,
-                    program=self.request.program,
-                    traits=self.request.traits,
-                    parameters=self.request.parameters,
-                    timeout=self.request.timeout,
-                    coordinator=event["address"],
-                    group=self.group,
-                    code=tree.location,
-                )
-            )
+            cluster.connect(host).call(request)
 
         outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
         _reject_failures(cluster, f"{run} was not started", outcomes)
@@ -102,10 +89,11 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
         )
 
 
-def make_launch(request: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> Launch:
-    """Return the launch of a group with a new secret; see `GroupRequest` for `jobs` and `max_restarts`."""
-    request = replace(request, traits=replace(request.traits, uses_servers=False))
-    return Launch(request, GroupRequest(jobs, max_restarts, secrets.token_hex(32)))
+def make_launch(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> Launch:
+    """Return the launch of a group with a new secret; see `RunOptions` for `jobs` and `max_restarts`."""
+    traits = replace(submission.options.traits, uses_servers=False)
+    options = replace(submission.options, traits=traits, jobs=jobs, max_restarts=max_restarts)
+    return Launch(replace(submission, options=options, secret=secrets.token_hex(32)))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tfcluster.core.groups import Member
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import format_exit_status
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.group import Exited
 
 
@@ -57,7 +57,7 @@ def describe_failure(member: Member, report: Exited, lines: Sequence[str], inter
 
 
 def final_event(
-    spec: RunSpec,
+    plan: RunPlan,
     failure: Failure | None,
     restarts: int,
     metrics: Mapping[str, Any],
@@ -70,9 +70,9 @@ def final_event(
     much of the output could not be written.
     """
     if failure is not None:
-        hint = failure.error.hint or f"All that it has printed: `tfcluster logs {spec.run} -c {spec.cluster}`."
+        hint = failure.error.hint or f"All that it has printed: `tfcluster logs {plan.run} -c {plan.cluster}`."
         error = ClusterError(failure.error.message, hint=hint, exit_code=failure.error.exit_code)
         result = {**failure.result, "restarts": restarts} if failure.result else {}
         return ErrorEvent(error.to_json(), {**result, **metrics} or None)
     notes = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return spec.result_event({"exit_code": 0, "restarts": restarts, **metrics}, seconds, devices={}, notes=notes)
+    return plan.result_event({"exit_code": 0, "restarts": restarts, **metrics}, seconds, devices={}, notes=notes)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import boot
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.serialization import to_json
 
 #: What the warm interpreter has set, unless it has been given another value.
@@ -32,23 +32,23 @@ _QUOTED_NAME = re.compile(rf"""(["'])({_LOADED})\1""".encode())
 _LAZY = {"TF_CONFIG", "TF_USE_LEGACY_KERAS"}
 
 
-def is_needed(environment: Mapping[str, str], spec: RunSpec) -> bool:
+def is_needed(environment: Mapping[str, str], plan: RunPlan) -> bool:
     """Return whether a script could tell this interpreter, which was forked from a warm one, from a fresh one.
 
     That is so if a variable that is read early differs or is named in the script, which may set it before it imports
     TensorFlow; and if a module beside the script has the name of one that is imported already. The user may also ask
     for a fresh one.
     """
-    if spec.parameters.get("cold") or _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
+    if plan.options.parameters.get("cold") or _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
         return True
-    module = spec.parameters.get("module")
+    module = plan.options.parameters.get("module")
     if module is None:
-        files = [spec.upload_path or Path(spec.parameters["path"])]
+        files = [plan.upload_path or Path(plan.options.parameters["path"])]
         folder = Path(os.path.realpath(files[0])).parent
     elif module in sys.modules or f"{module}.__main__" in sys.modules:
         return True
     else:
-        folder = Path(spec.parameters["cwd"])
+        folder = Path(plan.options.parameters["cwd"])
         files = _files_of_module(module, folder)
     try:
         named = {name.decode() for file in files for _, name in _QUOTED_NAME.findall(file.read_bytes())}
@@ -91,11 +91,11 @@ def _is_hidden(folder: Path) -> bool:
     return False
 
 
-def replace_process(spec: RunSpec, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
+def replace_process(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
     """Replace this process by a fresh interpreter that runs the script."""
     run = os.memfd_create("run")
     with open(run, "wb", closefd=False) as file:
-        file.write(json.dumps(to_json(spec)).encode())
+        file.write(json.dumps(to_json(plan)).encode())
     os.lseek(run, 0, os.SEEK_SET)
     for fd in (run, link.fileno()):
         os.set_inheritable(fd, True)

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, TerminatedError
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 
 if TYPE_CHECKING:
     from tfcluster.programs.api import Context
 
 
-def title_of(spec: RunSpec) -> str:
+def title_of(plan: RunPlan) -> str:
     """Return the title of the process, which `ps` shows."""
-    member = "" if spec.member is None else f" {spec.member['TFCLUSTER_TASK']}"
-    return f"tfcluster: {spec.cluster} {spec.run}{member} program"
+    member = "" if plan.member is None else f" {plan.member['TFCLUSTER_TASK']}"
+    return f"tfcluster: {plan.cluster} {plan.run}{member} program"
 
 
-def hosts_of(spec: RunSpec) -> list[str]:
+def hosts_of(plan: RunPlan) -> list[str]:
     """Return the hosts of the cluster's addresses."""
-    return [address.rpartition(":")[0].strip("[]") for tasks in spec.addresses.values() for address in tasks]
+    return [address.rpartition(":")[0].strip("[]") for tasks in plan.addresses.values() for address in tasks]
 
 
 def handle_signals() -> None:
@@ -58,22 +58,22 @@ def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
     raise TerminatedError
 
 
-def begin_run(spec: RunSpec) -> Context:
+def begin_run(plan: RunPlan) -> Context:
     """Return the context of a run, which becomes the run of this process."""
     from tfcluster.programs.api import Context, set_current_run
 
     context = Context(
-        spec.run,
-        spec.addresses,
-        tuple(spec.devices),
-        spec.emit,
-        head_address=spec.head,
-        folder=spec.folder,
-        output_folder=spec.output_folder,
-        upload_path=spec.upload_path,
-        log_placement=spec.log_placement,
-        host=spec.host,
-        ports=spec.ports,
+        plan.run,
+        plan.addresses,
+        tuple(plan.devices),
+        plan.emit,
+        head_address=plan.head,
+        folder=plan.folder,
+        output_folder=plan.output_folder,
+        upload_path=plan.upload_path,
+        log_placement=plan.options.log_placement,
+        host=plan.host,
+        ports=plan.ports,
     )
     set_current_run(context)
     return context
@@ -90,7 +90,7 @@ def redraw_randomness() -> None:
         numpy_random.seed()
 
 
-def load_function(spec: RunSpec) -> Callable[..., Any]:
+def load_function(plan: RunPlan) -> Callable[..., Any]:
     """Return the function `run` of the run's program.
 
     Raises:
@@ -98,11 +98,12 @@ def load_function(spec: RunSpec) -> Callable[..., Any]:
     """
     from tfcluster.programs.registry import find
 
-    program = find(spec.program)
+    options = plan.options
+    program = find(options.program)
     if program is None:
         raise ClusterError(
-            f"the program {spec.program!r} is not installed on the host of the head task ({spec.head})",
-            hint=f"Programs run there; install the package: {sys.executable} -m pip install {spec.traits.package}",
+            f"the program {options.program!r} is not installed on the host of the head task ({plan.head})",
+            hint=f"Programs run there; install the package: {sys.executable} -m pip install {options.traits.package}",
         )
     function: Callable[..., Any] = program.load("run", "run")
     return function

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes.runs.run_spec import TERMINAL_SIZE
+from tfcluster.processes.runs.run_plan import TERMINAL_SIZE
 
 STDOUT, STDERR = "stdout", "stderr"
 

@@ -27,15 +27,15 @@ from tfcluster.processes.runs.program_process import (
     title_of,
     truncate,
 )
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.run_script import start_script
-from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.processes.runs.standard_streams import connect_streams
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.processes.servers.seccomp import trap_listen
 from tfcluster.protocol.codec import encode
 
 
-def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, int], stdin: int | None) -> NoReturn:
+def main(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int, int], stdin: int | None) -> NoReturn:
     """Execute the program of a run, and end the process.
 
     `driver` is the pid of the driver, which is the parent process. `outputs` are the program's standard output and
@@ -48,24 +48,24 @@ def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, in
     try:
         daemonize.set_parent_death_signal(driver)
         os.setpgid(0, 0)  # so that the driver can signal the program's children too
-        daemonize.set_process_title(title_of(spec))
+        daemonize.set_process_title(title_of(plan))
         # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
         daemonize.set_mark(NO_MARK)
         connect_streams(stdin, outputs)
         handle_signals()
-        stack_dump.enable(spec.folder)
-        if spec.peers is not None:
+        stack_dump.enable(plan.folder)
+        if plan.peers is not None:
             _hand_over_trap(link)
-        if spec.traits.is_script:
-            start_script(spec, link)
+        if plan.options.traits.is_script:
+            start_script(plan, link)
         os.environ.pop(MARK, None)
-        os.environ.update(no_proxy_env(os.environ, hosts_of(spec)), TFCLUSTER_OUTPUT=str(spec.output_folder))
+        os.environ.update(no_proxy_env(os.environ, hosts_of(plan)), TFCLUSTER_OUTPUT=str(plan.output_folder))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        code = _run_program(spec)
+        code = _run_program(plan)
     except TerminatedError:
         code = ExitCode.TERMINATED
     except PortIsolationError as error:
-        code = _report(spec, ClusterError(str(error), hint=OPEN_HINT))
+        code = _report(plan, ClusterError(str(error), hint=OPEN_HINT))
     except SystemExit:
         raise
     except BaseException:
@@ -87,26 +87,26 @@ def _hand_over_trap(link: socket.socket) -> None:
     os.close(trap)
 
 
-def _run_program(spec: RunSpec) -> int:
+def _run_program(plan: RunPlan) -> int:
     """Run a program that is no script, and write the final event of the run; return the exit code."""
-    context = begin_run(spec)
+    context = begin_run(plan)
     redraw_randomness()
     try:
-        result = load_function(spec)(context, **spec.parameters)
+        result = load_function(plan)(context, **plan.options.parameters)
         seconds = time.monotonic() - context.started_at
-        spec.write(spec.result_event(result, seconds, devices=context.device_stats, notes=context.notes))
+        plan.write(plan.result_event(result, seconds, devices=context.device_stats, notes=context.notes))
     except ClusterError as problem:
-        return _report(spec, problem)
+        return _report(plan, problem)
     except Exception as problem:
         traceback.print_exc()
-        return _report(spec, ClusterError(_first_line(problem)))
+        return _report(plan, ClusterError(_first_line(problem)))
     return 0
 
 
-def _report(spec: RunSpec, error: ClusterError) -> int:
+def _report(plan: RunPlan, error: ClusterError) -> int:
     """Write the event that explains why a program failed; return the exit code."""
     try:
-        spec.write(ErrorEvent(error.to_json()))
+        plan.write(ErrorEvent(error.to_json()))
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr)
     return 1

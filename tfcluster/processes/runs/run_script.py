@@ -14,6 +14,7 @@ import traceback
 from typing import NoReturn
 
 from tfcluster.core.environment import no_proxy_env
+from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize
@@ -28,70 +29,70 @@ from tfcluster.processes.runs.program_process import (
     title_of,
     truncate,
 )
-from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
 from tfcluster.processes.runs.standard_streams import open_streams
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode
 from tfcluster.reporting import MetricReporter, set_reporter
 
 
-def resume(spec_fd: str, link_fd: str) -> NoReturn:
+def resume(plan_fd: str, link_fd: str) -> NoReturn:
     """Run a script in a fresh interpreter, which has replaced the process that `main` had prepared.
 
-    `spec_fd` is the descriptor of a file with the description of the run, and `link_fd` that of the program's end of a
+    `plan_fd` is the descriptor of a file with the description of the run, and `link_fd` that of the program's end of a
     socket pair with the driver.
     """
-    with open(int(spec_fd), "rb") as file:
+    with open(int(plan_fd), "rb") as file:
         # Leniently: a driver of tfcluster 0.1.0 executes this code if the package was replaced since its start.
-        spec = decode(RunSpec, json.loads(file.read()), lenient=True)
+        plan = decode(RunPlan, nest_options(json.loads(file.read())), lenient=True)
     os.set_inheritable(int(link_fd), False)
-    daemonize.set_process_title(title_of(spec))
+    daemonize.set_process_title(title_of(plan))
     handle_signals()
-    stack_dump.enable(spec.folder)
-    _run_script(spec, socket.socket(fileno=int(link_fd)))
+    stack_dump.enable(plan.folder)
+    _run_script(plan, socket.socket(fileno=int(link_fd)))
 
 
-def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
+def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     """Give this process what the script takes over from the command, and run it here or in a fresh interpreter."""
     from tfcluster.programs.script.environment import describe_cluster, describe_run
 
-    caller = spec.caller
-    context = begin_run(spec)
+    caller = plan.caller
+    context = begin_run(plan)
     inherited = os.environ if caller is None else caller.environment
     environment = {
         **inherited,
         "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
-        **no_proxy_env(inherited, hosts_of(spec)),
-        "TFCLUSTER_CLUSTER": spec.cluster,
-        **describe_run(context, spec.parameters["seed"]),
-        **(describe_cluster(context) if spec.member is None else spec.member),
+        **no_proxy_env(inherited, hosts_of(plan)),
+        "TFCLUSTER_CLUSTER": plan.cluster,
+        **describe_run(context, plan.options.parameters["seed"]),
+        **(describe_cluster(context) if plan.member is None else plan.member),
     }
     # Processes that the script starts and leaves behind do not belong to the cluster, which must not end them.
     environment.pop(MARK, None)
     if caller is not None:
         os.umask(caller.umask)
-    if fresh_interpreter.is_needed(environment, spec):
-        fresh_interpreter.replace_process(spec, environment, link)
+    if fresh_interpreter.is_needed(environment, plan):
+        fresh_interpreter.replace_process(plan, environment, link)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
     redraw_randomness()
     open_streams()
-    _run_script(spec, link)
+    _run_script(plan, link)
 
 
-def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
+def _run_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
 
     Raises:
         SystemExit: Always, with the script's exit code.
     """
-    context = begin_run(spec)
-    reporter = _report_metrics(spec, link)
+    context = begin_run(plan)
+    reporter = _report_metrics(plan, link)
     pid = os.getpid()
     failure = ""
     try:
-        code, failure = load_function(spec)(context, **spec.parameters)
+        code, failure = load_function(plan)(context, **plan.options.parameters)
         # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
         # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:
@@ -113,7 +114,7 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     raise SystemExit(code)
 
 
-def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
+def _report_metrics(plan: RunPlan, link: socket.socket) -> MetricReporter:
     """Have `tfcluster.metric` report to the driver of this process.
 
     The reporter has to be flushed at the end.
@@ -130,6 +131,6 @@ def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
         except OSError:
             return True
 
-    reporter = MetricReporter(send, {} if spec.member is None else {"task": spec.member["TFCLUSTER_TASK"]})
+    reporter = MetricReporter(send, {} if plan.member is None else {"task": plan.member["TFCLUSTER_TASK"]})
     set_reporter(reporter)
     return reporter

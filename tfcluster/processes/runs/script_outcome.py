@@ -9,11 +9,11 @@ from typing import Any
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import format_exit_status
-from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
 
 
 def final_event(
-    spec: RunSpec, code: int, end: ProgramEnd, metrics: Mapping[str, Any], interrupted: bool, lost_bytes: int
+    plan: RunPlan, code: int, end: ProgramEnd, metrics: Mapping[str, Any], interrupted: bool, lost_bytes: int
 ) -> ResultEvent | ErrorEvent:
     """Return the result or the error of a script. Both have the exit code that a shell would report.
 
@@ -21,14 +21,15 @@ def final_event(
     has reported any. `lost_bytes` is how much of the output could not be written.
     """
     if code:
-        return _error(spec, code, end.failure, metrics, interrupted)
+        return _error(plan, code, end.failure, metrics, interrupted)
     lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return spec.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
+    return plan.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
 
 
-def _error(spec: RunSpec, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> ErrorEvent:
-    name, exit_code = spec.parameters.get("module") or PurePath(spec.parameters["path"]).name, ExitCode.FAILED
-    hint = f"What it printed: `tfcluster logs {spec.run}`."
+def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> ErrorEvent:
+    parameters, exit_code = plan.options.parameters, ExitCode.FAILED
+    name = parameters.get("module") or PurePath(parameters["path"]).name
+    hint = f"What it printed: `tfcluster logs {plan.run}`."
     result: dict[str, Any] = {"exit_code": code if code > 0 else 128 - code}
     if interrupted and result["exit_code"] == ExitCode.INTERRUPTED:
         message, exit_code = f"{name} was interrupted", ExitCode.INTERRUPTED

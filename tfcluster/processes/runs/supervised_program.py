@@ -19,7 +19,7 @@ from tfcluster.processes import daemonize
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs import run_program
 from tfcluster.processes.runs.run_output import STDERR, OutputCapture, OutputSink
-from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
 from tfcluster.processes.servers.listen_guard import ListenGuard
 from tfcluster.protocol.codec import Decoder, Message
 
@@ -42,7 +42,7 @@ class SupervisedProgram:
 
     def __init__(
         self,
-        spec: RunSpec,
+        plan: RunPlan,
         poll: select.poll,
         sink: OutputSink,
         stdin: int | None,
@@ -56,7 +56,7 @@ class SupervisedProgram:
         self._report = report
         self.end: ProgramEnd | None = None
         self.is_terminated = False
-        self.capture = OutputCapture(sink, spec.streams or OutputStreams(is_shared=True))
+        self.capture = OutputCapture(sink, plan.streams or OutputStreams(is_shared=True))
         self._link, program_link = socket.socketpair()
         driver = os.getpid()
         self.pid = self._fork(program_link)
@@ -66,7 +66,7 @@ class SupervisedProgram:
             streams = {*self.capture.program_fds, *([] if stdin is None else [stdin])}
             daemonize.close_fds({0, 1, 2, program_link.fileno(), *streams})
             gc.enable()
-            run_program.main(spec, driver, program_link, self.capture.program_fds, stdin)
+            run_program.main(plan, driver, program_link, self.capture.program_fds, stdin)
         program_link.close()
         self.capture.close_program_fds()
         with contextlib.suppress(OSError):  # the program does this too, but may not have come so far when signalled
