@@ -29,7 +29,7 @@ from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.runs import RunOptions
 from tfcluster.processes import daemonize
-from tfcluster.processes.runs import latest_metrics, run_driver, run_plan, stored_output, supervised_program
+from tfcluster.processes.runs import run_driver, run_plan, stored_output, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
@@ -43,13 +43,13 @@ def run_program(spec, parent, link, outputs, stdin):
     daemonize.set_parent_death_signal(parent)
     exec(sys.argv[2], {**globals(), **locals()})
     os._exit(0)
-supervised_program.run_program.main = run_program
+supervised_program._execute = run_program
 daemonize.become_subreaper()
 poll = select.poll()
 recorder = stored_output.OutputRecorder(folder)
 program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
 print("driving", flush=True)
-run_driver._supervise(job, program, poll, recorder, latest_metrics.LatestMetrics())
+run_driver._supervise(job, program, poll, recorder, supervised_program.LatestMetrics())
 """
 
 
@@ -186,7 +186,7 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_program, "load_function", lambda job: lambda context: {"loss": math.nan})
     monkeypatch.setattr(api, "_current_run", [])  # the program tells its process which run it is; this one is none
-    assert run_program._run_program(job(tmp_path)) == 1
+    assert run_program.run_program(job(tmp_path)) == 1
     (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 

@@ -29,11 +29,10 @@ from tfcluster.processes.groups.member_states import MemberStates
 from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, final_event
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs.code_tree import clear_tree
-from tfcluster.processes.runs.driver_process import wake_on_signals
-from tfcluster.processes.runs.latest_metrics import LatestMetrics
-from tfcluster.processes.runs.run_output import STDERR
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder
+from tfcluster.processes.runs.streams import STDERR
+from tfcluster.processes.runs.supervised_program import LatestMetrics, wake_on_signals
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,

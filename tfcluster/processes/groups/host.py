@@ -23,9 +23,13 @@ from tfcluster.processes.groups.idle_members import IdleMembers
 from tfcluster.processes.groups.link import GroupLink
 from tfcluster.processes.groups.member_states import read_observations
 from tfcluster.processes.netinfo import Address, bind_free_port
-from tfcluster.processes.runs.driver_process import reap_orphans, restore_signals, wake_on_signals
 from tfcluster.processes.runs.run_plan import RunPlan
-from tfcluster.processes.runs.supervised_program import SupervisedProgram
+from tfcluster.processes.runs.supervised_program import (
+    SupervisedProgram,
+    reap_orphans,
+    restore_signals,
+    wake_on_signals,
+)
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,

@@ -21,8 +21,8 @@ from tfcluster import boot
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize
 from tfcluster.processes.runs import run_driver
-from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
 from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 

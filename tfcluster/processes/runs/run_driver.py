@@ -14,37 +14,35 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
-from pathlib import Path
-from typing import NoReturn
+from pathlib import Path, PurePath
+from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
-from tfcluster.core.run_events import ErrorEvent, RunEvent
-from tfcluster.errors import ClusterError
-from tfcluster.process_handle import NO_MARK, ProcessHandle
+from tfcluster.core.run_events import ErrorEvent, ResultEvent, RunEvent
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.process_handle import NO_MARK, ProcessHandle, format_exit_status
 from tfcluster.processes import daemonize
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
 from tfcluster.processes.netinfo import Address, addresses_of
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
-from tfcluster.processes.runs.driver_process import (
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
+from tfcluster.processes.runs.stored_output import OutputRecorder
+from tfcluster.processes.runs.streams import STDERR, receive_stdin
+from tfcluster.processes.runs.supervised_program import (
     TERMINAL_SIGNALS,
     USER_SIGNALS,
+    LatestMetrics,
+    SupervisedProgram,
     end_like,
     reap_orphans,
     wake_on_signals,
 )
-from tfcluster.processes.runs.latest_metrics import LatestMetrics
-from tfcluster.processes.runs.run_output import STDERR
-from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
-from tfcluster.processes.runs.script_outcome import final_event
-from tfcluster.processes.runs.standard_streams import receive_stdin
-from tfcluster.processes.runs.stored_output import OutputRecorder
-from tfcluster.processes.runs.supervised_program import SupervisedProgram
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.codec import Message
 
@@ -206,3 +204,35 @@ def _record_end(
         program.capture.record_until_closed()
         os._exit(0)
     end_like(code)
+
+
+def final_event(
+    plan: RunPlan, code: int, end: ProgramEnd, metrics: Mapping[str, Any], interrupted: bool, lost_bytes: int
+) -> ResultEvent | ErrorEvent:
+    """Return the result or the error of a script. Both have the exit code that a shell would report.
+
+    `code` is negative if a signal ended the script. `metrics` is the field of the result that has its metrics, if it
+    has reported any. `lost_bytes` is how much of the output could not be written.
+    """
+    if code:
+        return _error(plan, code, end.failure, metrics, interrupted)
+    lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
+    return plan.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
+
+
+def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> ErrorEvent:
+    parameters, exit_code = plan.options.parameters, ExitCode.FAILED
+    name = parameters.get("module") or PurePath(parameters["path"]).name
+    hint = f"What it printed: `tfcluster logs {plan.run}`."
+    result: dict[str, Any] = {"exit_code": code if code > 0 else 128 - code}
+    if interrupted and result["exit_code"] == ExitCode.INTERRUPTED:
+        message, exit_code = f"{name} was interrupted", ExitCode.INTERRUPTED
+    elif code < 0:
+        result["signal"] = format_exit_status(-code)
+        message = f"{name} was ended by {result['signal']}"
+    elif failure:
+        message, hint = f"{name} failed: {failure}", ""
+    else:
+        message = f"{name} ended with exit code {code}"
+    error = ClusterError(message, hint=hint, exit_code=exit_code)
+    return ErrorEvent(error.to_json(), {**result, **metrics})

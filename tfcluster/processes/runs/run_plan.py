@@ -27,6 +27,8 @@ from tfcluster.protocol.codec import Message, encode
 EVENTS, OUTPUT, OUTPUT_INDEX = "events.jsonl", "output.log", "output.index"
 #: The file, in a run's folder, with the columns and lines of the command's terminal since it was resized.
 TERMINAL_SIZE = "terminal"
+#: The file, in a run's folder, to which the processes of its program write their Python stacks.
+STACKS = "stacks.txt"
 #: The folder, in a run's folder, that the program finds as $TFCLUSTER_OUTPUT.
 FILES = "files"
 #: The folder, in a run's folder, of the file that was uploaded with the run.
