@@ -401,3 +401,37 @@ def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
         assert found is not None
         asyncio.run(body(found))
         assert process.wait(30) in (-signal.SIGTERM, 0), "0 where the agent reaped it"
+
+
+def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_this_one_dies(
+    runs: RunManager, tmp_path: Path
+) -> None:
+    """Its driver is killed; the first agent dies while the servers do not answer, and its memory with it."""
+
+    async def never(container: str) -> None:
+        await asyncio.Event().wait()
+
+    async def body(driver: ProcessHandle) -> None:
+        submit(runs, "pi")
+        assert acquire_run(runs.store.folder("pi-1"), driver)
+        first = RunManager("title", StateDir(tmp_path), never, check_tasks)
+        first.adopt()
+        os.kill(driver.pid, signal.SIGKILL)
+        await ended(first, first.runs["pi-1"])
+        assert first.runs["pi-1"].state is RunState.FAILED, "its end does not wait for the servers"
+        assert first.store.read("pi-1") == first.runs["pi-1"].record
+        assert first.runs["pi-1"].record.has_variables
+        for task in first._background:
+            task.cancel()
+        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
+        later.adopt()
+        await asyncio.gather(*later._background)
+        assert cleared == ["pi-1"]
+        record = later.store.read("pi-1")
+        assert record is not None
+        assert (record.state, record.has_variables) == (RunState.FAILED, False)
+
+    with running("sleep", "600") as process:
+        found = ProcessHandle.from_pid(process.pid)
+        assert found is not None
+        asyncio.run(body(found))

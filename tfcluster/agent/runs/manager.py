@@ -6,9 +6,10 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
@@ -67,7 +68,7 @@ class RunManager:
         self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
         self.on_end: Callable[[RunRecord], None] = lambda record: None
         self.log_limits: Callable[[], LogLimits] = LogLimits
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[object]] = set()
         self._actions: Mapping[RunAction, Callable[[Run], None]] = {
             RunAction.REQUEST_DRIVER: self._request_driver,
             RunAction.CLAIM: self._claim,
@@ -106,8 +107,10 @@ class RunManager:
         self._feed(run, RunMachineEvent.START)
 
     def adopt(self) -> None:
-        """Adopt the active runs of an earlier agent: watch drivers that still run, finalize runs that have ended."""
+        """Adopt the runs of an earlier agent: watch drivers that still run, finalize and clean up what has ended."""
         for record in self.store.read_all():
+            if record.has_variables:
+                self._start(self._clear_variables(record))
             if record.state not in ACTIVE_RUN_STATES:
                 continue
             if record.protocol != PROTOCOL and not record.detached:
@@ -276,21 +279,26 @@ class RunManager:
     def _finalize(self, run: Run) -> None:
         run.release_driver()
         run.cancel_timers()
-        finalizing = asyncio.ensure_future(self._finalize_in_background(run))
-        self._background.add(finalizing)
-        finalizing.add_done_callback(self._background.discard)
+        self._start(self._finalize_in_background(run))
+
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Start work in the background, and keep it from being collected as garbage before it is done."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _finalize_in_background(self, run: Run) -> None:
-        """Clean up after a run: clear its variables on the tasks, delete the uploaded file, write its final record."""
-        if run.process is not None:
+        """Write the final record of a run, which has ended then, and have the tasks forget its variables after that."""
+        had_driver = run.process is not None
+        is_failure = run.exit_status != 0 and (run.record.stopping is None or run.record.stopping[0] is RunState.FAILED)
+        if had_driver and is_failure:
             try:
-                if run.exit_status != 0 and (run.record.stopping is None or run.record.stopping[0] is RunState.FAILED):
-                    await self._check_tasks()  # a lost task may be the reason of the failure
-                await self._clear(run.id)
+                await self._check_tasks()  # a lost task may be the reason of the failure
             except Exception:  # goes into the agent's log; the run ends nevertheless
-                _logger.exception("the cleanup of %s failed", run.id)
+                _logger.exception("the tasks could not be checked at the end of %s", run.id)
         shutil.rmtree(run.upload, ignore_errors=True)
-        run.record = final_record(run, self.fork_server.log if run.process is None else run.output)
+        record = final_record(run, run.output if had_driver else self.fork_server.log)
+        run.record = replace(record, has_variables=had_driver)
         try:  # before it is recorded: an agent that dies here leaves the run to the next one
             self.on_end(run.record)
         except Exception:
@@ -298,3 +306,20 @@ class RunManager:
         self.store.try_write(run.record)
         self._feed(run, RunMachineEvent.FINALIZED)
         self._remove_old()
+        if had_driver:
+            run.record = await self._clear_variables(run.record)
+
+    async def _clear_variables(self, record: RunRecord) -> RunRecord:
+        """Have the tasks forget the variables of a run that has ended, and record it; the next agent repeats it if not.
+
+        Return the record as it is then.
+        """
+        try:
+            await self._clear(record.run)
+        except Exception:  # goes into the agent's log
+            _logger.exception("the variables of %s could not be cleared", record.run)
+            return record
+        record = replace(record, has_variables=False)
+        if self.store.folder(record.run).exists():  # it may have been removed meanwhile
+            self.store.try_write(record)
+        return record

@@ -56,6 +56,7 @@ class RunRecord:
     error: dict[str, Any] | None = None
     required_tasks: list[str] = field(default_factory=list)  # the run uses these besides the tasks of its devices
     is_part: bool = False  # whether the run consists of this host's members of a group that another host leads
+    has_variables: bool = False  # whether servers may still have variables of the run, which has ended
     protocol: int = 0  # that of the agent that submitted the run; 0 for that of tfcluster 0.1.0
 
     @classmethod
