@@ -19,8 +19,7 @@ from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import diagnosis
-from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_wait
-from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_group, explain_wait
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait

@@ -19,8 +19,7 @@ from tfcluster.agent.notices import Notifier
 from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate
 from tfcluster.agent.runs.cleanup import ContainerCleaner
-from tfcluster.agent.runs.diagnosis import Problem, explain_wait
-from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.agent.runs.diagnosis import Problem, explain_group, explain_wait
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run

@@ -12,11 +12,10 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
-from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller
+from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, ScriptTerminal
 from tfcluster.client.runs.leader import find_leader
 from tfcluster.client.runs.notify import run_notify_command
 from tfcluster.client.runs.runs import Event, RunResponse, follow
-from tfcluster.client.runs.script_terminal import ScriptTerminal
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.notices import run_notice
