@@ -35,7 +35,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     """
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs.launch import make_launch
+    from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.client.runs.origin import describe_changes, with_origin
     from tfcluster.client.runs.runs import find_record
     from tfcluster.client.runs.submission import RunSubmission
@@ -73,7 +73,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
         )
         if now.jobs is None:
             return show(submission.events(target), shown)
-        return show(make_launch(submission, now.jobs, now.max_restarts).events(target), shown)
+        return show(launch(make_group(submission, now.jobs, now.max_restarts), target), shown)
 
 
 def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:

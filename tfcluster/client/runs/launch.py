@@ -8,7 +8,7 @@ import itertools
 import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tfcluster import settings
@@ -28,54 +28,56 @@ from tfcluster.protocol.api.runs import JoinRequest
 from tfcluster.runtime_dir import socket_path
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A group of processes to launch."""
+def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> RunSubmission:
+    """Return the submission of a group with a new secret; see `RunOptions` for `jobs` and `max_restarts`."""
+    traits = replace(submission.options.traits, uses_servers=False)
+    options = replace(submission.options, traits=traits, jobs=jobs, max_restarts=max_restarts)
+    return replace(submission, options=options, secret=secrets.token_hex(32))
 
-    submission: RunSubmission
 
-    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
-        """Submit the run and follow it up to its result; see `RunSubmission.events`."""
-        self._send_code(cluster)
-        run = ""
-        with contextlib.closing(self.submission.events(cluster)) as events:
-            for event in events:
-                run = event.get("run", run)
-                if event["event"] == "coordinator":
-                    self._join(cluster, run, event)
-                else:
-                    yield event
+def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None, None]:
+    """Submit the run of a group and follow it up to its result; see `RunSubmission.events`."""
+    _send_code(submission, cluster)
+    run = ""
+    with contextlib.closing(submission.events(cluster)) as events:
+        for event in events:
+            run = event.get("run", run)
+            if event["event"] == "coordinator":
+                _join(submission, cluster, run, event)
+            else:
+                yield event
 
-    def _send_code(self, cluster: Cluster) -> None:
-        """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
-        if len(cluster.hosts) == 1:
-            return
-        topology = cluster.connect_head().call(TopologyRequest())
-        members = select_members(topology, self.submission.options.jobs or ())
-        others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
-        if not others:
-            return
-        tree, reports = self.submission.code_tree, dict[str, None]()
 
-        def send(host: str) -> None:
-            tree.send(cluster.connect(host), lambda text: reports.update({text: None}), self.submission.show_sending)
+def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
+    """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
+    if len(cluster.hosts) == 1:
+        return
+    topology = cluster.connect_head().call(TopologyRequest())
+    members = select_members(topology, submission.options.jobs or ())
+    others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
+    if not others:
+        return
+    tree, reports = submission.code_tree, dict[str, None]()
 
-        outcomes = map_hosts(list(others), send, None)
-        for text in reports:  # from this thread, as `warn` requires
-            warn(text)
-        _reject_failures(cluster, "nothing was started", outcomes)
+    def send(host: str) -> None:
+        tree.send(cluster.connect(host), lambda text: reports.update({text: None}), submission.show_sending)
 
-    def _join(self, cluster: Cluster, run: str, event: Event) -> None:
-        """Have the other hosts of the group connect to its coordinator."""
-        options = replace(self.submission.options, upload=None)  # that is on the leading host only
-        code = self.submission.code_tree.location
-        request = JoinRequest(run, options, event["address"], self.submission.secret, code)
+    outcomes = map_hosts(list(others), send, None)
+    for text in reports:  # from this thread, as `warn` requires
+        warn(text)
+    _reject_failures(cluster, "nothing was started", outcomes)
 
-        def join(host: str) -> None:
-            cluster.connect(host).call(request)
 
-        outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
-        _reject_failures(cluster, f"{run} was not started", outcomes)
+def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -> None:
+    """Have the other hosts of the group connect to its coordinator."""
+    options = replace(submission.options, upload=None)  # that is on the leading host only
+    request = JoinRequest(run, options, event["address"], submission.secret, submission.code_tree.location)
+
+    def join(host: str) -> None:
+        cluster.connect(host).call(request)
+
+    outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
+    _reject_failures(cluster, f"{run} was not started", outcomes)
 
 
 def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:
@@ -87,13 +89,6 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
             hint=hints_of(errors),
             exit_code=max(error.exit_code for error in errors.values()),
         )
-
-
-def make_launch(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> Launch:
-    """Return the launch of a group with a new secret; see `RunOptions` for `jobs` and `max_restarts`."""
-    traits = replace(submission.options.traits, uses_servers=False)
-    options = replace(submission.options, traits=traits, jobs=jobs, max_restarts=max_restarts)
-    return Launch(replace(submission, options=options, secret=secrets.token_hex(32)))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
 from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, ScriptTerminal
@@ -55,26 +54,28 @@ class RunSubmission:
         Raises:
             ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
-        is_script, is_group = self.options.traits.is_script, self.options.jobs is not None
+        options, is_group = self.options, self.options.jobs is not None
+        is_script = options.traits.is_script
         if not is_group:
-            cluster = find_leader(cluster, self.options.devices)
+            cluster = find_leader(cluster, options.devices)
         client = cluster.connect_head()
-        is_remote = client.transport.is_remote
         canceller = RunCanceller(cluster, is_script=is_script)
         placements = None
-        if self.options.log_placement and not self.detach:
+        if options.log_placement and not self.detach:
             from tfcluster.client.runs.placements import Placements
 
             # Start before the run is submitted: every line that is logged from now on can belong to the run.
             placements = Placements(cluster)
         result: Event = {}
         with contextlib.ExitStack() as stack:
-            caller = None
+            caller = code = None
             has_terminal = is_script and not self.detach and not is_group
-            if is_script and not is_remote:
+            if is_script and not client.transport.is_remote:
                 caller = describe_caller(stack.enter_context(StdinServer()).name if has_terminal else None)
-            code = self._send_code(client) if is_remote and self._has_code else None
-            request = self._request(caller, code, is_remote)
+            elif is_script and self.upload is None:  # one from a pipe is uploaded
+                self.code_tree.send(client, warn, self.show_sending)
+                code = self.code_tree.location
+            request = self._request(caller, code, is_remote=client.transport.is_remote)
             interrupt = stack.enter_context(
                 GracefulInterrupt(canceller, ScriptTerminal(cluster) if has_terminal else None)
             )
@@ -82,20 +83,17 @@ class RunSubmission:
             for event in self._events_of(response, cluster, canceller, interrupt, placements):
                 result = event
                 yield event
-        if self.options.notify is not None and not self.detach and result.get("event") == "result":
-            run_notify_command(self.options.notify, run_notice(cluster.name, result))
+        if options.notify is not None and not self.detach and result.get("event") == "result":
+            run_notify_command(options.notify, run_notice(cluster.name, result))
         if script_exit_code(result) is None:
             interrupt.raise_if_any()
 
-    @property
-    def _has_code(self) -> bool:
-        """Return whether the program is a script with a folder; one from a pipe is uploaded."""
-        return self.options.traits.is_script and self.upload is None
-
-    def _send_code(self, client: AgentClient) -> CodeLocation:
-        """Send the folder of the script to another host, as far as the host does not have it."""
-        self.code_tree.send(client, warn, self.show_sending)
-        return self.code_tree.location
+    def _request(self, caller: Caller | None, code: CodeLocation | None, *, is_remote: bool) -> api.RunRequest:
+        streams = None
+        if self.options.traits.is_script:
+            streams = describe_output() if self.shows_output and not self.detach else OutputStreams()
+        options = self.options if self.detach else replace(self.options, notify=None)  # this command notifies itself
+        return api.RunRequest(options, self.detach, not is_remote, code, caller, streams, self.secret)
 
     @cached_property
     def code_tree(self) -> CodeTree:
@@ -108,28 +106,6 @@ class RunSubmission:
         if folder.is_large:
             self.approve_code(folder.describe())
         return CodeTree.of(folder)
-
-    def _request(self, caller: Caller | None, code: CodeLocation | None, is_remote: bool) -> api.RunRequest:
-        """Return the request for the agent.
-
-        Args:
-            caller: What the script takes over from this process; None unless it runs on this machine.
-            code: Where the script is in the code that was sent; None if it runs where it is.
-        """
-        return api.RunRequest(
-            options=self.options if self.detach else replace(self.options, notify=None),
-            detach=self.detach,
-            cancel_on_disconnect=not is_remote,
-            code=code,
-            caller=caller,
-            streams=self._streams(),
-            secret=self.secret,
-        )
-
-    def _streams(self) -> OutputStreams | None:
-        if not self.options.traits.is_script:
-            return None
-        return describe_output() if self.shows_output and not self.detach else OutputStreams()
 
     def _events_of(
         self,
