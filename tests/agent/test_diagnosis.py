@@ -131,7 +131,7 @@ def explain_members(folder: Path, seen: dict[str, tuple[int, MemberObservation]]
         states.start(MEMBERS[short], pid)
         states.change(MEMBERS[short], observation=observation)
     states.write()
-    group = Group(tuple(MEMBERS.values()), {}, 0, "", "a")
+    group = Group(tuple(MEMBERS.values()), {}, "", "a")
     run: Any = SimpleNamespace(id="launch-1", folder=folder)
     stacks: Any = SimpleNamespace(read=read)
     return [each.problem for each in asyncio.run(explain_group(run, group, wait, "a", stacks))]

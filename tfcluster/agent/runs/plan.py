@@ -76,7 +76,7 @@ def _make_group(context: AgentContext, options: RunOptions, secret: str) -> Grou
     address = next(host.address for host in topology.hosts if host.name == context.host)
     if topology.network == PRIVATE:
         address = LOCAL_HOST
-    return Group(members, servers, options.max_restarts, secret, address)
+    return Group(members, servers, secret, address)
 
 
 def _plan_group(context: AgentContext, run_id: str, options: RunOptions, group: Group) -> RunPlan:

@@ -184,13 +184,14 @@ class GroupCoordinator:
                 assert self._failure is not None, "the group has failed"
                 delay = restart_delay(self._attempt, self._failure.exit_code)
                 self._resume_at = time.monotonic() + delay
-                remaining = self._group.max_restarts - self._attempt
+                remaining = self._plan.options.max_restarts - self._attempt
                 self._write(RestartEvent(self._failure.error.message, delay, remaining - 1))
             return False
         return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._plan.folder.exists()
 
     def _can_restart(self) -> bool:
-        return self._attempt < self._group.max_restarts and not (self._is_interrupted or self._has_lost_host)
+        has_to_end = self._is_interrupted or self._has_lost_host
+        return self._attempt < self._plan.options.max_restarts and not has_to_end
 
     def _check_timers(self) -> None:
         now = time.monotonic()
