@@ -75,7 +75,7 @@ def _import_programs() -> None:
 def _serve(agent: socket.socket) -> RunPlan | None:
     """Fork a driver for each run that the agent sends.
 
-    In a forked driver, this returns the description of its run. In the fork server itself, it returns None when the
+    In a forked driver, this returns the plan of its run. In the fork server itself, it returns None when the
     agent has closed the connection.
     """
     decoder = Decoder()

@@ -12,7 +12,6 @@ import gc
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -32,6 +31,7 @@ from tfcluster.processes.groups.link import connect
 from tfcluster.processes.netinfo import Address, addresses_of
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
+from tfcluster.processes.runs.run_program import report_error
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR, receive_stdin
 from tfcluster.processes.runs.supervised_program import (
@@ -136,11 +136,7 @@ def _report(plan: RunPlan, metrics: LatestMetrics, event: Message) -> None:
 
 def _fail(plan: RunPlan, error: ClusterError) -> NoReturn:
     """Write the event of a run that failed before its program started, and exit."""
-    try:
-        plan.write(ErrorEvent(error.to_json()))
-    except ClusterError as problem:  # the event cannot be written, so only the log can have the error
-        print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
-    os._exit(1)
+    os._exit(report_error(plan, error))
 
 
 def _supervise(

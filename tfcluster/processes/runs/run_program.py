@@ -45,11 +45,11 @@ def run_program(plan: RunPlan) -> int:
 
 
 def report_error(plan: RunPlan, error: ClusterError) -> int:
-    """Write the event that explains why a program failed; return the exit code."""
+    """Write the event that explains why a program failed, or did not start; return the exit code."""
     try:
         plan.write(ErrorEvent(error.to_json()))
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
-        print(error.message, problem.message, sep="\n", file=sys.stderr)
+        print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
     return 1
 
 

@@ -47,9 +47,9 @@ from tfcluster.reporting import MetricReporter, set_reporter
 
 
 def resume(plan_fd: str, link_fd: str) -> NoReturn:
-    """Run a script in a fresh interpreter, which has replaced the process that `main` had prepared.
+    """Run a script in a fresh interpreter, which has replaced the process that was forked for it.
 
-    `plan_fd` is the descriptor of a file with the description of the run, and `link_fd` that of the program's end of a
+    `plan_fd` is the descriptor of a file with the plan of the run, and `link_fd` that of the program's end of a
     socket pair with the driver.
     """
     with open(int(plan_fd), "rb") as file:
