@@ -23,7 +23,7 @@ from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
 from tfcluster.core.states import TaskState
 from tfcluster.processes.profiler import trace_file
-from tfcluster.processes.runs.run_spec import FILES
+from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.protocol.api.outputs import OutputFiles, OutputsRequest
 from tfcluster.protocol.api.profile import ProfileRequest, TracePart
 

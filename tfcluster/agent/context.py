@@ -18,8 +18,7 @@ from tfcluster.agent.notices import IncidentMonitor, Notifier
 from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate
 from tfcluster.agent.runs.cleanup import ContainerCleaner
-from tfcluster.agent.runs.diagnosis import Problem, explain_wait
-from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.agent.runs.diagnosis import Problem, explain_group, explain_wait
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
@@ -176,7 +175,7 @@ class AgentContext:
     async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
         version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
-        group = run.spec.group if run.spec is not None else None
+        group = run.plan.group if run.plan is not None else None
         if problems or group is None:
             return problems
         return await explain_group(run, group, wait, self.host, self.stacks)

@@ -30,7 +30,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
 from tfcluster.process_handle import ProcessHandle, mark_of
 from tfcluster.processes import daemonize
-from tfcluster.processes.runs.run_spec import driver_of
+from tfcluster.processes.runs.run_plan import driver_of
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import secrets_path
 

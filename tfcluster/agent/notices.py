@@ -24,6 +24,7 @@ from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.notices import Notice, host_notice, run_notice, task_notice
+from tfcluster.core.run_events import to_record
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology, Notify, Task
 from tfcluster.processes.notice_sender import post, run_command
@@ -238,7 +239,7 @@ class IncidentMonitor:
     def note_end_of_run(self, record: RunRecord) -> None:
         """Make a notice of a run that has ended."""
         if not record.is_part:
-            self._notices.add(run_notice(self._cluster, result_event(record)), command=record.notify)
+            self._notices.add(run_notice(self._cluster, to_record(result_event(record))), command=record.options.notify)
 
     def note_failed_tasks(self) -> None:
         """Make a notice of each task on this host that has failed for good since."""

@@ -12,6 +12,7 @@ from zlib import crc32
 from rich.table import Table
 
 from tfcluster.control_characters import escape_control_characters
+from tfcluster.core.run_events import PlacementEvent
 from tfcluster.ui.console import Text, console, error_console, make_table
 from tfcluster.ui.format import style_of, without_replica
 from tfcluster.ui.highlight import Highlighter
@@ -89,9 +90,9 @@ def show_event(event: dict[str, Any]) -> None:
     console().print(line, soft_wrap=True)
 
 
-def format_placement(event: dict[str, Any]) -> str:
-    """Format a placement event as a line: the device first, then the operation, whose name may be long."""
-    return f"{without_replica(event['device'])}  {event['op']} ({event['type']})"
+def format_placement(event: PlacementEvent) -> str:
+    """Format a placement as a line: the device first, then the operation, whose name may be long."""
+    return f"{without_replica(event.device)}  {event.op} ({event.type})"
 
 
 class PlacementView:
@@ -100,9 +101,9 @@ class PlacementView:
     def __init__(self) -> None:
         self._types: dict[str, Counter[str]] = {}
 
-    def line(self, event: dict[str, Any]) -> str:
-        """Add a placement event to the summary and return its line."""
-        self._types.setdefault(without_replica(event["device"]), Counter())[event["type"]] += 1
+    def line(self, event: PlacementEvent) -> str:
+        """Add a placement to the summary and return its line."""
+        self._types.setdefault(without_replica(event.device), Counter())[event.type] += 1
         return format_placement(event)
 
     def summary(self) -> Table | None:

@@ -20,7 +20,7 @@ from tfcluster.agent.upload import Upload
 from tfcluster.core.code import is_digest, is_inside
 from tfcluster.errors import ClusterError
 from tfcluster.paths import code_cache
-from tfcluster.processes.runs.run_spec import FILES
+from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
 from tfcluster.protocol.api.outputs import (

@@ -14,7 +14,6 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.access import check_connectivity, get_environment
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.handlers.files import list_files, read_files, receive_code
-from tfcluster.agent.handlers.groups import join
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.profile import profile
 from tfcluster.agent.handlers.runs import RunHandlers
@@ -205,7 +204,7 @@ class Dispatcher:
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
             SignalRequest: runs.signal,
-            JoinRequest: partial(join, context),
+            JoinRequest: runs.join,
             FailingRunsRequest: runs.failing_runs,
             RunStacksRequest: partial(run_stacks, context),
             TaskThreadsRequest: partial(task_threads, context),

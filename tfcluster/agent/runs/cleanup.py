@@ -72,21 +72,11 @@ class ContainerCleaner:
     def __init__(self, supervisor: TaskSupervisor, prober: ProbeClient) -> None:
         self._supervisor = supervisor
         self._prober = prober
-        self._background: set[asyncio.Task[None]] = set()
 
     async def clear(self, container: str) -> None:
-        """Clear a container on every task, and retry in the background on tasks that do not answer in time.
-
-        The name of a container is the id of its run.
-        """
-        remaining = await self._send_requests(container, self._servers())
-        if remaining:
-            retrying = asyncio.ensure_future(self._retry(container, remaining))
-            self._background.add(retrying)
-            retrying.add_done_callback(self._background.discard)
-
-    async def _retry(self, container: str, remaining: _Servers) -> None:
-        for delay in settings.RUN_CLEANUP_BACKOFF_SECONDS:
+        """Clear a container, whose name is its run's id, on every task; retry if a task does not answer in time."""
+        remaining = self._servers()
+        for delay in (0.0, *settings.RUN_CLEANUP_BACKOFF_SECONDS):
             await asyncio.sleep(delay)
             remaining = await self._send_requests(container, remaining)
             if not remaining:

@@ -11,7 +11,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.paths import code_cache
 from tfcluster.processes.runs import fork_server
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import to_json
 
@@ -36,17 +36,22 @@ class ForkServer:
         self._on_exit = on_exit
         self._child: ChildProcess | None = None
 
-    def start(self) -> None:
+    def start(self) -> ChildProcess:
         """Start the fork server unless it runs already, so that TensorFlow is imported before the next run.
 
         Raises:
             OSError: The fork server cannot be forked.
         """
-        self._start()
+        if self._child is None:
+            launch = partial(fork_server.launch, self._title, os.getpid(), self.log, code_cache())
+            child = subprocesses.fork_child(launch, lambda status: None)
+            child.on_message(self._on_message, partial(self._handle_exit, child))
+            self._child = child
+        return self._child
 
-    def spawn_driver(self, spec: RunSpec) -> None:
+    def spawn_driver(self, plan: RunPlan) -> None:
         """Have the fork server fork a driver for a run."""
-        self._start().send(to_json(spec))
+        self.start().send(to_json(plan))
 
     def kill_if_stopped(self) -> int | None:
         """Kill the fork server if a signal such as SIGSTOP has stopped it; return its pid, else None.
@@ -68,14 +73,6 @@ class ForkServer:
         if self._child is not None:
             self._child.kill()
             self._child.wait()
-
-    def _start(self) -> ChildProcess:
-        if self._child is None:
-            launch = partial(fork_server.launch, self._title, os.getpid(), self.log, code_cache())
-            child = subprocesses.fork_child(launch, lambda status: None)
-            child.on_message(self._on_message, partial(self._handle_exit, child))
-            self._child = child
-        return self._child
 
     def _handle_exit(self, child: ChildProcess) -> None:
         if self._child is child:

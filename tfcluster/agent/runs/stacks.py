@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from tfcluster import settings
 from tfcluster.core.stacks import ProcessStacks, ThreadStack, parse_stack
 from tfcluster.process_handle import ProcessHandle, is_frozen, send_signal
-from tfcluster.processes.runs.stack_dump import STACKS
+from tfcluster.processes.runs.run_plan import STACKS
 
 # The C library's tgkill(), or None before glibc 2.30: then only main threads are asked.
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)

@@ -21,7 +21,7 @@ from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.serialization import decode
-from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, from_stored, to_stored
+from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, check_protocol, from_stored, to_stored
 
 # The format of the journal, see `protocol.stored`: 2 has the version of the protocol.
 _FORMAT = 2

@@ -1,6 +1,6 @@
 """The fork server: an interpreter that has imported TensorFlow and forks a driver for each run within milliseconds.
 
-It reads lines that each describe a run (see `run_spec.RunSpec`). It writes `{"run", "pid", "start_time"}` when the
+It reads lines that each describe a run (see `run_plan.RunPlan`). It writes `{"run", "pid", "start_time"}` when the
 driver of a run has been forked, `{"run", "pid", "start_time", "status"}` when the driver has exited, and
 `{"run", "error"}` if no driver could be forked.
 """
@@ -21,8 +21,8 @@ from tfcluster import boot
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize
 from tfcluster.processes.runs import run_driver
-from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
@@ -48,12 +48,12 @@ def main(title: str, fd: str, code_cache: str) -> None:
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
-    spec = None
+    plan = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         _import_programs()
-        spec = _serve(agent)
-    if spec is not None:
-        run_driver.main(spec, Path(code_cache))
+        plan = _serve(agent)
+    if plan is not None:
+        run_driver.main(plan, Path(code_cache))
 
 
 def _import_programs() -> None:
@@ -72,10 +72,10 @@ def _import_programs() -> None:
         importlib.import_module(f"{registry.__package__}.{name}.run")
 
 
-def _serve(agent: socket.socket) -> RunSpec | None:
+def _serve(agent: socket.socket) -> RunPlan | None:
     """Fork a driver for each run that the agent sends.
 
-    In a forked driver, this returns the description of its run. In the fork server itself, it returns None when the
+    In a forked driver, this returns the plan of its run. In the fork server itself, it returns None when the
     agent has closed the connection.
     """
     decoder = Decoder()
@@ -94,7 +94,7 @@ def _serve(agent: socket.socket) -> RunSpec | None:
                 for message in decoder.feed(data):
                     if _fork_driver(selector, message, agent):
                         _close_all(selector)
-                        return decode(RunSpec, message)
+                        return decode(RunPlan, message)
 
 
 def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:

@@ -1,4 +1,4 @@
-"""What the processes of a run share: its description, its event log, and the claim that names its driver."""
+"""What the processes of a run share: its plan, its event log, and the claim that names its driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from tfcluster import settings
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.groups import Group
-from tfcluster.core.programs import ProgramTraits
-from tfcluster.core.runs import RunOrigin
+from tfcluster.core.run_events import ResultEvent, RunEvent, to_record
+from tfcluster.core.runs import RunOptions
+from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
@@ -26,6 +27,8 @@ from tfcluster.protocol.codec import Message, encode
 EVENTS, OUTPUT, OUTPUT_INDEX = "events.jsonl", "output.log", "output.index"
 #: The file, in a run's folder, with the columns and lines of the command's terminal since it was resized.
 TERMINAL_SIZE = "terminal"
+#: The file, in a run's folder, to which the processes of its program write their Python stacks.
+STACKS = "stacks.txt"
 #: The folder, in a run's folder, that the program finds as $TFCLUSTER_OUTPUT.
 FILES = "files"
 #: The folder, in a run's folder, of the file that was uploaded with the run.
@@ -34,15 +37,15 @@ UPLOAD = "upload"
 _CLAIM = "driver"
 
 
-def append_event(path: Path, /, event: str, **fields: Any) -> None:
+def append_event(path: Path, event: RunEvent | Message) -> None:
     """Append an event to a run's file, by a single write call, so that a reader does not see a partial line for long.
 
-    The first event creates the file. The fields must be serialisable as JSON.
+    The first event creates the file. A program's event, which is JSON values already, may be of any kind.
 
     Raises:
         OSError: The event could not be written, or only a part of it.
     """
-    line = encode({"event": event, **fields})
+    line = encode(event if isinstance(event, dict) else to_record(event))
     # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep a
     # descriptor open for every run.
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -57,40 +60,37 @@ def append_event(path: Path, /, event: str, **fields: Any) -> None:
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """The description of a run, which a driver executes."""
+class RunPlan:
+    """What the agent has decided on a run, which a driver executes."""
 
     run: str
     cluster: str
-    program: str
-    traits: ProgramTraits  # what is to be known of the program without importing it
+    options: RunOptions  # what the user asked for
     folder: Path  # for its events and output
     addresses: dict[str, list[str]]  # the `host:port` of every task, by job
     head: str  # the `host:port` of the head task
     devices: list[str]  # full names of those to compute on
-    parameters: dict[str, Any]
     notes: list[str]  # for the user, about the choice of devices; they become part of the result
-    upload: str | None = None  # the name of the file that is uploaded with the run
-    log_placement: bool = False  # have the servers print on which device they place each operation
     peers: dict[str, str] | None = None  # addresses, by host name, that may connect to its ports; None if all may
     missing: dict[str, str] = field(default_factory=dict)  # by task, why it was not ready when the run was submitted
     code: CodeLocation | None = None  # where the script is in the code that was sent; None if it runs where it is
     caller: Caller | None = None  # what a script takes over from a command on this host; None for other programs
     streams: OutputStreams | None = None  # the stdout and stderr of a script; None for others, which have one for both
     host: str = LOCAL_HOST  # the one that the program runs on
-    origin: RunOrigin | None = None  # what the run is started from, for its record
     group: Group | None = None  # None for a run of one process
     member: dict[str, str] | None = field(default=None, repr=False)  # environment variables of a member of a group
-    start_timeout: float | None = None  # seconds for which a script may wait for its tasks; None for no limit
     network: PrivateNetwork | None = None  # the one that the run's processes enter
-    notify: str | None = None  # the command that the agent runs when the run has ended
     ports: tuple[int, ...] = ()  # those of `network` that other hosts can connect to; empty if there are no other hosts
     output_limit: int = settings.RUN_OUTPUT_BYTES  # the bytes that what is stored of the output may take
+
+    def with_parameters(self, parameters: dict[str, Any]) -> RunPlan:
+        """Return the plan of this run with other parameters of its program."""
+        return replace(self, options=replace(self.options, parameters=parameters))
 
     @property
     def upload_path(self) -> Path | None:
         """Return the path of the file that is uploaded with the run, or None if there is none."""
-        return None if self.upload is None else self.folder / UPLOAD / self.upload
+        return None if self.options.upload is None else self.folder / UPLOAD / self.options.upload_name
 
     @property
     def output_folder(self) -> Path:
@@ -99,32 +99,30 @@ class RunSpec:
 
     def result_event(
         self, result: Any, seconds: float, *, devices: dict[str, dict[str, int]], notes: Sequence[str]
-    ) -> Message:
+    ) -> ResultEvent:
         """Return the final event of this run, which has succeeded.
 
         `devices` is the work of each device, as in `Context.device_stats`. `notes` come besides those of the choice of
         devices.
         """
-        return {
-            "event": "result",
-            "run": self.run,
-            "program": self.program,
-            "state": "succeeded",
-            "seconds": round(seconds, 6),
-            "result": result,
-            "devices": devices,
-            "notes": [*self.notes, *notes],
-        }
+        state = RunState.SUCCEEDED.value
+        seconds, notes = round(seconds, 6), [*self.notes, *notes]
+        return ResultEvent(self.run, self.options.program, state, seconds, result, devices, notes)
 
     def emit(self, event: str, **fields: Any) -> None:
+        """Write an event of the program; see `Context.emit`."""
+        self.write({"event": event, **fields})
+
+    def write(self, event: RunEvent | Message) -> None:
         """Write an event to the run's event log."""
         path = self.folder / EVENTS
         try:
-            append_event(path, event, **fields)
+            append_event(path, event)
         except OSError as problem:
             raise ClusterError(f"{path} cannot be written: {problem.strerror}") from problem
         except ValueError as problem:  # JSON has neither infinities nor NaN
-            raise ClusterError(f"the run's event {event!r} has a number that is not finite") from problem
+            kind = event["event"] if isinstance(event, dict) else event.event
+            raise ClusterError(f"the run's event {kind!r} has a number that is not finite") from problem
 
 
 @dataclass(frozen=True)

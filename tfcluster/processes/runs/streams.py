@@ -1,23 +1,28 @@
-"""The output of a run's program: pipes or terminals that its driver reads."""
+"""The standard streams of a program: the command's standard input, and pipes or terminals that its driver reads."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import select
+import socket
 import struct
+import sys
 import termios
 import time
 import tty
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TextIO
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes.runs.run_spec import TERMINAL_SIZE
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import peer_credentials
+from tfcluster.processes.runs.run_plan import TERMINAL_SIZE
 
 STDOUT, STDERR = "stdout", "stderr"
 
@@ -134,3 +139,72 @@ def _open_terminal(lines: int, columns: int) -> tuple[int, int]:
 def _set_size(fd: int, lines: int, columns: int) -> None:
     """Set the size of a terminal; raise an OSError if the descriptor is not one."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", lines % 2**16, columns % 2**16, 0, 0))
+
+
+def receive_stdin(name: str) -> int | None:
+    """Take over the standard input of the command that waits for a run, and return its descriptor.
+
+    `name` is the name, in the abstract namespace, of the command's socket. Return None if nothing in this process's
+    network has it.
+
+    Raises:
+        ClusterError: The command does not hand it over.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(settings.DRIVER_STDIN_SECONDS)
+            connection.connect(f"\0{name}")
+            if peer_credentials(connection)[1] != os.getuid():
+                raise PermissionError("it is another account's")
+            _, fds, _, _ = socket.recv_fds(connection, 1, 1)
+    except ConnectionRefusedError:
+        return None
+    except OSError as error:
+        raise ClusterError(f"the command's standard input cannot be taken over: {error.strerror or error}") from error
+    if not fds:
+        raise ClusterError("the command did not hand over its standard input")
+    return fds[0]
+
+
+def connect_streams(stdin: int | None, outputs: tuple[int, int]) -> None:
+    """Make descriptors the standard streams of this process.
+
+    `stdin` is None to keep the present one.
+    """
+    if stdin is not None:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    for number, fd in enumerate(outputs, 1):
+        os.dup2(fd, number)
+    for fd in set(outputs):
+        os.close(fd)
+
+
+def open_streams() -> None:
+    """Replace sys.stdin, sys.stdout and sys.stderr by what a fresh interpreter makes of its descriptors.
+
+    An interpreter that was forked has objects that know the descriptors of its parent.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _open_like(getattr(sys, name), fd, name)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _open_like(stream: Any, fd: int, name: str) -> TextIO:
+    """Open a descriptor with the encoding of an earlier stream, buffered as the interpreter buffers it."""
+    mode = "r" if name == "stdin" else "w"
+    is_unbuffered: bool = mode == "w" and stream.write_through
+    binary: Any = open(fd, f"{mode}b", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
+    (binary if is_unbuffered else binary.raw).name = f"<{name}>"
+    text: Any = io.TextIOWrapper(
+        binary,
+        stream.encoding,
+        stream.errors,
+        newline="\n",
+        line_buffering=name == "stderr" or (mode == "w" and binary.isatty()),
+        write_through=is_unbuffered,
+    )
+    text.mode = mode
+    opened: TextIO = text
+    return opened
