@@ -14,17 +14,18 @@ from tfcluster.client.preflight.checks import (
     Subject,
     check_accounts,
     check_clock,
+    check_connectivity,
     check_each_host,
     check_versions,
+    firewall_rules,
     to_error,
 )
-from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
 from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import Allocation, FailedCheck, PrepareReply
+from tfcluster.protocol.api.cluster import Allocation, Preparation
 from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.ssh import HostReport
 
@@ -129,8 +130,8 @@ class FakeInspector(AgentInspector):
     def observe(self) -> ObservedState | None:
         return None
 
-    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, Sequence[FailedCheck]]:
-        return PrepareReply(None, Allocation({}, {}), (), None), ()
+    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
+        return Preparation(None, Allocation({}, {}), (), None)
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         self.addresses += addresses

@@ -1,17 +1,23 @@
-"""Preflight checks: whether this host can start a topology's tasks; allocates the ports and GPUs that are not set."""
+"""Preflight checks: whether this host can start a topology's tasks; allocates the ports and GPUs that are not set.
+
+An agent runs them for `up` and `scale`; for a dry run and `doctor`, `DryPreflight` does if there is none.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.host_facts import gpu_ids, other_accounts
+from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.text import pluralize
@@ -19,12 +25,14 @@ from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import find_obstacle
 from tfcluster.processes.netinfo import addresses_of
+from tfcluster.processes.probes import connection_failures
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.listen_guard import check_support
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
-from tfcluster.protocol.api.cluster import Allocation, FailedCheck
+from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.tf_install import missing_packages
+from tfcluster.tf_install import find_tensorflow_library, missing_packages
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,19 @@ class Candidate:
     def named_tls_port(self) -> int | None:
         """Return the port of this host's forwarder, if the topology names one."""
         return next((host.tls_port for host in self.topology.hosts if host.name == self.host), None)
+
+
+def prepare_host(
+    candidate: Candidate, load_tensorflow: Callable[[], TensorFlow], failed_checks: Sequence[FailedCheck] | None = None
+) -> Preparation:
+    """Run all checks for a topology, allocate ports and GPUs, and load TensorFlow's library; see `run_checks`."""
+    allocation, failures = run_checks(candidate, failed_checks)
+    version = None
+    try:
+        version = load_tensorflow().version
+    except ClusterError as error:
+        failures.append(FailedCheck("tensorflow", error))
+    return Preparation(version, allocation, tuple(failures), other_accounts())
 
 
 def run_checks(
@@ -253,3 +274,41 @@ HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
     "packages": check_packages,  # needs what is imported later: the agent itself has started without
     "isolation": check_port_isolation,  # needs a kernel that can do what `network:` says
 }
+
+
+class DryPreflight:
+    """Runs the preflight on this host without an agent: starts nothing, and leaves nothing behind.
+
+    Args:
+        folder: The directory for the cluster's state, or its closest ancestor that exists.
+        environment: The environment that an agent would have; it is only read.
+    """
+
+    def __init__(self, host: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self._host = host
+        self._folder = folder
+        self._environment = environment
+        self._listening = ExitStack()
+
+    def prepare(self, topology: dict[str, Any], listens: bool) -> dict[str, Any]:
+        """Check the host for a topology, as an agent does for `PrepareRequest`.
+
+        With `listens`, the process accepts connections on the allocated ports until it exits. Otherwise the ports are
+        free again as soon as this method returns.
+        """
+        desired, ports, tls_ports = decode(ClusterTopology, topology), PortAllocator(), PortAllocator()
+        if desired.network == PRIVATE:
+            ports.move_to(NOWHERE)
+        gpus = gpu_ids(self._environment)
+        candidate = Candidate(desired, self._host, self._folder, ports, gpus, tls_ports=tls_ports)
+        preparation: dict[str, Any] = to_json(prepare_host(candidate, lambda: TensorFlow(find_tensorflow_library())))
+        for each in (ports, tls_ports):
+            if listens:
+                self._listening.enter_context(each.listen_temporarily(each.reserved))
+            else:
+                each.release_except(())
+        return preparation
+
+    def failures(self, addresses: list[str], timeout: float) -> dict[str, str]:
+        """Connect to addresses of other hosts, and return the error of each that failed; `timeout` is for each."""
+        return connection_failures(addresses, timeout)

@@ -9,7 +9,6 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
-from tfcluster.client.preflight.host_certificates import issue_certificates
 from tfcluster.client.preflight.preflight import close_inspectors
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
@@ -55,7 +54,11 @@ def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[Cluster
 def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Callable[[ClusterStatus], None]) -> None:
     topology = plan.observed.topology if plan.observed else plan.topology
     statuses: dict[str, ClusterStatus | HostUnavailable] = {}
-    certificates = issue_certificates(plan.cluster.name, plan.without_certificate)
+    certificates: dict[str, Certificate] = {}
+    if plan.without_certificate:
+        from tfcluster.client.preflight.certificates import issue_certificates  # imports cryptography, which is slow
+
+        certificates = issue_certificates(plan.cluster.name, plan.without_certificate)
 
     def apply_on(hosts: Collection[str]) -> dict[str, ClusterError]:
         errors: dict[str, ClusterError] = {}

@@ -9,13 +9,13 @@ from typing import Any
 
 from tfcluster.client.cluster import Cluster, read_registry
 from tfcluster.client.preflight.checks import VERSIONS, CheckResult, Severity, to_error
-from tfcluster.client.preflight.host_certificates import hosts_without_certificate
 from tfcluster.client.preflight.host_preflight import HostPreflight
 from tfcluster.client.preflight.preflight import (
     Preflight,
     Progress,
     abort,
     close_inspectors,
+    hosts_without_certificate,
     observe_hosts,
     run_preflight,
 )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.host_facts import other_accounts
-from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
+from tfcluster.agent.preflight import Candidate, check_host_in_child, prepare_host, reserve_ports
+from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
@@ -19,17 +21,19 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
+from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
     ApplyRequest,
     DevicesReply,
     DevicesRequest,
-    FailedCheck,
     Observation,
     ObserveRequest,
-    PrepareReply,
+    Preparation,
     PrepareRequest,
+    ReachReply,
+    ReachRequest,
     RestartRequest,
     TopologyRequest,
 )
@@ -53,21 +57,14 @@ class ClusterHandlers:
         """Return the topology of the cluster that is up."""
         yield Reply(self._supervisor.require_cluster())
 
-    async def observe(self, request: ObserveRequest) -> Response[Observation, NoReturn]:
-        """Report the observed state, and keep the agent running and listening until the request is cancelled."""
+    async def observe(self, request: ObserveRequest) -> Response[NoReturn, Observation]:
+        """Return the observed state of the cluster."""
         await self.wait_idle()
         self._context.reject_if_going_down()
-        topology = self._supervisor.topology
-        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
-        with ExitStack() as stack:
-            # Leave it to other commands to stop listening if this one does not need it.
-            ports = stack.enter_context(self._ports.listen_temporarily(free_ports)) if free_ports else []
-            stack.enter_context(self._context.forwarder.listen_temporarily())
-            yield Observation(self._observed_or_none(), tuple(ports), self._context.forwarder.certificate)
-            await asyncio.get_running_loop().create_future()
+        yield Reply(Observation(self._observed_or_none(), self._context.forwarder.certificate))
 
-    async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
-        """Run the preflight checks for a topology, and allocate ports and GPUs.
+    async def prepare(self, request: PrepareRequest) -> Response[Preparation, NoReturn]:
+        """Run the preflight checks for a topology, and allocate ports and GPUs; see `PrepareRequest`.
 
         If the cluster is up, new ports are reserved only when the plan is executed. A cluster without servers comes
         up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
@@ -83,16 +80,32 @@ class ClusterHandlers:
         failed_checks = await check_host_in_child(self._context.candidate(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
         candidate = self._context.candidate(request.topology)
-        allocation, failures = run_checks(candidate, failed_checks)
+        preparation = prepare_host(candidate, self._context.load_tensorflow, failed_checks)
         self._release_foreign(candidate)
         if current is not None:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
-        version = None
-        try:
-            version = self._context.load_tensorflow().version
-        except ClusterError as error:
-            failures.append(FailedCheck("tensorflow", error))
-        yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
+        with self._listen() if request.listens else nullcontext():
+            yield preparation
+            await asyncio.get_running_loop().create_future()
+
+    @contextmanager
+    def _listen(self) -> Iterator[None]:
+        """Listen temporarily on the reserved ports of servers that do not run yet, and of the forwarder."""
+        topology = self._supervisor.topology
+        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
+        with self._ports.listen_temporarily(free_ports), self._context.forwarder.listen_temporarily():
+            yield
+
+    async def reach(self, request: ReachRequest) -> Response[NoReturn, ReachReply]:
+        """Connect to all addresses concurrently; see `ReachRequest`."""
+        connect = partial(connection_failures, list(request.addresses), request.timeout)
+        timeout = request.timeout + settings.CONNECTIVITY_MARGIN_SECONDS
+        failures = await run_in_child("tfcluster: connection check", connect, timeout)
+        if failures is None:
+            raise ClusterError(
+                "the process that checks connections to the other hosts died or hangs", hint="Try again."
+            )
+        yield Reply(ReachReply(failures))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
         """Execute a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""

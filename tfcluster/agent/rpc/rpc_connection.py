@@ -13,7 +13,6 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.handlers.code import receive_code
-from tfcluster.agent.handlers.connectivity import check_connectivity
 from tfcluster.agent.handlers.groups import GroupHandlers
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.outputs import OutputHandlers
@@ -192,7 +191,7 @@ class Dispatcher:
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
             ObserveRequest: cluster.observe,
-            ReachRequest: check_connectivity,
+            ReachRequest: cluster.reach,
             ApplyRequest: cluster.apply,
             WatchRequest: status.watch,
             StatusRequest: status.status,
