@@ -88,7 +88,7 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     """
     from tfcluster.client.environment import environment_here, find_place, request_environment
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.core import env_format
+    from tfcluster.core.environment import format_dotenv, format_json, format_sh, needs_quotes
 
     target = resolve_cluster(cluster)
     if task is None:
@@ -96,7 +96,7 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     else:
         reply = request_environment(target, find_place(target, task))
         variables, network = reply.variables, reply.network
-    formats = {"sh": env_format.format_sh, "json": env_format.format_json, "dotenv": env_format.format_dotenv}
+    formats = {"sh": format_sh, "json": format_json, "dotenv": format_dotenv}
     echo_exactly(formats[format](variables))
     if network is not None and not network.contains_this_process():
         echo(
@@ -104,6 +104,6 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
             "`tfcluster exec -- COMMAND` runs a command there, such as a shell",
             err=True,
         )
-    quoted = [name for name, value in variables.items() if env_format.needs_quotes(value)]
+    quoted = [name for name, value in variables.items() if needs_quotes(value)]
     if format == "dotenv" and quoted:
         echo(f"note: docker --env-file takes the quotes of {', '.join(quoted)} as part of the value", err=True)

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
 from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
 from tfcluster.client.runs.runs import Event
 from tfcluster.client.runs.submission import RunSubmission
-from tfcluster.client.up import plan_up
+from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode

@@ -12,78 +12,47 @@ from tfcluster.protocol.api import Method, Request
 
 @dataclass(frozen=True)
 class RunStacksReply:
-    """The reply to `RunStacksRequest`, as `stack -o json` has it.
-
-    Attributes:
-        run: The run's id.
-        host: The host that the processes are on.
-        processes: The processes of the run's program that execute Python; none if it has not started yet.
-    """
+    """The reply to `RunStacksRequest`, as `stack -o json` has it."""
 
     run: str
-    host: str
+    host: str  # the host that the processes are on
+    # The processes of the run's program that execute Python; none if it has not started yet.
     processes: tuple[ProcessStacks, ...]
 
 
 @dataclass(frozen=True)
 class RunStacksRequest(Request[NoReturn, RunStacksReply], method=Method.RUN_STACKS, is_slow=True):
-    """Return the Python stacks of a run's program, which goes on.
+    """Return the Python stacks of a run's program, which goes on."""
 
-    Attributes:
-        run: The run's id, or a unique prefix of it.
-    """
-
-    run: str
+    run: str  # the run's id, or a unique prefix of it
 
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread of a server.
+    """A thread of a server."""
 
-    Attributes:
-        tid: The number that the kernel has for it.
-        name: Its name.
-        state: Its state as the kernel names it: R runs, S sleeps, D waits for a device, T is stopped by a signal.
-        waits_in: The function of the kernel in which it waits; empty if it runs, or the kernel does not tell.
-    """
-
-    tid: int
+    tid: int  # the number that the kernel has for it
     name: str
-    state: str
-    waits_in: str
+    state: str  # its state as the kernel names it: R runs, S sleeps, D waits for a device, T is stopped by a signal
+    waits_in: str  # the function of the kernel in which it waits; empty if it runs, or the kernel does not tell
 
 
 @dataclass(frozen=True)
 class TaskThreadsReply:
-    """The reply to `TaskThreadsRequest`, as `stack -o json` has it.
-
-    Attributes:
-        task: The name of the task.
-        host: The host of the task.
-        state: The state of the task.
-        pid: The pid of its server; None if it has none.
-        problem: Why it cannot serve; empty if it has answered a probe now.
-        hint: What to type about the problem.
-        threads: The threads of its server.
-        log: The last lines that it has printed.
-    """
+    """The reply to `TaskThreadsRequest`, as `stack -o json` has it."""
 
     task: str
     host: str
     state: TaskState
-    pid: int | None
-    problem: str
-    hint: str
-    threads: tuple[Thread, ...]
-    log: tuple[str, ...]
+    pid: int | None  # the pid of its server; None if it has none
+    problem: str  # why it cannot serve; empty if it has answered a probe now
+    hint: str  # what to type about the problem
+    threads: tuple[Thread, ...]  # the threads of its server
+    log: tuple[str, ...]  # the last lines that it has printed
 
 
 @dataclass(frozen=True)
 class TaskThreadsRequest(Request[NoReturn, TaskThreadsReply], method=Method.TASK_THREADS, is_slow=True):
-    """Return what the server of a task on the agent's host does, as far as the kernel knows: it executes no Python.
-
-    Attributes:
-        task: The short name of the task.
-    """
+    """Return what the server of a task on the agent's host does, as far as the kernel knows: it executes no Python."""
 
     task: str
