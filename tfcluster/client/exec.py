@@ -15,26 +15,26 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import Place, environment_here, request_environment
+from tfcluster.client.environment import ExecTarget, environment_here, request_environment
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.transport.cluster_process import become, remote_words
+from tfcluster.transport.cluster_process import become, remote_argv
 
 
-def replace_process(cluster: Cluster, place: Place | None, command: Sequence[str]) -> NoReturn:
+def replace_process(cluster: Cluster, target: ExecTarget | None, command: Sequence[str]) -> NoReturn:
     """Replace this process by a command with the cluster's environment, or by the ssh that runs it on another host.
 
-    Without a place it is a client on this machine.
+    Without a target it is a client on this machine.
     """
-    if place is None:
+    if target is None:
         become(*environment_here(cluster), command)
-    environment = request_environment(cluster, place)
-    if place.host == LOCAL_HOST:
+    environment = request_environment(cluster, target)
+    if target.host == LOCAL_HOST:
         become(environment.variables, environment.network, command)
-    words = remote_words(environment, place.task, command, is_supervised=False)
+    argv = remote_argv(environment, target.task, command, is_supervised=False)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    line = cluster.connect(place.host).transport.command_line(words, is_terminal=is_terminal)
+    line = cluster.connect(target.host).transport.command_line(argv, is_terminal=is_terminal)
     os.execvp(line[0], line)
 
 
@@ -58,9 +58,9 @@ class HostCommands:
 
     def __init__(self, cluster: Cluster, command: Sequence[str]) -> None:
         def prepare(host: str) -> list[str]:
-            environment = request_environment(cluster, Place(host))
-            words = remote_words(environment, None, command, is_supervised=True)
-            return cluster.connect(host).transport.command_line(words, is_terminal=False)
+            environment = request_environment(cluster, ExecTarget(host))
+            argv = remote_argv(environment, None, command, is_supervised=True)
+            return cluster.connect(host).transport.command_line(argv, is_terminal=False)
 
         self.errors: dict[str, ClusterError] = {}
         self.is_interrupted = False

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import Place, request_environment
+from tfcluster.client.environment import ExecTarget, request_environment
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.runs import list_runs
 from tfcluster.core.runs import find_run, matching_runs
@@ -33,9 +33,9 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, state_folder
 from tfcluster.protocol.api.runs import RunsRequest, RunSummary
 from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
+from tfcluster.transport.cluster_process import CODE, remote_argv, supervised_argv
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, words_of
+from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, tensorboard_argv
 from tfcluster.transport.ssh_errors import SSH_FAILED
 
 # What TensorBoard prints when it serves.
@@ -101,7 +101,7 @@ def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
 def _state_folder(cluster: Cluster, host: str) -> str:
     if host == LOCAL_HOST:
         return str(state_folder(cluster.name))
-    return request_environment(cluster, Place(host)).state
+    return request_environment(cluster, ExecTarget(host)).state
 
 
 def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[str]:
@@ -156,16 +156,16 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     with contextlib.ExitStack() as stack:
         if folder.host == LOCAL_HOST:
             start = TensorBoardRequest(folder.folders, folder.run_folder, local_port)
-            line = supervised_words(words_of(start, sys.executable, CODE))
+            line = supervised_argv(tensorboard_argv(start, sys.executable, CODE))
         else:
             assert cluster is not None, "only a folder on this machine needs none"
             transport = cluster.connect(folder.host).transport
-            environment = request_environment(cluster, Place(folder.host))
-            words = words_of(
+            environment = request_environment(cluster, ExecTarget(folder.host))
+            argv = tensorboard_argv(
                 TensorBoardRequest(folder.folders, folder.run_folder), environment.python, environment.code
             )
-            words = remote_words(environment, None, words, is_supervised=True)
-            line = transport.command_line(words, is_terminal=False)
+            argv = remote_argv(environment, None, argv, is_supervised=True)
+            line = transport.command_line(argv, is_terminal=False)
         process = stack.enter_context(_Process(folder.host, line))
         started = process.read_start()
         if started.logdir is None:

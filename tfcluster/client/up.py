@@ -24,7 +24,7 @@ from tfcluster.client.preflight.preflight import (
 )
 from tfcluster.client.resolve import check_source
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
-from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
+from tfcluster.client.rpc.parallel import StreamContext, format_host_errors, join_hints, merge_streams, warn
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.plan import (
@@ -352,8 +352,8 @@ def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError
         return conflicts[0]
     completion = "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."
     return ClusterError(
-        "\n".join([*lines_of(cluster, errors), "The other hosts have applied the change."]),
-        hint=" ".join(filter(None, [hints_of(errors), completion])),
+        "\n".join([*format_host_errors(cluster, errors), "The other hosts have applied the change."]),
+        hint=" ".join(filter(None, [join_hints(errors), completion])),
         exit_code=max(error.exit_code for error in errors.values()),
     )
 
@@ -424,6 +424,6 @@ def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
     removed_hosts = {host.name: host for host in plan.removed_hosts if host.name in plan.hosts}
     for name, status in stop_hosts(plan.all_hosts, removed_hosts, settings.STOP_GRACE_SECONDS):
         if isinstance(status, ClusterError):
-            warn("\n".join(lines_of(plan.all_hosts, {name: status})))
+            warn("\n".join(format_host_errors(plan.all_hosts, {name: status})))
             remaining[name] = removed_hosts[name]
     return list(remaining.values())

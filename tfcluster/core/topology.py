@@ -207,21 +207,21 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
     wildcards as in a shell (`worker:*`, `worker:[0-3]`). Without arguments, all tasks match. Raises ClusterError if an
     argument matches no task.
     """
-    names = [_short(name) for name in arguments]
+    names = [_normalize_task_name(name) for name in arguments]
     for argument, name in zip(arguments, names, strict=True):
-        if not any(_names(name, short) for short in shorts):
+        if not any(_matches(name, short) for short in shorts):
             raise ClusterError(
                 f"no task {argument!r}",
                 hint="The tasks are " + ", ".join(shorts) + "." if shorts else "The cluster never ran.",
                 exit_code=ExitCode.USAGE,
             )
-    return [short for short in shorts if not names or any(_names(name, short) for name in names)]
+    return [short for short in shorts if not names or any(_matches(name, short) for name in names)]
 
 
-def _names(name: str, short: str) -> bool:
+def _matches(name: str, short: str) -> bool:
     return fnmatchcase(short, name) or fnmatchcase(short.partition(":")[0], name)
 
 
-def _short(name: str) -> str:
+def _normalize_task_name(name: str) -> str:
     job, _, index = name.removeprefix("/job:").partition("/task:")
     return f"{job}:{index}" if name.startswith("/job:") and index else job

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.preflight import Candidate, check_host_in_child, prepare_host, reserve_ports
+from tfcluster.agent.preflight import HostCheckInput, check_host_in_child, prepare_host, reserve_ports
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
@@ -77,11 +77,11 @@ class ClusterHandlers:
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
                 self._context.runs.fork_server.start()
-        failed_checks = await check_host_in_child(self._context.candidate(request.topology))
+        failed_checks = await check_host_in_child(self._context.make_check_input(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
-        candidate = self._context.candidate(request.topology)
-        preparation = prepare_host(candidate, self._context.load_tensorflow, failed_checks)
-        self._release_foreign(candidate)
+        inputs = self._context.make_check_input(request.topology)
+        preparation = prepare_host(inputs, self._context.load_tensorflow, failed_checks)
+        self._release_foreign(inputs)
         if current is not None:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
         with self._listen() if request.listens else nullcontext():
@@ -180,16 +180,16 @@ class ClusterHandlers:
 
     def _reserve_ports(self, topology: ClusterTopology) -> None:
         """Reserve the ports of a topology on this host; see `reserve_ports`."""
-        candidate = self._context.candidate(topology)
+        inputs = self._context.make_check_input(topology)
         try:
-            reserve_ports(candidate)
+            reserve_ports(inputs)
         finally:
-            self._release_foreign(candidate)
+            self._release_foreign(inputs)
 
-    def _release_foreign(self, candidate: Candidate) -> None:
+    def _release_foreign(self, inputs: HostCheckInput) -> None:
         """Release the ports that were reserved for a check in a network in which the agent has no tasks yet."""
-        if candidate.ports is not self._ports:
-            candidate.ports.release_except(())
+        if inputs.ports is not self._ports:
+            inputs.ports.release_except(())
 
     async def _start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
         """Start the cluster, unless the command disconnects before the other hosts can reach it here.

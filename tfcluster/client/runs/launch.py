@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
-from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, warn
 from tfcluster.client.runs.runs import Event
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
@@ -95,8 +95,8 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
     _, errors = partition(outcomes)
     if errors:
         raise ClusterError(
-            "\n".join([consequence, *lines_of(cluster, errors)]),
-            hint=hints_of(errors),
+            "\n".join([consequence, *format_host_errors(cluster, errors)]),
+            hint=join_hints(errors),
             exit_code=max(error.exit_code for error in errors.values()),
         )
 

@@ -56,7 +56,7 @@ def cancel_action(cluster: Cluster, run: str) -> UserAction:
     return UserAction(f"tfcluster cancel {run} -c {cluster.name}", (f"what run {run} has not written yet",), cancel)
 
 
-class Say(Protocol):
+class ShowMessage(Protocol):
     """Shows a message."""
 
     def __call__(self, text: str, *, is_error: bool = False) -> None:
@@ -69,7 +69,7 @@ class ActionRunner:
     The screen belongs to the application's thread. `say` shows what is executed, and how it ended.
     """
 
-    def __init__(self, app: App[Any], say: Say) -> None:
+    def __init__(self, app: App[Any], say: ShowMessage) -> None:
         self._app = app
         self._say = say
 
