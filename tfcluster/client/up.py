@@ -285,8 +285,8 @@ class PlanConflictError(ClusterError):
 def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[ClusterStatus], None]) -> None:
     """Apply a plan on all hosts.
 
-    The deciding host applies it first, then all others do in parallel. If two commands change the cluster concurrently,
-    the deciding host rejects one of them before anything has changed.
+    The host of the head task applies it first, then all others do in parallel. If two commands change the cluster
+    concurrently, that host rejects one of them before anything has changed.
 
     When this returns, every task that has to start is starting; it need not be ready yet.
 
@@ -332,14 +332,14 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
     # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
     is_new = read_registry(plan.cluster.name) is None
     _register(plan, plan.removed_hosts)
-    deciding_host = _deciding_host(plan)
-    if errors := apply_on([deciding_host]):
-        error = errors[deciding_host]
+    head_host = _head_host(plan)
+    if errors := apply_on([head_host]):
+        error = errors[head_host]
         is_unknown = isinstance(error, AgentDisconnectedError) or error.exit_code is ExitCode.UNREACHABLE
         if is_new and plan.observed is None and not is_unknown and not isinstance(error, PlanConflictError):
             unregister(plan.cluster.name)
         raise error
-    if errors := apply_on([host for host in plan.hosts if host != deciding_host]):
+    if errors := apply_on([host for host in plan.hosts if host != head_host]):
         raise _combined(plan.all_hosts, errors)
     # A `status` that ran before anything was up may have removed the registry entry: write it again.
     _register(plan, plan.removed_hosts)
@@ -358,7 +358,7 @@ def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError
     )
 
 
-def _deciding_host(plan: UpPlan) -> str:
+def _head_host(plan: UpPlan) -> str:
     topology = plan.observed.topology if plan.observed else plan.topology
     host = topology.head().host
     return host if host in plan.hosts else plan.reachable.head
