@@ -21,10 +21,9 @@ from tfcluster.client.preflight.checks import (
 )
 from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.core.hosts import OtherAccounts
-from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import Allocation, Preparation
+from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
 from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.ssh import HostReport
 
@@ -126,8 +125,8 @@ class FakeInspector(AgentInspector):
         self.addresses: list[str] = []
         self._failures = failures
 
-    def observe(self) -> ObservedState | None:
-        return None
+    def observe(self) -> Observation:
+        return Observation(None)
 
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         return Preparation(None, Allocation({}, {}), (), None)

@@ -9,11 +9,10 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.hosts import ENV_NOTE, THIS_MACHINE, Host
-from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.protocol.api.cluster import Preparation
+from tfcluster.protocol.api.cluster import Observation, Preparation
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.ssh_errors import clean_lines
 from tfcluster.transport.ssh_session import InterpreterError, Session
@@ -48,10 +47,9 @@ class Probe:
         reply = self._session.request("prepare", timeout, topology=to_json(topology.masked()), listens=listens)
         return decode(Preparation, reply)
 
-    def observe(self) -> ObservedState | None:
-        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
-        observed = self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS)["observed"]
-        return decode(ObservedState, observed) if observed else None
+    def observe(self) -> Observation:
+        """Return what the cluster has on the host."""
+        return decode(Observation, self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Return the addresses (`host:port`) to which the host cannot connect by TCP, each with the reason.

@@ -34,26 +34,20 @@ R = TypeVar("R")
 
 
 class AgentInspector:
-    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
-
-    `certificate` is what is known of the host's certificate; None if it has none.
-    """
+    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`."""
 
     def __init__(self, client: AgentClient) -> None:
-        self.certificate: CertificateFacts | None = None
         self._client = client
         self._stream: ResponseStream[Any, Any] | None = None  # the latest one
 
-    def observe(self) -> ObservedState | None:
-        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
+    def observe(self) -> Observation:
+        """Return what the cluster has on the host."""
         policy = RetryPolicy(settings.WAIT_AGENTS, timeout=0.0, retry_initial=False)
         reconnector: Reconnector[Any, Any] = Reconnector(
             self._client, StreamContext(self._client.transport.host), policy
         )
         # An agent may exit or die just as the request arrives.
-        observation: Observation = reconnector.connect(lambda: self._request(ObserveRequest()).result())
-        self.certificate = observation.certificate
-        return observation.observed
+        return reconnector.connect(lambda: self._request(ObserveRequest()).result())
 
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         """Check the host for a topology; with `listens`, its allocated ports accept connections until `close`."""

@@ -82,8 +82,8 @@ def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
         result.problems = [_named("host", problem) for problem in report.problems]
     if inspector is not None:
         try:
-            result.observed = inspector.observe()
-            result.certificate = inspector.certificate if isinstance(inspector, AgentInspector) else None
+            observation = inspector.observe()
+            result.observed, result.certificate = observation.observed, observation.certificate
         except BaseException as error:
             inspector.close()
             if not isinstance(error, ClusterError):

@@ -15,8 +15,8 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
 from tfcluster.protocol.api import Request
-from tfcluster.protocol.api.cluster import ObserveRequest, PrepareRequest
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.api.cluster import Observation, ObserveRequest, PrepareRequest
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import agent_pid, check_runtime_dir
 from tfcluster.transport.agent_process import AgentProcess
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
@@ -50,7 +50,7 @@ def serve(session: dict[str, Any]) -> None:
             `time` -> {time}, in Unix seconds;
             `prepare` {topology, listens} -> the fields of a Preparation;
             `reach` {addresses, timeout} -> the fields of a ReachReply;
-            `observe` -> {observed}, as in an Observation.
+            `observe` -> the fields of an Observation.
     """
     for name in _FOLDERS:
         if name in session["env"]:
@@ -114,7 +114,7 @@ class _Server:
         return preparation
 
     def observe(self) -> dict[str, Any]:
-        return self._ask_agent(ObserveRequest()) or {"observed": None}
+        return self._ask_agent(ObserveRequest()) or to_json(Observation(None))
 
     def _ask_agent(self, request: Request[Any, Any]) -> dict[str, Any] | None:
         """Return what the agent of the cluster replies to a request; None if there is no agent."""
