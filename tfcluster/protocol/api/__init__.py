@@ -62,13 +62,19 @@ class Request(Generic[EventT_co, ReplyT_co]):
 
     Its parameters are the type of the events of the response, which is NoReturn if there are none, and that of the
     reply.
+
+    Attributes:
+        method: The method that is requested.
+        is_slow: Whether the first event or the reply may take long, because the agent first loads TensorFlow's library,
+            waits for another change or asks every task.
+        changes: Whether it changes the cluster or its runs, so that an older agent is replaced before it.
+        event_type: The type of the events.
+        reply_type: The type of the reply.
     """
 
     method: ClassVar[Method]
-    # Whether the first event or the reply may take long, because the agent first loads TensorFlow's library, waits for
-    # another change or asks every task.
     is_slow: ClassVar[bool]
-    changes: ClassVar[bool]  # the cluster or its runs, so that an older agent is replaced before it
+    changes: ClassVar[bool]
     event_type: ClassVar[Any]
     reply_type: ClassVar[Any]
 
@@ -117,6 +123,10 @@ def method_of(body: Any) -> Method:
 def decode_request(kind: type[Q], body: Any) -> Q:
     """Decode the body of a request's frame.
 
+    Args:
+        kind: The class of the request; see `method_of`.
+        body: The body.
+
     Raises:
         ClusterError: An argument is wrong, missing or unknown. The message names the request and the argument but does
             not contain its value, which may be secret.
@@ -128,7 +138,16 @@ def decode_request(kind: type[Q], body: Any) -> Q:
 
 
 def decode_response(kind: type[Request[Any, Any]], value: Any, *, is_reply: bool) -> Any:
-    """Decode the reply to a request, or an event of its response; a value of another type raises a ClusterError."""
+    """Decode the reply or an event of a response.
+
+    Args:
+        kind: The class of the request.
+        value: The JSON value.
+        is_reply: Whether it is the reply; False for an event.
+
+    Raises:
+        ClusterError: The value has not the type that belongs to the request.
+    """
     try:
         if is_reply:
             return decode(kind.reply_type, value)

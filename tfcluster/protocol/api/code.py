@@ -9,9 +9,12 @@ from tfcluster.protocol.api import Done, Method, Request
 
 @dataclass(frozen=True)
 class CodeWanted:
-    """What the host does not have, which the command is to send now."""
+    """What the host does not have, which the command is to send now.
 
-    # The digests of the contents, in the order in which they are to be sent, one right after the other.
+    Attributes:
+        digests: The digests of the contents, in the order in which they are to be sent, one right after the other.
+    """
+
     digests: tuple[str, ...]
 
 
@@ -21,7 +24,11 @@ class SendCodeRequest(Request[CodeWanted, Done], method=Method.SEND_CODE, is_slo
 
     The response has an event for the manifest, if the host does not have it, and one for the contents of files, if it
     lacks any. The reply says that the host has the whole tree.
+
+    Attributes:
+        tree: The id of the tree: the digest of its manifest.
+        size: The size of the manifest in bytes.
     """
 
-    tree: str  # the id of the tree: the digest of its manifest
-    size: int  # the size of the manifest in bytes
+    tree: str
+    size: int

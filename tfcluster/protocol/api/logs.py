@@ -16,75 +16,117 @@ AGENT_LOG = ":agent"
 
 @dataclass(frozen=True)
 class LogPositions:
-    """The first event of both methods."""
+    """The first event of both methods.
 
-    # The position in each log at which the response starts: an offset in bytes, by log. A log whose last matching lines
-    # have to be found first is left out.
+    Attributes:
+        after: The position in each log at which the response starts: an offset in bytes, by log. A log whose last
+            matching lines have to be found first is left out.
+    """
+
     after: dict[str, int]
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line of a log, as `logs -o json` has it."""
+    """A line of a log, as `logs -o json` has it.
 
-    task: str  # the task's short name, or the run's id
-    time: float  # the Unix time in seconds at which the line was written
-    line: str  # the text without its newline
+    Attributes:
+        task: The task's short name, or the run's id.
+        time: The Unix time in seconds at which the line was written.
+        line: The text without its newline.
+    """
+
+    task: str
+    time: float
+    line: str
 
 
 @dataclass(frozen=True)
 class LogEvent:
-    """A line of a log with its position."""
+    """A line of a log with its position.
 
-    log: str  # the log: the task's short name, or the run's id
-    next: int  # the position after the line
+    Attributes:
+        log: The log: the task's short name, or the run's id.
+        next: The position after the line.
+        line: The line.
+    """
+
+    log: str
+    next: int
     line: LogLine
 
 
 @dataclass(frozen=True)
 class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
-    """Send lines of the logs of tasks and runs, merged by time."""
+    """Send lines of the logs of tasks and runs, merged by time.
 
-    tasks: tuple[str, ...]  # names of tasks, jobs and runs; empty for all tasks on the host
-    lines: int | None  # how many of the last lines of each log to send; None for all
-    # Send only lines that were written at or after this Unix time, in seconds. None for all of a run, and for all of a
-    # task since the cluster was started: an earlier cluster of the same name has written before.
+    Attributes:
+        tasks: Names of tasks, jobs and runs; empty for all tasks on the host.
+        lines: How many of the last lines of each log to send; None for all.
+        since: Send only lines that were written at or after this Unix time, in seconds. None for all of a run, and
+            for all of a task since the cluster was started: an earlier cluster of the same name has written before.
+        follow: Whether to wait for new lines until the agent shuts down.
+        after: The start position of each log as given in an earlier response; overrides `lines` and `since`.
+        until: Send only lines that were written at or before this Unix time, in seconds; None for no such limit.
+        grep: Regular expressions; only lines that at least one of them matches are sent, and count for `lines`. Empty
+            for all lines.
+    """
+
+    tasks: tuple[str, ...]
+    lines: int | None
     since: float | None
-    follow: bool  # whether to wait for new lines until the agent shuts down
-    # The start position of each log as given in an earlier response; overrides `lines` and `since`.
+    follow: bool
     after: dict[str, int]
-    # Send only lines that were written at or before this Unix time, in seconds; None for no such limit.
     until: float | None = None
-    # Regular expressions; only lines that at least one of them matches are sent, and count for `lines`. Empty for all
-    # lines.
     grep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ClusterEvent:
-    """What happened to a cluster, as `events -o json` has it."""
+    """What happened to a cluster, as `events -o json` has it.
 
-    time: float  # the Unix time of the event, in seconds
-    event: str  # the kind of event
-    task: str | None  # the short name of the task that the event is about; None if it is about the cluster
-    detail: str  # more about it, for the user
+    Attributes:
+        time: The Unix time of the event, in seconds.
+        event: The kind of event.
+        task: The short name of the task that the event is about; None if it is about the cluster.
+        detail: More about it, for the user.
+    """
+
+    time: float
+    event: str
+    task: str | None
+    detail: str
 
 
 @dataclass(frozen=True)
 class EventEvent:
-    """An event of the cluster with its position."""
+    """An event of the cluster with its position.
 
-    log: str  # always empty: there is one log of events
-    next: int  # the position after the event
+    Attributes:
+        log: Always empty: there is one log of events.
+        next: The position after the event.
+        line: The event.
+    """
+
+    log: str
+    next: int
     line: ClusterEvent
 
 
 @dataclass(frozen=True)
 class EventsRequest(Request[EventEvent | LogPositions, Done], method=Method.EVENTS):
-    """Send the events of the cluster."""
+    """Send the events of the cluster.
 
-    lines: int | None  # how many of the last events to send; None for all
-    since: float | None  # send only events at or after this Unix time, in seconds; None for all
-    follow: bool  # as for `LogsRequest`
-    after: dict[str, int]  # as for `LogsRequest`
-    until: float | None = None  # as for `LogsRequest`
+    Attributes:
+        lines: How many of the last events to send; None for all.
+        since: Send only events at or after this Unix time, in seconds; None for all.
+        follow: As for `LogsRequest`.
+        after: As for `LogsRequest`.
+        until: As for `LogsRequest`.
+    """
+
+    lines: int | None
+    since: float | None
+    follow: bool
+    after: dict[str, int]
+    until: float | None = None

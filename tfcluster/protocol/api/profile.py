@@ -9,23 +9,38 @@ from tfcluster.protocol.api import Method, Request
 
 @dataclass(frozen=True)
 class TracePart:
-    """The event of `ProfileRequest`: a part of a task's trace, in the order of its parts."""
+    """The event of `ProfileRequest`: a part of a task's trace, in the order of its parts.
+
+    Attributes:
+        task: The short name of the task.
+        data: The bytes of the part, in base64.
+    """
 
     task: str
-    data: str  # the bytes of the part, in base64
+    data: str
 
 
 @dataclass(frozen=True)
 class ProfileReply:
-    """The reply to `ProfileRequest`."""
+    """The reply to `ProfileRequest`.
 
-    idle: tuple[str, ...]  # the short names of the tasks on which nothing has run meanwhile, whose traces are left out
-    failures: dict[str, str]  # why there is no trace of a task, by its short name
+    Attributes:
+        idle: The short names of the tasks on which nothing has run meanwhile, whose traces are left out.
+        failures: Why there is no trace of a task, by its short name.
+    """
+
+    idle: tuple[str, ...]
+    failures: dict[str, str]
 
 
 @dataclass(frozen=True)
 class ProfileRequest(Request[TracePart, ProfileReply], method=Method.PROFILE, is_slow=True):
-    """Capture traces of tasks, all at the same time."""
+    """Capture traces of tasks, all at the same time.
 
-    tasks: tuple[str, ...]  # the short names of the tasks, which are on this host
-    seconds: float  # how long to trace
+    Attributes:
+        tasks: The short names of the tasks, which are on this host.
+        seconds: How long to trace.
+    """
+
+    tasks: tuple[str, ...]
+    seconds: float
