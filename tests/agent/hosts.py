@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -24,7 +24,14 @@ from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Done, Request
-from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveRequest, PrepareRequest, StatusRequest
+from tfcluster.protocol.api.cluster import (
+    ApplyRequest,
+    DownRequest,
+    ObserveRequest,
+    Preparation,
+    PrepareRequest,
+    StatusRequest,
+)
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
 from tfcluster.protocol.api.runs import EventRecord, RunRequest
 from tfcluster.protocol.serialization import to_json
@@ -107,17 +114,23 @@ class Hosts:
         """What OBSERVE and PREPARE say, by host."""
         observed = {host: self.observe(host) for host in "ab"}
         topology = _merged(desired, observed)
-        replies = {host: self.ask(host, PrepareRequest(topology)) for host in "ab"}
+        replies = {host: to_json(next(self.hold(host, topology))) for host in "ab"}
         return {host: {**replies[host], "observed": observed[host], "topology": topology} for host in "ab"}
 
     def observe(self, host: str) -> ObservedState | None:
-        """What OBSERVE says; the agent runs as long as the stream is open, and listens on the ports that it holds."""
+        """What OBSERVE says; the agent runs until `release`."""
         stream = self.stream(host, ObserveRequest(), start=True)
         self.streams.append(stream)
-        return next(stream).observed
+        return stream.result().observed
+
+    def hold(self, host: str, topology: ClusterTopology, *, listens: bool = False) -> OwnStream[Preparation, NoReturn]:
+        """The response to PREPARE; the agent runs, and with `listens` it listens, until it is closed or `release`."""
+        stream = self.stream(host, PrepareRequest(topology, listens), start=True)
+        self.streams.append(stream)
+        return stream
 
     def release(self) -> None:
-        """Close what `observe` has opened."""
+        """Close what `observe` and `hold` have opened."""
         while self.streams:
             self.streams.pop().close()
 

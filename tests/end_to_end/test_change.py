@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.up import plan_scale
+from tfcluster.client.up import PlanConflictError, apply, plan_scale
 from tfcluster.core.plan import data_losses
 from tfcluster.errors import ExitCode
 

@@ -15,8 +15,8 @@ from tfcluster.agent.host_facts import gpu_ids
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.notices import IncidentMonitor, Notifier
-from tfcluster.agent.ports import NOWHERE, PortAllocator
-from tfcluster.agent.preflight import Candidate
+from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
+from tfcluster.agent.preflight import HostCheckInput
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.runs.diagnosis import Problem, explain_group, explain_wait
 from tfcluster.agent.runs.manager import RunManager
@@ -131,7 +131,7 @@ class AgentContext:
         private = self.network.private
         self.ports.move_to(None if private is None else private.socket_tables)
 
-    def candidate(self, topology: ClusterTopology) -> Candidate:
+    def make_check_input(self, topology: ClusterTopology) -> HostCheckInput:
         """Return a topology that this host is checked for, with what the host has for it.
 
         If its tasks will be in another network than those of the cluster are now, the ports are those of an allocator
@@ -142,9 +142,9 @@ class AgentContext:
         if (topology.network == PRIVATE) != (self.network.private is not None):
             ports, own_ports = PortAllocator(), set()
             if topology.network == PRIVATE:
-                ports.move_to(NOWHERE)
+                ports.move_to(NO_SOCKET_TABLES)
         folder, forwarder = self.state_dir.path, self.forwarder
-        return Candidate(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
+        return HostCheckInput(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
 
     def _record_network(self) -> None:
         """Record that another process holds the private network."""

@@ -24,7 +24,7 @@ from tfcluster.runtime_dir import locks_dir
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
 #: The folder of the socket tables of a private network that does not exist yet.
-NOWHERE = Path(os.devnull)
+NO_SOCKET_TABLES = Path(os.devnull)
 
 
 class PortAllocator:

@@ -94,7 +94,7 @@ def _invoke(
     if sum(option is not None for option in (spec, workers, cluster)) > 1:
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
     if spec is not None or workers is not None:
-        from tfcluster.client.up import prestart_agent
+        from tfcluster.client.cluster import prestart_agent
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
     from tfcluster.cli.runs import RunOutput, show

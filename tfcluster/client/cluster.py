@@ -19,6 +19,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, make_private_folder, spec_record_path
 from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.local import LocalTransport
+from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
 
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host

@@ -59,12 +59,12 @@ def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn
         os._exit(_NOT_FOUND if is_missing else _NOT_EXECUTABLE)
 
 
-def remote_words(
+def remote_argv(
     environment: EnvironmentReply, task: str | None, command: Sequence[str], *, is_supervised: bool
 ) -> list[str]:
-    """Return the words of the command line that becomes a process of the cluster on another host.
+    """Return the command line that becomes a process of the cluster on another host.
 
-    The values of the environment's variables are not among them, because other users see the words; the process asks
+    The values of the environment's variables are not in it, because other users see it; the process asks
     the agent there for them.
 
     Args:
@@ -72,12 +72,12 @@ def remote_words(
             number of a signal.
     """
     mode = _SUPERVISED if is_supervised else _ALONE
-    words = [environment.python, "-c", _PROGRAM, environment.code, environment.socket, mode, task or ""]
-    return [*words, *command]
+    argv = [environment.python, "-c", _PROGRAM, environment.code, environment.socket, mode, task or ""]
+    return [*argv, *command]
 
 
-def supervised_words(command: Sequence[str]) -> list[str]:
-    """Return the words of the command line that runs a supervised command on this machine; see `remote_words`.
+def supervised_argv(command: Sequence[str]) -> list[str]:
+    """Return the command line that runs a supervised command on this machine; see `remote_argv`.
 
     The command is no part of a cluster: it has the environment of this process.
     """
@@ -85,10 +85,10 @@ def supervised_words(command: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the process of `remote_words` on the host.
+    """Run on the host: become the process of `remote_argv`.
 
     The arguments are the path of the agent's socket, or an empty string for a command that is no part of a cluster; the
-    mode; the task or an empty string; and the words of the command.
+    mode; the task or an empty string; and the command.
     """
     path, mode, task, *command = arguments
     variables = None

@@ -288,9 +288,9 @@ class LocalTransport:
         """See `HostTransport.has_state`."""
         return state_folder(self.cluster, self.host).exists()
 
-    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+    def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """See `HostTransport.command_line`."""
-        return list(words)
+        return list(argv)
 
     def forward_port(self, local: int, remote: int) -> contextlib.nullcontext[None]:
         """See `HostTransport.forward_port`. The port is one of this machine already."""

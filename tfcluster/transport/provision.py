@@ -134,9 +134,9 @@ def in_environment(command: str, shell: str | None) -> str:
     return command if shell is None else f"{quote(['bash', '-lc', _IN_SHELL, shell])} {command}"
 
 
-def host_command(words: Iterable[str], host: Host) -> str:
+def host_command(argv: Iterable[str], host: Host) -> str:
     """Return the command line for a host's shell that runs a command in the environment of the host's Python."""
-    return in_environment(quote(words), host.shell)
+    return in_environment(quote(argv), host.shell)
 
 
 def bootstrap(*, is_dry_run: bool) -> dict[str, str]:

@@ -1,22 +1,18 @@
-"""RPC handlers for access to the cluster: the environment of other processes, and connections to other hosts."""
+"""RPC handlers for access to the cluster: the environment of other processes."""
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from typing import NoReturn
 
-from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.free_port import free_port
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Reply, Response
-from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, ReachReply, ReachRequest
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
 from tfcluster.runtime_dir import agent_socket
 
 
@@ -53,14 +49,3 @@ def _client_variables(context: AgentContext) -> dict[str, str]:
     name = context.host
     address = client_address(topology, name, free_port(topology.program_ports_on(name)))
     return client_variables(topology, name, address, os.environ)
-
-
-async def check_connectivity(request: ReachRequest) -> Response[NoReturn, ReachReply]:
-    """Connect to all addresses concurrently; see `ReachRequest`."""
-    seconds = request.timeout
-    connect = partial(connection_failures, list(request.addresses), seconds)
-    timeout = seconds + settings.CONNECTIVITY_MARGIN_SECONDS
-    failures = await run_in_child("tfcluster: connection check", connect, timeout)
-    if failures is None:
-        raise ClusterError("the process that checks connections to the other hosts died or hangs", hint="Try again.")
-    yield Reply(ReachReply(failures))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.host_facts import other_accounts
-from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
+from tfcluster.agent.preflight import HostCheckInput, check_host_in_child, prepare_host, reserve_ports
+from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
@@ -21,17 +23,19 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
+from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
     ApplyRequest,
     DevicesReply,
     DevicesRequest,
-    FailedCheck,
     Observation,
     ObserveRequest,
-    PrepareReply,
+    Preparation,
     PrepareRequest,
+    ReachReply,
+    ReachRequest,
     RestartRequest,
     StatusRequest,
     TopologyRequest,
@@ -58,21 +62,14 @@ class ClusterHandlers:
         """Return the topology of the cluster that is up."""
         yield Reply(self._supervisor.require_cluster())
 
-    async def observe(self, request: ObserveRequest) -> Response[Observation, NoReturn]:
-        """Report the observed state, and keep the agent running and listening until the request is cancelled."""
+    async def observe(self, request: ObserveRequest) -> Response[NoReturn, Observation]:
+        """Return the observed state of the cluster."""
         await self.wait_idle()
         self._context.reject_if_going_down()
-        topology = self._supervisor.topology
-        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
-        with ExitStack() as stack:
-            # Leave it to other commands to stop listening if this one does not need it.
-            ports = stack.enter_context(self._ports.listen_temporarily(free_ports)) if free_ports else []
-            stack.enter_context(self._context.forwarder.listen_temporarily())
-            yield Observation(self._observed_or_none(), tuple(ports), self._context.forwarder.certificate)
-            await asyncio.get_running_loop().create_future()
+        yield Reply(Observation(self._observed_or_none(), self._context.forwarder.certificate))
 
-    async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
-        """Run the preflight checks for a topology, and allocate ports and GPUs.
+    async def prepare(self, request: PrepareRequest) -> Response[Preparation, NoReturn]:
+        """Run the preflight checks for a topology, and allocate ports and GPUs; see `PrepareRequest`.
 
         If the cluster is up, new ports are reserved only when the plan is executed. A cluster without servers comes
         up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
@@ -85,19 +82,35 @@ class ClusterHandlers:
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
                 self._context.runs.fork_server.start()
-        failed_checks = await check_host_in_child(self._context.candidate(request.topology))
+        failed_checks = await check_host_in_child(self._context.make_check_input(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
-        candidate = self._context.candidate(request.topology)
-        allocation, failures = run_checks(candidate, failed_checks)
-        self._release_foreign(candidate)
+        inputs = self._context.make_check_input(request.topology)
+        preparation = prepare_host(inputs, self._supervisor.load_tensorflow, failed_checks)
+        self._release_foreign(inputs)
         if current is not None:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
-        version = None
-        try:
-            version = self._supervisor.load_tensorflow().version
-        except ClusterError as error:
-            failures.append(FailedCheck("tensorflow", error))
-        yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
+        with self._listen() if request.listens else nullcontext():
+            yield preparation
+            await asyncio.get_running_loop().create_future()
+
+    @contextmanager
+    def _listen(self) -> Iterator[None]:
+        """Listen temporarily on the reserved ports of servers that do not run yet, and of the forwarder."""
+        topology = self._supervisor.topology
+        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
+        with self._ports.listen_temporarily(free_ports), self._context.forwarder.listen_temporarily():
+            yield
+
+    async def reach(self, request: ReachRequest) -> Response[NoReturn, ReachReply]:
+        """Connect to all addresses concurrently; see `ReachRequest`."""
+        connect = partial(connection_failures, list(request.addresses), request.timeout)
+        timeout = request.timeout + settings.CONNECTIVITY_MARGIN_SECONDS
+        failures = await run_in_child("tfcluster: connection check", connect, timeout)
+        if failures is None:
+            raise ClusterError(
+                "the process that checks connections to the other hosts died or hangs", hint="Try again."
+            )
+        yield Reply(ReachReply(failures))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
         """Execute a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
@@ -209,16 +222,16 @@ class ClusterHandlers:
 
     def _reserve_ports(self, topology: ClusterTopology) -> None:
         """Reserve the ports of a topology on this host; see `reserve_ports`."""
-        candidate = self._context.candidate(topology)
+        inputs = self._context.make_check_input(topology)
         try:
-            reserve_ports(candidate)
+            reserve_ports(inputs)
         finally:
-            self._release_foreign(candidate)
+            self._release_foreign(inputs)
 
-    def _release_foreign(self, candidate: Candidate) -> None:
+    def _release_foreign(self, inputs: HostCheckInput) -> None:
         """Release the ports that were reserved for a check in a network in which the agent has no tasks yet."""
-        if candidate.ports is not self._ports:
-            candidate.ports.release_except(())
+        if inputs.ports is not self._ports:
+            inputs.ports.release_except(())
 
     async def _start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
         """Start the cluster, unless the command disconnects before the other hosts can reach it here.

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.access import check_connectivity, get_environment
+from tfcluster.agent.handlers.access import get_environment
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.handlers.files import list_files, read_files, receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
@@ -188,7 +188,7 @@ class Dispatcher:
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
             ObserveRequest: cluster.observe,
-            ReachRequest: check_connectivity,
+            ReachRequest: cluster.reach,
             ApplyRequest: cluster.apply,
             WatchRequest: cluster.watch,
             StatusRequest: cluster.status,

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
-from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, warn
 from tfcluster.client.runs.runs import Event
 from tfcluster.client.runs.submission import RunSubmission
-from tfcluster.client.up import plan_up
+from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -85,8 +84,8 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
     _, errors = partition(outcomes)
     if errors:
         raise ClusterError(
-            "\n".join([consequence, *lines_of(cluster, errors)]),
-            hint=hints_of(errors),
+            "\n".join([consequence, *format_host_errors(cluster, errors)]),
+            hint=join_hints(errors),
             exit_code=max(error.exit_code for error in errors.values()),
         )
 

@@ -33,8 +33,8 @@ class TensorBoardReport:
     is_installed: bool  # otherwise nothing starts
 
 
-def words_of(start: TensorBoardRequest, python: str, code: str) -> list[str]:
-    """Return the words of the command line that starts TensorBoard, with tfcluster from the folder `code`."""
+def tensorboard_argv(start: TensorBoardRequest, python: str, code: str) -> list[str]:
+    """Return the command line that starts TensorBoard, with tfcluster from the folder `code`."""
     program = (
         "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];"
         "from tfcluster.transport.remote.tensorboard import main;main(sys.argv[2])"
@@ -43,7 +43,7 @@ def words_of(start: TensorBoardRequest, python: str, code: str) -> list[str]:
 
 
 def main(text: str) -> NoReturn:
-    """Run the command of `words_of`; the text is the `TensorBoardRequest`, as JSON."""
+    """Run TensorBoard on the host; the text is the `TensorBoardRequest`, as JSON."""
     start = TensorBoardRequest(**json.loads(text))
     del sys.path[0]
     logdir = _find_logdir(start.folders, start.run_folder)
