@@ -25,7 +25,7 @@ from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
 
 TASKS = 1000

@@ -30,7 +30,8 @@ _BASE = {
     "tf_install",
     "paths",
     "private_network",
-    "process_handle",
+    "os",
+    "process_mark",
     "reporting",
     "runtime_dir",
 }
@@ -48,8 +49,9 @@ ALLOWED = {
     "tf_install": {"errors"},
     "paths": {"errors", "settings"},
     "reporting": {"settings"},
-    "private_network": {"errors", "process_handle"},
-    "process_handle": {"errors", "settings"},
+    "os": {"settings"},
+    "private_network": {"errors", "os"},
+    "process_mark": {"os"},
     "runtime_dir": {"errors", "paths", "settings"},
     "spec": _BASE,
     "core": {*_BASE, "spec"},
@@ -82,7 +84,6 @@ OWNERS = {
     "grpc": {"processes"},
     "google": {"processes"},
     "asyncio": {"agent"},
-    "psutil": {"agent"},
     "numpy": {"programs"},
 }
 

@@ -25,8 +25,9 @@ from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import boot_id
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.spec.load import parse_spec
 
 TOPOLOGY = resolve_spec(

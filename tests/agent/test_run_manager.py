@@ -27,7 +27,7 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import fork_server
 from tfcluster.processes.runs.run_spec import EVENTS, RunSpec, acquire_run, append_event
 from tfcluster.protocol.codec import encode

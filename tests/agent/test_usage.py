@@ -12,31 +12,33 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import usage
-from tfcluster.agent.gpu_memory import sum_by_owner
-from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, read_host_time, read_memory
+from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, sum_by_owner
 from tfcluster.core.status import GpuLoad, TrafficTotals
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os import procfs
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes import gpus
 
 PROCESS = ProcessHandle(1, 1)
 
 
-def test_what_a_host_does_not_wait_for_is_busy(tmp_path: Path) -> None:
+def test_what_a_host_does_not_wait_for_is_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
     (tmp_path / "stat").write_text("cpu  100 20 30 1000 50 1 2 3 70 0\ncpu0 1 2 3\n")
-    time = read_host_time(tmp_path)
+    time = procfs.host_time()
     assert time is not None
     # Time of guests, the last two fields, is in the first two already.
     assert time.busy == pytest.approx((100 + 20 + 30 + 1 + 2 + 3) / 100)
     assert time.total == pytest.approx((100 + 20 + 30 + 1000 + 50 + 1 + 2 + 3) / 100)
     (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   400 kB\nHugePages_Total: 0\n")
-    assert read_memory(tmp_path) == (600 * 1024, 1000 * 1024)
+    assert procfs.host_memory() == (600 * 1024, 1000 * 1024)
 
 
-def test_a_kernel_that_does_not_tell_is_no_failure(tmp_path: Path) -> None:
-    assert read_host_time(tmp_path) is None
-    assert read_memory(tmp_path) is None
+def test_a_kernel_that_does_not_tell_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
+    assert procfs.host_time() is None
+    assert procfs.host_memory() is None
     (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\n")  # before Linux 3.14
-    assert read_memory(tmp_path) is None
+    assert procfs.host_memory() is None
 
 
 def test_what_closed_connections_moved_still_counts() -> None:
@@ -166,11 +168,12 @@ def test_a_driver_that_does_not_tell_who_uses_a_gpu_is_no_failure(name: str, mon
     assert gpus._process_memory(nvml, 0) == {}
 
 
-def test_the_gpu_memory_of_descendants_counts(tmp_path: Path) -> None:
+def test_the_gpu_memory_of_descendants_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
     for pid, parent in [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (30, 31), (31, 30)]:
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) name ) S {parent} 1 1 0 -1\n")
     memory = {12: 5, 11: 100, 10: 1000, 20: 7, 30: 8, 99: 9}
-    assert sum_by_owner(memory, {11: "worker:0"}, tmp_path) == {"worker:0": 105}
-    assert sum_by_owner(memory, {10: "worker:0", 12: "worker:1"}, tmp_path) == {"worker:0": 1100, "worker:1": 5}
-    assert sum_by_owner({}, {10: "worker:0"}, tmp_path) == {}
+    assert sum_by_owner(memory, {11: "worker:0"}) == {"worker:0": 105}
+    assert sum_by_owner(memory, {10: "worker:0", 12: "worker:1"}) == {"worker:0": 1100, "worker:1": 5}
+    assert sum_by_owner({}, {10: "worker:0"}) == {}

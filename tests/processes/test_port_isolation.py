@@ -28,7 +28,7 @@ families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):
     raise PermissionError(1, "Operation not permitted")
 if attaching == "refused":
-    port_isolation.attach_filter = refuse
+    bpf.attach_filter = refuse
 reasons = []
 if cluster:
     listen_guard.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)

@@ -21,8 +21,7 @@ from tfcluster.agent.shutdown import Shutdown, UnreadableCluster, lasting_proces
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState, cluster_state
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import NO_MARK, mark_of
-from tfcluster.processes.daemonize import set_mark
+from tfcluster.process_mark import NO_MARK, mark_of, set_mark
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
 

@@ -16,9 +16,11 @@ from contextlib import suppress
 from tfcluster.agent import subprocesses
 from tfcluster.core.topology import PRIVATE
 from tfcluster.errors import ClusterError
-from tfcluster.private_network import PrivateNetwork, explain_failure, make_namespaces
-from tfcluster.process_handle import ProcessHandle, marked_processes, send_signal
-from tfcluster.processes.daemonize import detach, outlive_parent
+from tfcluster.os import netns
+from tfcluster.os.daemonize import detach, outlive_parent
+from tfcluster.os.process_handle import ProcessHandle, send_signal
+from tfcluster.private_network import PrivateNetwork, explain_failure
+from tfcluster.process_mark import marked_processes
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class ClusterNetwork:
 
         def prepare() -> None:
             try:
-                make_namespaces()
+                netns.make_namespaces()
                 os.write(writing, b"0")
             except OSError as error:
                 os.write(writing, str(error.errno).encode())

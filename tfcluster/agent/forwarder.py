@@ -26,8 +26,8 @@ from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes.daemonize import detach, outlive_parent
+from tfcluster.os.daemonize import detach, outlive_parent
+from tfcluster.os.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.forwarder.forwarder import FORMAT, forward, loaded_path
 from tfcluster.protocol.serialization import to_json
 from tfcluster.protocol.stored import from_stored, to_stored

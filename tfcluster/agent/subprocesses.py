@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tfcluster.agent.timeout import wait_for
-from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
-from tfcluster.processes.daemonize import close_fds, detach
+from tfcluster.os.daemonize import close_fds, detach
+from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.

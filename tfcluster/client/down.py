@@ -18,7 +18,7 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_stat
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import CLUSTER_NAME, running_clusters, state_folder
-from tfcluster.process_handle import mark_of, processes_with_marks
+from tfcluster.process_mark import mark_of, processes_with_marks
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.transport.channel import not_running

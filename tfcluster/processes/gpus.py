@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from tfcluster.core.status import GpuLoad
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize, procfs
 from tfcluster.protocol.codec import encode
 
 _NVML = "libnvidia-ml.so.1"
@@ -135,10 +134,4 @@ def _process_memory(nvml: ctypes.CDLL, number: int) -> dict[int, int]:
 
 def _has_device(pid: int) -> bool:
     """Return whether a process has a device of the driver open; False if it has exited or is of another user."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            with suppress(OSError):  # it was closed meanwhile
-                if os.readlink(f"{folder}/{name}").startswith(_DEVICES):
-                    return True
-    return False
+    return any(file.startswith(_DEVICES) for file in procfs.open_files(pid))

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.processes import daemonize
-from tfcluster.processes.socket_traffic import read_traffic
+from tfcluster.os import daemonize
+from tfcluster.os.tcp_sockets import read_traffic
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"

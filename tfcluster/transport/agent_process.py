@@ -18,8 +18,9 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, send_signal, tracer_of
 from tfcluster.paths import state_folder
-from tfcluster.process_handle import ProcessHandle, is_frozen, is_marked, mark_of, send_signal, tracer_of
+from tfcluster.process_mark import is_marked, mark_of
 from tfcluster.runtime_dir import locks_dir
 
 
@@ -110,7 +111,7 @@ class AgentProcess:
             raise error
         if not self._is_agent():
             raise ClusterError(f"process {self.pid} is not the agent of {self.cluster!r}")
-        if self._process.terminate(grace):
+        if self._process.terminate(grace, settings.AGENT_EXIT_SECONDS):
             return
         raise ClusterError(
             f"the agent of {self.cluster!r} (pid {self.pid}) has not exited after SIGKILL",

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.process_handle import ProcessHandle, peer_credentials
 from tfcluster.paths import LOCAL_HOST, LOCK, PACKAGE_ROOT, journal_path, state_folder, state_home
-from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
+from tfcluster.process_mark import MARK, NO_MARK, describe_process, mark_of, marked_processes
 from tfcluster.protocol.api import Request, encode_request
 from tfcluster.protocol.codec import (
     OWN_GREETING,
@@ -261,7 +262,7 @@ class LocalTransport:
             return None
         from tfcluster.core.text import summarize_list  # rarely needed
 
-        running = summarize_list([process.describe(self.cluster) for process in processes])
+        running = summarize_list([describe_process(process, self.cluster) for process in processes])
         journal = journal_path(self.cluster, self.host)
         return UnrecordedProcessesError(self.cluster, f"{journal} is missing; still running: {running}")
 

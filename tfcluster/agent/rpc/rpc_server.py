@@ -14,7 +14,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.timeout import wait_for
-from tfcluster.process_handle import peer_credentials
+from tfcluster.os.process_handle import peer_credentials
 from tfcluster.runtime_dir import socket_path
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

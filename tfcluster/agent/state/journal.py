@@ -13,8 +13,9 @@ from tfcluster import settings
 from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_file
 from tfcluster.agent.state.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import boot_id
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
-from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError
 
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.

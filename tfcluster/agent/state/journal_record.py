@@ -14,8 +14,9 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import boot_id
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.serialization import decode
 from tfcluster.protocol.stored import from_stored, to_stored
 

@@ -23,7 +23,7 @@ from tfcluster.core.states import TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import send_signal
+from tfcluster.os.process_handle import send_signal
 
 # The text that explains the exit of a process that the agent ended because of an event.
 _EXIT_CAUSES = {

@@ -21,8 +21,8 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TaskState
+from tfcluster.os.tcp_sockets import Counters
 from tfcluster.processes.probes import probe as run_prober
-from tfcluster.processes.socket_traffic import Counters
 from tfcluster.protocol.codec import Message
 
 _logger = logging.getLogger(__name__)

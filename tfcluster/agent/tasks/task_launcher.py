@@ -25,7 +25,7 @@ from tfcluster.core.states import TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, format_exit_status, was_killed
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status, was_killed
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.tf_server import serve

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes import daemonize
-from tfcluster.processes.inotify import Inotify
+from tfcluster.os import daemonize
+from tfcluster.os.inotify import Inotify
+from tfcluster.os.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.logs.log_buffer import LogBuffer
 from tfcluster.processes.logs.rotating_log import RotatingLog
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import boot
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
 from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
 from tfcluster.processes.runs.run_spec import RunSpec
