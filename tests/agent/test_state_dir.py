@@ -261,7 +261,7 @@ def test_cleanup_keeps_only_logs_and_runs(folders: Folders) -> None:
     folder.make()
     assert folder.lock()
     folder.journal.path.write_text("{}")
-    folder.journal.path.with_suffix(".new").write_text("{")
+    folder.journal.path.with_suffix(".json.new").write_text("{")
     folder.journal.path.with_suffix(".copy").write_text("{}")
     folder.agent_log.write_text("a traceback")
     folder.fork_server_log.touch()

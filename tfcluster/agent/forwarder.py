@@ -19,13 +19,13 @@ from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.state.files import AtomicFiles
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.os.daemonize import detach, outlive_parent
 from tfcluster.os.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.forwarder.forwarder import FORMAT, forward, loaded_path
@@ -61,7 +61,6 @@ class ForwarderSupervisor:
         self._network = network
         self._secrets = secrets
         self.ports = PortAllocator()
-        self._files = AtomicFiles()
         self._certificate: Certificate | None = None
         self._config: Forwarding | None = None
         self._pidfd: int | None = None
@@ -195,17 +194,7 @@ class ForwarderSupervisor:
             # Without its format, which is 1: a forwarder of tfcluster 0.1.0 that still runs accepts no other fields.
             (self._folder.forwarding, json.dumps(to_json(config))),
         ):
-            self._write(path, text)
-
-    def _write(self, path: Path, text: str) -> None:
-        new = path.with_name(f"{path.name}.new")
-        try:
-            self._files.write(new, text.encode(), durable=False)
-            self._files.replace(new, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.unlink(new)
-            raise
+            write_atomically(path, text.encode())
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd is not None:
@@ -235,7 +224,8 @@ class ForwarderSupervisor:
             return
         self._child, self.process, self._pidfd = child, child.process, child.pidfd
         try:
-            self._write(self._folder.forwarder_process, json.dumps(to_stored(child.process, FORMAT)))
+            record = json.dumps(to_stored(child.process, FORMAT))
+            write_atomically(self._folder.forwarder_process, record.encode())
         except OSError as error:
             _logger.warning("%s: the forwarder cannot be recorded: %s", error.filename, error.strerror)
             child.kill()

@@ -18,12 +18,12 @@ from tfcluster.agent.agent import Agent
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
-from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.viewer import view
 from tfcluster.errors import ClusterError
 from tfcluster.os import daemonize
+from tfcluster.os.atomic_file import remove_unless_file
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import set_state_home, state_folder
 from tfcluster.process_mark import mark_of, set_mark

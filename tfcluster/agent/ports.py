@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.state.files import FileLock
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
+from tfcluster.os.file_lock import FileLock
 from tfcluster.os.tcp_sockets import OWN_TABLES, find_listener, has_listener, read_sockets
 from tfcluster.processes.netinfo import bind_all_addresses
 from tfcluster.runtime_dir import locks_dir

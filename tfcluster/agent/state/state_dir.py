@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tfcluster.agent.state.files import FileLock
 from tfcluster.agent.state.journal import Journal
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
+from tfcluster.os.file_lock import FileLock
 from tfcluster.paths import LOCK
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import locks_dir
