@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError
 from tfcluster.os import netns, procfs
+from tfcluster.os.ask_in_fork import ask_in_fork
 from tfcluster.os.process_handle import ProcessHandle
 
 #: What there is instead of a private network, with its price.
@@ -23,6 +24,7 @@ ALTERNATIVES = (
     "Or choose another network in the spec: `network: closed` keeps other machines out, and lets every account of this "
     "machine connect and run code as you; `network: open` lets every machine connect."
 )
+_MADE = b"0"
 # The switches that forbid namespaces, with the value that forbids them and a value that allows them.
 _SWITCHES = (
     ("user.max_user_namespaces", "0", "15000"),
@@ -123,21 +125,16 @@ def find_obstacle() -> ClusterError | None:
     Raises:
         OSError: The child process cannot be forked.
     """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def make() -> bytes:
         try:
             netns.make_namespaces()
-            os.write(writing, b"0")
         except OSError as error:
-            os.write(writing, str(error.errno or errno.EPERM).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        result = pipe.read()
-    os.waitpid(pid, 0)
-    return None if result == b"0" else explain_failure(int(result or errno.EPERM))
+            return str(error.errno).encode()
+        return _MADE
+
+    result = ask_in_fork(make)
+    return None if result == _MADE else explain_failure(int(result or errno.EPERM))
 
 
 def explain_failure(number: int) -> ClusterError:

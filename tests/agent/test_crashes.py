@@ -199,9 +199,11 @@ def test_a_disk_error_at_any_step_of_a_write(
 def test_a_removal_that_fails_keeps_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.write(NEW)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Read-only"):
-        patch.setattr(atomic_file, "os", Disk(steps, OSError(errno.EROFS, "Read-only file system")))
-        journal.remove()
+    disk = Disk(steps, OSError(errno.EROFS, "Read-only file system"))
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_file, "os", disk)
+        with pytest.raises(OSError, match="Read-only"):
+            journal.remove()
     assert journal.read() == NEW
     journal.remove()
     assert journal.read() is None

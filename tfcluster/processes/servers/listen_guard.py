@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import socket
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterator
 
-from tfcluster import settings
 from tfcluster.os import libc, procfs, seccomp
+from tfcluster.os.ask_in_fork import ask_in_fork
 from tfcluster.os.seccomp import Notification
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.servers import port_isolation
@@ -112,18 +111,7 @@ def check_support(cluster: Collection[Address]) -> None:
         PortIsolationError: They cannot be restricted.
         OSError: The child process cannot be forked.
     """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(settings.PORT_ISOLATION_CHECK_SECONDS)  # the agent waits for this process
-        try:
-            os.write(writing, _listen_isolated(cluster).encode()[:4096])
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        result = pipe.read().decode()
-    os.waitpid(pid, 0)
+    result = ask_in_fork(lambda: _listen_isolated(cluster).encode()).decode()
     if result != "isolated":
         raise PortIsolationError(result or "the process that checked it died")
 
