@@ -22,7 +22,8 @@ PORT = 4000
 _LISTEN = f"""
 import socket, sys
 from ipaddress import ip_address
-from tfcluster.processes.servers import listen_guard, port_isolation
+from tfcluster.os import bpf
+from tfcluster.processes.servers import listen_guard
 
 families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):
