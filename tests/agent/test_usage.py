@@ -110,11 +110,10 @@ def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pyte
         reporter = GpuReporter("GPU reporter")
         loads = await reporter.read(60.0)
         assert await reporter.read(60.0) == loads
-        child = reporter._child
-        assert child is not None
+        assert reporter.process is not None
         monkeypatch.setattr(settings, "GPU_REPORT_IDLE_SECONDS", 0.0)
         await reporter.read(60.0)
-        while reporter._child is not None:
+        while reporter.process is not None:
             await asyncio.sleep(0.01)
         return loads
 
@@ -139,11 +138,11 @@ def test_gpus_are_read_again_after_a_fork_has_failed(monkeypatch: pytest.MonkeyP
     async def read() -> GpuReport:
         reporter = GpuReporter("GPU reporter")
         with monkeypatch.context() as patch:
-            patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
+            patch.setattr("tfcluster.agent.helper_process.fork_child", fail)
             assert await reporter.read(60.0) == GpuReport()
         report = await reporter.read(60.0)
-        reporter._end()
-        while reporter._child is not None:
+        reporter.kill()
+        while reporter.process is not None:
             await asyncio.sleep(0.01)
         return report
 
@@ -154,7 +153,7 @@ def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
     reporter = GpuReporter("GPU reporter")
     assert asyncio.run(reporter.read(1.0)) == GpuReport()
-    assert reporter._child is None
+    assert reporter.process is None
 
 
 @pytest.mark.parametrize("name", ["of a driver that is too old", "that is denied"])

@@ -61,7 +61,7 @@ class Agent:
                 context.adopt_network(record.network)
             context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
-                context.prober.start()
+                context.prober.ensure_started()
             if older_release is None:
                 context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
             else:
@@ -216,7 +216,7 @@ class Agent:
             return  # programs run on the host of the head task
         states = [task.machine.state for task in context.supervisor.tasks.values()]
         if cluster_state(states) is ClusterState.RUNNING:
-            context.runs.fork_server.start()
+            context.runs.fork_server.ensure_started()
 
 
 async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent import subprocesses
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.resource_usage import read_usage
 from tfcluster.agent.tasks.supervisor import Supervisor
@@ -69,12 +68,11 @@ class GpuReport:
     memory: dict[int, int] = field(default_factory=dict)  # bytes by pid, if the driver reports them
 
 
-class GpuReporter:
-    """Asks a child process for the load of the GPUs. The child exists while commands ask, and only with a driver."""
+class GpuReporter(HelperProcess):
+    """Asks a process for the load of the GPUs. The process exists while commands ask, and only with a driver."""
 
     def __init__(self, title: str) -> None:
-        self._title = title
-        self._child: ChildProcess | None = None
+        super().__init__(title)
         self._answer: asyncio.Future[Message] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._latest = GpuReport()
@@ -86,36 +84,29 @@ class GpuReporter:
         loop = asyncio.get_running_loop()
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self._end)
+        self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self.kill)
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             if self._answer is None or self._answer.done():  # else the driver has not answered the question before
-                child = self._start()
+                self.ensure_started()
                 self._answer = loop.create_future()  # after the fork, which may fail
-                child.send({})
+                self.send({})
             message = await wait_for(asyncio.shield(self._answer), timeout)
             self._latest = GpuReport(decode(tuple[GpuLoad, ...], message["gpus"]), dict(message["memory"]))
         return self._latest
 
-    def _start(self) -> ChildProcess:
-        if self._child is None:
-            body = partial(report_gpus, self._title, os.getpid())
-            self._child = subprocesses.fork_child(body, lambda status: None)
-            self._child.on_message(self._handle_reply, self._handle_exit)
-        return self._child
+    def run(self, agent: socket.socket) -> None:
+        """Report the GPUs, in the process."""
+        report_gpus(agent)
 
-    def _handle_reply(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
+        """Take the answer."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
-    def _handle_exit(self) -> None:
-        self._child, self._latest = None, GpuReport()
-        if self._answer is not None:
-            self._handle_reply({"gpus": [], "memory": []})
-
-    def _end(self) -> None:
-        """End the child, which was not asked for a while."""
-        if self._child is not None:
-            self._child.kill()
+    def handle_exit(self) -> None:
+        """Forget the latest answer, and let those that wait have none."""
+        self._latest = GpuReport()
+        self.handle_message({"gpus": [], "memory": []})
 
 
 class UsageMeter:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from tfcluster.core.status import GpuLoad
-from tfcluster.os import daemonize, procfs
+from tfcluster.os import procfs
 from tfcluster.protocol.codec import encode
 
 _NVML = "libnvidia-ml.so.1"
@@ -50,14 +50,13 @@ def count_gpus() -> int:
         return 0 if nvml is None else _count(nvml)
 
 
-def report_gpus(title: str, parent: int, agent: socket.socket) -> None:
+def report_gpus(agent: socket.socket) -> None:
     """Report the load of the GPUs and the memory of each process on them, until the agent closes the connection.
 
     The agent asks by sending a JSON line.
 
     NVML may block for seconds, as when a driver wakes up or a GPU has failed: so the agent has this process for it.
     """
-    daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     with _open_nvml() as nvml:
         while agent.recv(1 << 10):
             numbers = range(0 if nvml is None else _count(nvml))

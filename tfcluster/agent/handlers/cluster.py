@@ -79,7 +79,7 @@ class ClusterHandlers:
         self._supervisor.health.start()
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
-                self._context.runs.fork_server.start()
+                self._context.runs.fork_server.ensure_started()
         failed_checks = await check_host_in_child(self._context.candidate(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
         candidate = self._context.candidate(request.topology)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
+import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent import subprocesses
-from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.timeout import wait_for
@@ -49,7 +47,7 @@ class ProbeResult:
     refused: bool = False  # whether the connection was refused: no process listens at the address
 
 
-class ProbeClient:
+class ProbeClient(HelperProcess):
     """Sends probes through the health prober process.
 
     The process is forked at first use, and again after it has died or broken.
@@ -58,19 +56,18 @@ class ProbeClient:
     """
 
     def __init__(self, title: str, enter: Callable[[], None]) -> None:
-        self._title = title
+        super().__init__(title)
         self._enter = enter
-        self._child: ChildProcess | None = None
         self._identities = itertools.count()
         self._waiting: dict[int, asyncio.Future[Message | None]] = {}
 
-    def start(self) -> None:
-        """Fork the health prober unless it runs already, so that it is ready before the first probe."""
-        if self._child is None:
-            body = partial(run_prober, self._title, os.getpid())
-            child = subprocesses.fork_child(body, lambda status: None, self._enter)
-            child.on_message(self._handle_reply, partial(self._handle_exit, child))
-            self._child = child
+    def prepare(self) -> None:
+        """Move the process to the network of the servers."""
+        self._enter()
+
+    def run(self, agent: socket.socket) -> None:
+        """Probe, in the process."""
+        run_prober(agent)
 
     async def probe(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
         """Probe the server at an address for its status.
@@ -104,43 +101,28 @@ class ProbeClient:
         The request has no number yet. The prober counts as broken after `timeout` seconds. If `is_vital`, it is then
         killed, so that the next request starts another one. Return the reply; None if there is none.
         """
-        try:
-            self.start()
-        except OSError:
-            return None
-        child = self._child
-        assert child is not None, "start() has just seen to it"
         identity = next(self._identities)
         answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        try:
+            self.send({"id": identity, **request})
+        except OSError:
+            return None
+        process = self.process
         self._waiting[identity] = answer
-        child.send({"id": identity, **request})
         try:
             return await wait_for(answer, timeout)
         except asyncio.TimeoutError:
-            if is_vital:
-                child.kill()
+            if is_vital and self.process == process:
+                self.kill()
             return None
         finally:
             self._waiting.pop(identity, None)
 
-    def stop(self) -> None:
-        """Kill the health prober and wait until it has exited; the next probe starts another one."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.wait()
-
-    def _handle_reply(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
+        """Pass a reply to the request that waits for it."""
         waiting = self._waiting.pop(message["id"], None)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
-
-    def _handle_exit(self, child: ChildProcess) -> None:
-        if self._child is child:
-            self._child = None
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result(None)
 
 
 class HealthMonitor:
@@ -166,7 +148,7 @@ class HealthMonitor:
         Raises:
             OSError: The health prober cannot be forked.
         """
-        self._prober.start()
+        self._prober.ensure_started()
 
     def schedule_all(self) -> None:
         """Sample the resource usage of every task, and start a health check of each in the background."""

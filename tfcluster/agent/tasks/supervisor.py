@@ -249,7 +249,7 @@ class Supervisor:
             self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, private, PROTOCOL))
         except OSError as error:
             raise journal_error(self._folder.journal.path, error) from error
-        self._network.keep()
+        self._network.release()
         with suppress(OSError):  # the disk is full: the next snapshot tries again
             self._secrets.prune()
 

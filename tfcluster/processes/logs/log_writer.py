@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.os import daemonize
 from tfcluster.os.inotify import Inotify
 from tfcluster.os.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.logs.log_buffer import LogBuffer
@@ -27,13 +26,12 @@ from tfcluster.processes.logs.rotating_log import RotatingLog
 _LOCK = ".lock"
 
 
-def run(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
+def run(log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
     """Run the log writer until the agent has exited and the file that marks running tasks has been removed.
 
     `size` is the maximum size of each file of a log in bytes, and `count` the number of files. `needed` exists as long
     as tasks may be running without an agent. End of file on `agent` means that the agent has exited.
     """
-    daemonize.detach(title, keep=[agent.fileno()])
     writer = LogWriter(log_buffers, logs, size, count)
     poll = select.poll()
     changes = _watch(log_buffers)
