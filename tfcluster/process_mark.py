@@ -75,11 +75,9 @@ def _mark_in(pid: int) -> str:
 
 
 def _is_own(pid: int) -> bool:
-    """Return whether a process belongs to this user and is not in a container.
+    """Return whether a process belongs to this user and is not in a container; see `procfs` for OSError.
 
     A process in a container does not belong to this cluster, even if its state directory has the same path.
-
-    An OSError says that it has exited, or is another user's.
     """
     return procfs.owner(pid) == os.getuid() and procfs.has_same_root(pid)
 

@@ -209,8 +209,6 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 ) -> None:
     """The fork server is played."""
 
-    log = runs.fork_server.log
-
     def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))

@@ -20,7 +20,7 @@ import pytest
 from tests import attack
 from tests.accounts import Account, account
 from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, wait_for
-from tfcluster.processes.netinfo import bind_free_port
+from tfcluster.os.network import bind_free_port
 
 # Connects to every task, from wherever it is started.
 ASK = """

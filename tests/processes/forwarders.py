@@ -19,8 +19,8 @@ from tests.conftest import ROOT, wait_for
 from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Certificate, Forwarder, Forwarding
 from tfcluster.os.netns import make_namespaces
+from tfcluster.os.network import bind_all_addresses
 from tfcluster.private_network import enter_network
-from tfcluster.processes.netinfo import bind_all_addresses
 from tfcluster.protocol.serialization import to_json
 
 T = TypeVar("T")

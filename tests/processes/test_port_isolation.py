@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.namespaces import Machine, Network, network
-from tfcluster.processes.netinfo import Address
+from tfcluster.os.network import Address
 from tfcluster.processes.servers.port_isolation import PortIsolationError, restrict_to_peers
 
 PORT = 4000

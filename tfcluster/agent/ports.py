@@ -13,8 +13,8 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
 from tfcluster.os.file_lock import FileLock
+from tfcluster.os.network import bind_all_addresses
 from tfcluster.os.tcp_sockets import OWN_TABLES, find_listener, has_listener, read_sockets
-from tfcluster.processes.netinfo import bind_all_addresses
 from tfcluster.runtime_dir import locks_dir
 
 _UNSEEN = "a process that this user cannot see"

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv6Address
 
+from tfcluster.os.network import Address
+
 # From linux/filter.h and asm-generic/socket.h; Python's socket module does not define them.
 _SO_ATTACH_FILTER = 26
 _SO_LOCK_FILTER = 44
@@ -36,7 +38,7 @@ def instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, operand & 0xFFFFFFFF)
 
 
-def attach_filter(listener: socket.socket, sources: Collection[IPv4Address | IPv6Address]) -> None:
+def attach_filter(listener: socket.socket, sources: Collection[Address]) -> None:
     """Attach a filter that passes packets only from a list of addresses and from this machine's loopback.
 
     The connections that the socket accepts inherit the filter. The socket does not respond to any other address, as if
@@ -65,7 +67,7 @@ def has_locked_filter(listener: socket.socket) -> bool:
     return bool(listener.getsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER))
 
 
-def _filter_program(sources: Iterable[IPv4Address | IPv6Address]) -> _Program:
+def _filter_program(sources: Iterable[Address]) -> _Program:
     """Return the filter program for a list of source addresses, with one item per instruction."""
     ordered = sorted(set(sources), key=lambda address: (address.version, int(address)))
     for_ipv4 = _for_ipv4([each for each in ordered if isinstance(each, IPv4Address)])

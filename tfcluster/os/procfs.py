@@ -1,7 +1,7 @@
 """What the kernel tells in /proc of processes and of this machine.
 
-A function that says what it returns if a process has exited returns the same for a process whose file this user may not
-read, and if no file descriptor is left.
+The functions raise an OSError if the process has exited, if this user may not read its file, or if no descriptor is
+left; those that say what they return for a process that has exited return it in all these cases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pids() -> list[int]:
 
 
 def stat_fields(pid: int, thread: int | None = None) -> list[str]:
-    """Return what the kernel counts of a process or thread, from its state on; an OSError says that it has exited."""
+    """Return what the kernel counts of a process or thread, from its state on."""
     # The command name before the state is in parentheses, and may itself contain spaces and parentheses.
     return _read(_folder(pid, thread), "stat").rpartition(")")[2].split()
 
@@ -66,15 +66,12 @@ def threads(pid: int) -> list[int]:
 
 
 def thread_name(pid: int, thread: int) -> str:
-    """Return the name of a thread; an OSError says that it has exited."""
+    """Return the name of a thread."""
     return _read(_folder(pid, thread), "comm").removesuffix("\n")
 
 
 def waits_in(pid: int, thread: int) -> str:
-    """Return the function of the kernel that a thread waits in; empty if it runs, or the kernel does not tell.
-
-    An OSError says that the thread has exited.
-    """
+    """Return the function of the kernel that a thread waits in; empty if it runs, or the kernel does not tell."""
     text = _read(_folder(pid, thread), "wchan").strip()
     return "" if text == "0" else text
 
@@ -89,10 +86,7 @@ def children(pid: int) -> list[int]:
 
 
 def arguments(pid: int) -> list[str]:
-    """Return the arguments that a process was started with, or the title that it has given itself.
-
-    The list is empty if the process has exited.
-    """
+    """Return the arguments, or the title that a process has given itself; none if it has exited."""
     try:
         text = _read(f"{ROOT}/{pid}", "cmdline").rstrip("\0")
     except OSError:
@@ -101,29 +95,23 @@ def arguments(pid: int) -> list[str]:
 
 
 def environment(pid: int) -> bytes:
-    """Return the environment that a process was started with, as `NAME=VALUE`, each with a NUL at its end.
-
-    An OSError says that it has exited, or is another user's.
-    """
+    """Return the environment that a process was started with, as `NAME=VALUE`, each with a NUL at its end."""
     with open(f"{ROOT}/{pid}/environ", "rb", buffering=0) as file:
         return file.readall()
 
 
 def owner(pid: int) -> int:
-    """Return the user id of a process; an OSError says that it has exited."""
+    """Return the user id of a process."""
     return os.stat(f"{ROOT}/{pid}").st_uid
 
 
 def has_same_root(pid: int) -> bool:
-    """Return whether a process has the same root folder as this one, as it has not in a container.
-
-    An OSError says that it has exited, or is another user's.
-    """
+    """Return whether a process has the same root folder as this one, as it has not in a container."""
     return os.path.samestat(os.stat(f"{ROOT}/{pid}/root"), os.stat("/"))
 
 
 def descriptors(pid: int) -> list[int]:
-    """Return the file descriptors of a process; an OSError says that it has exited, or is another user's."""
+    """Return the file descriptors of a process."""
     return list(map(int, os.listdir(f"{ROOT}/{pid}/fd")))
 
 

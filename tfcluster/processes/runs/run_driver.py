@@ -24,12 +24,13 @@ from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.os import daemonize
+from tfcluster.os.network import Address
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.process_mark import NO_MARK, set_mark
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
-from tfcluster.processes.netinfo import Address, addresses_of
+from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.driver_process import (
     TERMINAL_SIGNALS,

@@ -15,8 +15,8 @@ from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.errors import ExitCode
 from tfcluster.os import daemonize
+from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
-from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs import run_program
 from tfcluster.processes.runs.run_output import STDERR, OutputCapture, OutputSink
 from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec

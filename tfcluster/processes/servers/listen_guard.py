@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterator
 
 from tfcluster.os import libc, procfs, seccomp
 from tfcluster.os.ask_in_fork import ask_in_fork
+from tfcluster.os.network import Address
 from tfcluster.os.seccomp import Notification
-from tfcluster.processes.netinfo import Address
 from tfcluster.processes.servers import port_isolation
 from tfcluster.processes.servers.port_isolation import PortIsolationError
 

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Collection
 
 from tfcluster.os import bpf
-from tfcluster.processes.netinfo import Address, interface_for
+from tfcluster.os.network import Address, interface_for
 
 #: The hint for hosts on which ports cannot be restricted.
 OPEN_HINT = (
