@@ -154,7 +154,7 @@ def test_the_first_lock_excludes_an_agent_of_another_network_namespace(
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
-    monkeypatch.setattr(procfs, "namespace", lambda kind: 1)  # the name of the second lock has it
+    monkeypatch.setattr(procfs, "namespace", lambda kind, pid=None: 1)  # the name of the second lock has it
     before = os.listdir("/proc/self/fd")
     assert not other.lock()
     assert os.listdir("/proc/self/fd") == before

@@ -17,7 +17,7 @@ from dataclasses import replace
 from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.core.topology import PRIVATE
 from tfcluster.errors import ClusterError
-from tfcluster.os import netns
+from tfcluster.os import netns, procfs
 from tfcluster.private_network import PrivateNetwork, explain_failure
 from tfcluster.process_mark import marked_processes
 
@@ -57,7 +57,7 @@ class ClusterNetwork(HelperProcess):
         if self.process is None or result != b"0":
             self.stop()
             raise explain_failure(int(result or b"1"))
-        user, net = (os.stat(f"/proc/{self.process.pid}/ns/{kind}").st_ino for kind in ("user", "net"))
+        user, net = (procfs.namespace(kind, self.process.pid) for kind in ("user", "net"))
         self.private = PrivateNetwork(self.process, user, net)
         self._fds = self.private.open(self.process)
 

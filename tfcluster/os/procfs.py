@@ -123,10 +123,13 @@ def open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(f"{ROOT}/{pid}/fd/{fd}")
 
 
-def namespace(kind: str) -> int:
-    """Return the inode number of this process's namespace, such as `net`; 0 if the kernel does not provide it."""
+def namespace(kind: str, pid: int | None = None) -> int:
+    """Return the inode number of the namespace, such as `net`, that a process, by default this one, is in.
+
+    It is 0 if the kernel does not provide it, or the process has exited.
+    """
     try:
-        return os.stat(f"{ROOT}/self/ns/{kind}").st_ino
+        return os.stat(f"{ROOT}/{pid or 'self'}/ns/{kind}").st_ino
     except OSError:
         return 0
 
