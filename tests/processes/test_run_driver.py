@@ -26,7 +26,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
 from tfcluster.processes.runs import latest_metrics, run_driver, run_spec, stored_output, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)

@@ -15,7 +15,7 @@ from tfcluster.agent.host_facts import gpu_ids
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.notices import IncidentMonitor, Notifier
-from tfcluster.agent.ports import NOWHERE, PortAllocator
+from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.preflight import Candidate
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.runs.diagnosis import Problem, explain_wait
@@ -37,7 +37,7 @@ from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import mark_of
+from tfcluster.process_mark import mark_of
 
 
 class AgentContext:
@@ -143,7 +143,7 @@ class AgentContext:
         if (topology.network == PRIVATE) != (self.network.private is not None):
             ports, own_ports = PortAllocator(), set()
             if topology.network == PRIVATE:
-                ports.move_to(NOWHERE)
+                ports.move_to(NO_SOCKET_TABLES)
         folder, forwarder = self.state_dir.path, self.forwarder
         return Candidate(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.agent.host_facts import gpu_ids, other_accounts
-from tfcluster.agent.ports import NOWHERE, PortAllocator
+from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.preflight import Candidate, run_checks
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
@@ -51,7 +51,7 @@ class DryPreflight:
             installation.append(to_json(FailedCheck("tensorflow", error)))
         desired, gpus = decode(ClusterTopology, topology), gpu_ids(self._environment)
         if desired.network == PRIVATE:
-            self._ports.move_to(NOWHERE)
+            self._ports.move_to(NO_SOCKET_TABLES)
         candidate = Candidate(desired, self._host, self._folder, self._ports, gpus, tls_ports=self._tls_ports)
         allocation, failures = run_checks(candidate)
         for ports in (self._ports, self._tls_ports):

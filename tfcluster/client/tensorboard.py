@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import Place, request_environment
 from tfcluster.client.logdir import LogFolder
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
+from tfcluster.transport.cluster_process import remote_words, supervised_words
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, words_of
 from tfcluster.transport.ssh_errors import SSH_FAILED
@@ -61,7 +61,7 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     with contextlib.ExitStack() as stack:
         if folder.host == LOCAL_HOST:
             start = TensorBoardRequest(folder.folders, folder.run_folder, local_port)
-            line = supervised_words(words_of(start, sys.executable, CODE))
+            line = supervised_words(words_of(start, sys.executable, boot.CODE))
         else:
             assert cluster is not None, "only a folder on this machine needs none"
             transport = cluster.connect(folder.host).transport

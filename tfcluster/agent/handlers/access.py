@@ -12,7 +12,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.free_port import free_port
+from tfcluster.os.network import free_port
 from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Reply, Response

@@ -9,8 +9,8 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import Wait, find_wait
+from tfcluster.os.process_handle import is_frozen
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import MemberState, read_states
 
 

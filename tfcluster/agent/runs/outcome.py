@@ -14,7 +14,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
+from tfcluster.os.process_handle import format_exit_status
 from tfcluster.processes.runs.run_spec import append_event
 from tfcluster.protocol.codec import Message
 

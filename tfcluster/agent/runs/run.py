@@ -20,7 +20,7 @@ from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_a
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
 from tfcluster.processes.runs.stored_output import OutputHold
 

@@ -17,10 +17,10 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
+from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.runs.run_output import STDERR
 from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, missing_text
-from tfcluster.processes.sparse_files import first_data
 from tfcluster.protocol.codec import Message
 
 

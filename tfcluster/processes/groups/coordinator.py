@@ -20,13 +20,13 @@ from tfcluster import settings
 from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
 from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import is_stopped_by_signal
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import is_stopped_by_signal
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import GroupLink, GroupListener
 from tfcluster.processes.groups.member_states import MemberStates
 from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, final_event
-from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.driver_process import wake_on_signals
 from tfcluster.processes.runs.latest_metrics import LatestMetrics

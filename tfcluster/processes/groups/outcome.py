@@ -10,7 +10,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.groups import Member
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
+from tfcluster.os.process_handle import format_exit_status
 from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import Exited

@@ -13,8 +13,8 @@ from typing import NoReturn
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
-from tfcluster.process_handle import MARK, NO_MARK
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.process_mark import MARK, NO_MARK, set_mark
 from tfcluster.processes.runs import stack_dump
 from tfcluster.processes.runs.program_process import (
     begin_run,
@@ -29,8 +29,8 @@ from tfcluster.processes.runs.program_process import (
 from tfcluster.processes.runs.run_script import start_script
 from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.processes.runs.standard_streams import connect_streams
+from tfcluster.processes.servers.listen_guard import trap_listen
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
-from tfcluster.processes.servers.seccomp import trap_listen
 from tfcluster.protocol.codec import encode
 
 
@@ -49,7 +49,7 @@ def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, in
         os.setpgid(0, 0)  # so that the driver can signal the program's children too
         daemonize.set_process_title(title_of(spec))
         # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
-        daemonize.set_mark(NO_MARK)
+        set_mark(NO_MARK)
         connect_streams(stdin, outputs)
         handle_signals()
         stack_dump.enable(spec.folder)

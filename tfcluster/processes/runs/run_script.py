@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.errors import ExitCode, TerminatedError
-from tfcluster.process_handle import MARK
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.process_mark import MARK
 from tfcluster.processes.runs import fresh_interpreter, stack_dump
 from tfcluster.processes.runs.program_process import (
     begin_run,

@@ -17,9 +17,9 @@ from tfcluster.core.groups import Group
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOrigin
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.codec import Message, encode
 
 #: The names of the files in a run's folder.

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
+from tfcluster.os.process_handle import format_exit_status
 from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
 from tfcluster.protocol.codec import Message
 

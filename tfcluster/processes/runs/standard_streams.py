@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import peer_credentials
+from tfcluster.os.process_handle import peer_credentials
 
 
 def receive_stdin(name: str) -> int | None:

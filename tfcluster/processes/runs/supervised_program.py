@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.errors import ExitCode
-from tfcluster.process_handle import send_signal
-from tfcluster.processes import daemonize
-from tfcluster.processes.netinfo import Address
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import send_signal
 from tfcluster.processes.runs import run_program
 from tfcluster.processes.runs.run_output import STDERR, OutputCapture, OutputSink
 from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
