@@ -24,7 +24,7 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.resolve import resolve_spec
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
 
 TASKS = 1000

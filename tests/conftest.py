@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parallel, requirements
-from tfcluster.process_handle import ProcessHandle, is_frozen
+from tfcluster.os.process_handle import ProcessHandle, is_frozen
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"

@@ -27,7 +27,7 @@ from tfcluster.core.forwarding import Forwarding
 from tfcluster.core.hosts import RegistryEntry
 from tfcluster.core.runs import nest_options
 from tfcluster.core.states import RunState
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.groups.member_states import read_observations, read_states
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.protocol.stored import from_stored

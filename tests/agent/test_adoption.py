@@ -16,7 +16,7 @@ from tfcluster.agent.tasks.transitions import TaskRuntime, drop_unreleased, rest
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import RestartPolicy
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 POLICY = RestartPolicy("on-failure", initial=1.0, max=8.0, limit=3, window=60.0)
 FRESH = TaskStateMachine(POLICY)

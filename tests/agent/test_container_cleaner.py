@@ -11,7 +11,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 
 class Servers:

@@ -23,7 +23,7 @@ from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explai
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait
-from tfcluster.process_handle import is_frozen
+from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import MemberStates
 
 WAIT = Wait("Session.run", True, "/home/me/train.py", 12, "main")

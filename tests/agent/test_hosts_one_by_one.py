@@ -14,7 +14,7 @@ from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.api.cluster import DevicesRequest, ReachRequest, RestartRequest
 from tfcluster.protocol.api.logs import EventsRequest
 

@@ -22,7 +22,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.processes.servers import port_isolation
+from tfcluster.os import bpf
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.serialization import to_json
 from tfcluster.spec.load import parse_spec
@@ -198,7 +198,7 @@ def test_missing_port_isolation_is_reported(ports: PortAllocator, monkeypatch: p
     def refuse(*arguments: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(port_isolation, "attach_filter", refuse)
+    monkeypatch.setattr(bpf, "attach_filter", refuse)
     topology = topology_of("worker: {tasks: 1}")
     (problem,) = problems_of(apart(topology), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message

@@ -29,7 +29,7 @@ from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import fork_server
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, acquire_run, append_event
 from tfcluster.protocol.codec import encode
@@ -152,7 +152,7 @@ def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
 def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hang(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    def hang(title: str, code_cache: Path, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
@@ -162,7 +162,7 @@ def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
         message = "no driver could be started for graph-1 within 0.01 s"
         assert await ended(runs, run) == message
         assert runs.runs["graph-1"].process is None
-        while runs.fork_server._child is not None:
+        while runs.fork_server.process is not None:
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
@@ -176,7 +176,9 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
 ) -> None:
     """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
 
-    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    log = runs.fork_server.log
+
+    def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         with log.open("a") as file:
             file.write("x")
@@ -210,7 +212,7 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 ) -> None:
     """The fork server is played."""
 
-    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))
         signal.alarm(60)  # in case the test does not end it

@@ -21,7 +21,7 @@ from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX, acquire_run, driver_of
 
 TRAITS = ProgramTraits("dice", True, False, ((TaskSelector("ps"), TaskSelector(head=True)),))

@@ -15,6 +15,7 @@ from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import stacks
 from tfcluster.agent.runs.stacks import StackReader, find_processes
+from tfcluster.os import procfs
 
 
 def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.Monk
         return pid == 2
 
     monkeypatch.setattr(stacks, "_has_open", has_open)
-    monkeypatch.setattr(stacks, "_children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
+    monkeypatch.setattr(procfs, "children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
     driver: Any = type("Driver", (), {"pid": 1, "is_alive": lambda self: True})()
     assert find_processes(driver, tmp_path, forked=True) == [2]
     assert looked_at == list(range(1, settings.STACK_SEARCH_MAX + 1))

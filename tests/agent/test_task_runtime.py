@@ -13,7 +13,7 @@ from tfcluster.agent.tasks.machine import TaskStateMachine
 from tfcluster.agent.tasks.resource_usage import ResourceUsage
 from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.core.states import TaskState
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 
 def use(cpu_seconds: float, at: float) -> ResourceUsage:

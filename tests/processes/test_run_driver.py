@@ -28,7 +28,7 @@ from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.runs import RunOptions
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
 from tfcluster.processes.runs import run_driver, run_plan, stored_output, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)

@@ -20,8 +20,7 @@ from tfcluster.agent.shutdown import UnreadableCluster, lasting_processes
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import NO_MARK, mark_of
-from tfcluster.processes.daemonize import set_mark
+from tfcluster.process_mark import NO_MARK, mark_of, set_mark
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
 
@@ -59,7 +58,7 @@ class Agent:
                 context.adopt_network(record.network)
             context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
-                context.prober.start()
+                context.prober.ensure_started()
             if older_release is None:
                 context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
             else:
@@ -213,7 +212,7 @@ class Agent:
         if topology is None or topology.head().host != context.host or context.is_going_down:
             return  # programs run on the host of the head task
         if all(task.machine.state is TaskState.READY for task in context.supervisor.tasks.values()):
-            context.runs.fork_server.start()
+            context.runs.fork_server.ensure_started()
 
 
 async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:

@@ -36,7 +36,7 @@ from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import mark_of
+from tfcluster.process_mark import mark_of
 
 
 class AgentContext:

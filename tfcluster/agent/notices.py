@@ -18,7 +18,6 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.agent.runs.store import RunRecord
-from tfcluster.agent.state.files import AtomicFiles
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
@@ -27,6 +26,7 @@ from tfcluster.core.notices import Notice, host_notice, run_notice, task_notice
 from tfcluster.core.run_events import to_record
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology, Notify, Task
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.processes.notice_sender import post, run_command
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode
@@ -70,7 +70,6 @@ class Notifier:
         self._title = title
         self._path = path
         self._supervisor = supervisor
-        self._files = AtomicFiles()
         self._state = _State()
         self._changed = asyncio.Event()
 
@@ -92,7 +91,7 @@ class Notifier:
             aside = self._path.with_suffix(".unreadable")
             _logger.error("%s: notices that cannot be read are kept in %s: %s", self._path, aside.name, error)
             with contextlib.suppress(OSError):
-                self._files.replace(self._path, aside)
+                self._path.replace(aside)
 
     def add(self, notice: Notice, *, command: str | None = None) -> None:
         """Queue a notice for the targets of the spec, if they want notices of its kind, and for its run's command."""
@@ -168,7 +167,7 @@ class Notifier:
             _logger.error("the cluster is down: %r was not delivered to %s", each.notice["text"], each.target)
         self._state = _State()
         with contextlib.suppress(OSError):
-            self._files.unlink(self._path)
+            self._path.unlink(missing_ok=True)
 
     async def _deliver(self, delivery: _Delivery) -> str | None:
         """Deliver a notice in a child process; return why that failed, or None."""
@@ -212,10 +211,8 @@ class Notifier:
         """Write the file; without it, notices are delivered as long as this agent lives."""
         self._changed.set()
         state = to_stored(self._state, _FORMAT)
-        new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(OSError):
-            self._files.write(new, json.dumps(state).encode(), durable=False)
-            self._files.replace(new, self._path)
+            write_atomically(self._path, json.dumps(state).encode())
 
 
 class IncidentMonitor:

@@ -19,7 +19,8 @@ from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, mark_of, marked_processes, send_signal
+from tfcluster.os.process_handle import ProcessHandle, send_signal
+from tfcluster.process_mark import describe_process, mark_of, marked_processes
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
@@ -121,7 +122,7 @@ class UnreadableCluster:
 
     async def reject(self) -> Response[Any, Any]:
         """Reject a request: always raises ClusterError."""
-        running = summarize_list([process.describe(self._context.cluster) for process in self._processes()])
+        running = summarize_list([describe_process(each, self._context.cluster) for each in self._processes()])
         raise ClusterError(
             f"{self._problem.message}; still running: {running or 'nothing of the cluster'}", hint=self._problem.hint
         )
@@ -210,7 +211,7 @@ async def end_all(find: Callable[[], Sequence[ProcessHandle]], cluster: str, gra
     """
     ended: list[str] = []
     while processes := find():
-        names = {process: process.describe(cluster) for process in processes}
+        names = {process: describe_process(process, cluster) for process in processes}
         if survivors := await end_processes(processes, grace):
             raise ClusterError(
                 f"{summarize_list([names[each] for each in survivors])} of cluster {cluster!r}: still running "

@@ -16,7 +16,7 @@ from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
-from tfcluster.processes.daemonize import set_process_title
+from tfcluster.os.daemonize import set_process_title
 from tfcluster.protocol.api import Request, Response
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest

@@ -12,7 +12,7 @@ from tfcluster.client.rpc.parallel import map_hosts, partition, warn
 from tfcluster.core.environment import client_variables, no_proxy_env
 from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.free_port import free_port
+from tfcluster.os.network import free_port
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, TopologyRequest

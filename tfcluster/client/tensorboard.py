@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import ExecTarget, request_environment
 from tfcluster.client.runs.leader import locate_run
@@ -33,7 +33,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, state_folder
 from tfcluster.protocol.api.runs import RunsRequest, RunSummary
 from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.cluster_process import CODE, remote_argv, supervised_argv
+from tfcluster.transport.cluster_process import remote_argv, supervised_argv
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, tensorboard_argv
 from tfcluster.transport.ssh_errors import SSH_FAILED
@@ -156,7 +156,7 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     with contextlib.ExitStack() as stack:
         if folder.host == LOCAL_HOST:
             start = TensorBoardRequest(folder.folders, folder.run_folder, local_port)
-            line = supervised_argv(tensorboard_argv(start, sys.executable, CODE))
+            line = supervised_argv(tensorboard_argv(start, sys.executable, boot.CODE))
         else:
             assert cluster is not None, "only a folder on this machine needs none"
             transport = cluster.connect(folder.host).transport

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.core.hosts import ENV_NOTE, THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.protocol.api.cluster import Observation, Preparation
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.ssh_errors import clean_lines
 from tfcluster.transport.ssh_session import InterpreterError, Session
 
-# On this machine the code is imported from the folder that the command imported it from; see `local`.
-_PROGRAM = """
-import sys
-sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
-import tfcluster
-del sys.path[0]
-import json
-from tfcluster.transport.remote.dry_run_server import serve
-serve(json.loads(sys.stdin.readline()))
-"""
 # Prefixes of the environment variables that affect what Python or the dynamic linker loads.
 _LOADER_PREFIXES = ("PYTHON", "LD_")
 
@@ -70,7 +58,7 @@ class _LocalSession(Session):
     """A session with a process on this machine instead of ssh. The process inherits the command's environment."""
 
     def __init__(self) -> None:
-        super().__init__(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT)])
+        super().__init__(THIS_MACHINE, boot.command("tfcluster.transport.remote.dry_run_server", "main"))
 
     def with_host(self, error: ClusterError) -> ClusterError:
         """See `Session.with_host`. On this machine, messages do not name it."""

@@ -9,7 +9,7 @@ from typing import NoReturn
 from tfcluster.agent.context import AgentContext
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.free_port import free_port
+from tfcluster.os.network import free_port
 from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 from tfcluster import settings
@@ -11,6 +11,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.diagnosis import describe_task
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os import procfs
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.stacks import (
     RunStacksReply,
@@ -51,26 +52,15 @@ async def task_threads(context: AgentContext, request: TaskThreadsRequest) -> Re
             pid=pid,
             problem=problem.problem if problem else "",
             hint=problem.hint if problem else "",
-            threads=_threads(pid) if pid else (),
+            threads=tuple(_read_threads(pid)) if pid else (),
             log=task.log_tail(),
         )
     )
 
 
-def _threads(pid: int) -> tuple[Thread, ...]:
-    """Return the threads of a process; none if it has exited."""
-    try:
-        numbers = sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    except OSError:
-        return ()
-    return tuple(thread for number in numbers if (thread := _thread(Path(f"/proc/{pid}/task/{number}"))) is not None)
-
-
-def _thread(folder: Path) -> Thread | None:
-    try:
-        fields = (folder / "stat").read_text(errors="replace")
-        waits_in = (folder / "wchan").read_text().strip()
-    except OSError:
-        return None
-    name, _, rest = fields.partition("(")[2].rpartition(")")
-    return Thread(int(folder.name), name, rest.split()[0], "" if waits_in == "0" else waits_in)
+def _read_threads(pid: int) -> Iterator[Thread]:
+    """Yield the threads of a process; none if it has exited."""
+    for number in procfs.threads(pid):
+        with suppress(OSError):  # it has exited
+            state = procfs.stat_fields(pid, number)[procfs.STATE]
+            yield Thread(number, procfs.thread_name(pid, number), state, procfs.waits_in(pid, number))

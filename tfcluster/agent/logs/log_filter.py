@@ -23,7 +23,7 @@ from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.text import compile_patterns
 from tfcluster.errors import ClusterError
-from tfcluster.processes.daemonize import detach
+from tfcluster.os.daemonize import detach
 from tfcluster.processes.logs.rotating_log import Line
 from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
 from tfcluster.protocol.serialization import decode, to_json

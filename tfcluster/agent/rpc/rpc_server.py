@@ -12,9 +12,9 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.timeout import wait_for
-from tfcluster.process_handle import peer_credentials
+from tfcluster.os.atomic_file import remove_unless_file
+from tfcluster.os.process_handle import peer_credentials
 from tfcluster.runtime_dir import socket_path
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

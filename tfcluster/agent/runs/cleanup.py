@@ -15,8 +15,8 @@ from tfcluster.agent.subprocesses import fork_child
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import ENDED_RUN_STATES
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.daemonize import detach
+from tfcluster.os.daemonize import detach
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.stored_output import free_all, stored_bytes
 
 # Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.

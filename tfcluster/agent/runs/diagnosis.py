@@ -13,7 +13,6 @@ from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
-from tfcluster.agent.socket_tables import connected_ports
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.tasks.transitions import TaskRuntime
@@ -25,8 +24,9 @@ from tfcluster.core.stacks import Wait, find_wait
 from tfcluster.core.states import TaskState
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology, Task, join_address
+from tfcluster.os.process_handle import is_frozen
+from tfcluster.os.tcp_sockets import connected_ports
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import MemberState, read_states
 from tfcluster.protocol.codec import Message
 from tfcluster.tf_install import tensorflow_version

@@ -26,7 +26,7 @@ from tfcluster.core.run_events import SubmittedEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of
 from tfcluster.protocol.codec import Message
 from tfcluster.version import PROTOCOL

@@ -15,7 +15,7 @@ from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, parse_event
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
+from tfcluster.os.process_handle import format_exit_status
 from tfcluster.processes.runs.run_plan import append_event
 
 

@@ -21,7 +21,7 @@ from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 from tfcluster.processes.runs.stored_output import OutputHold
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.state.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.runs import RunOptions, check_name, find_run, nest_options
 from tfcluster.core.states import ENDED_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import read_file, write_atomically
 from tfcluster.processes.runs.run_plan import FILES, RunPlan
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.protocol.serialization import decode
@@ -147,10 +147,8 @@ class RunStore:
         Raises:
             OSError: The record cannot be written. The previous record is unchanged.
         """
-        path = self.folder(record.run) / _FILE
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(to_stored(record, _FORMAT)))
-        os.replace(temporary, path)
+        data = json.dumps(to_stored(record, _FORMAT)).encode()
+        write_atomically(self.folder(record.run) / _FILE, data)
 
     def try_write(self, record: RunRecord) -> None:
         """Replace the record of a run; a failure only goes into the agent's log: a full disk must not stop the run."""

@@ -18,10 +18,10 @@ from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
+from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, missing_text
 from tfcluster.processes.runs.streams import STDERR
-from tfcluster.processes.sparse_files import first_data
 from tfcluster.protocol.codec import Message
 
 

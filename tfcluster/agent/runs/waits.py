@@ -25,7 +25,7 @@ from tfcluster.core.groups import MemberObservation
 from tfcluster.core.run_events import WaitingEndedEvent, WaitingEvent
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import is_frozen
+from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import read_states, write_observations
 from tfcluster.processes.runs.run_plan import append_event
 

@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_file
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import read_file, remove, remove_unless_file, write_atomically, write_file
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import boot_id
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.serialization import decode
 from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, check_protocol, from_stored, to_stored
 
@@ -127,13 +128,11 @@ class Journal:
     file: it contains the same bytes or, after a kill, the beginning of them.
     """
 
-    def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._new = path.with_suffix(".new")
         self._copy = path.with_suffix(".copy")
         self._unreleased = path.with_suffix(".unreleased")
         self._code = path.with_name(CODE_LINK)
-        self._files = files or AtomicFiles()
         self._fds: list[int] = []  # the file and its copy; empty if only a snapshot can be written
         self._snapshot_size = self._size = 0
 
@@ -145,23 +144,15 @@ class Journal:
         """
         data = json.dumps({**to_stored(record, _FORMAT), "boot": boot_id()}).encode() + b"\n"
         self.close()
+        remove_unless_file(self.path)
+        write_atomically(self.path, data, durable=True)
         try:
-            for path in (self._new, self._copy):
-                remove_unless_file(path)
-            self._files.write(self._new, data, durable=True)
-            remove_unless_file(self.path)
-            self._files.replace(self._new, self.path)
-        except OSError:
-            with suppress(OSError):  # a partial file, for example on a full disk, has no use
-                self._files.unlink(self._new)
-            raise
-        try:
-            self._files.write(self._copy, data, durable=False)
+            write_file(self._copy, data)
         except OSError:
             with suppress(OSError):  # no copy is better than an outdated one
-                self._files.unlink(self._copy)
+                remove(self._copy)
         with suppress(OSError):  # the snapshot names every process that the file named
-            self._files.unlink(self._unreleased)
+            remove(self._unreleased)
         self._link_code()
         self._snapshot_size = self._size = len(data)
         with suppress(OSError):  # no descriptor is left, or the copy could not be written: each change is a snapshot
@@ -285,9 +276,9 @@ class Journal:
             OSError: A file cannot be removed; the record is unchanged.
         """
         self.close()
-        for path in (self._new, self._unreleased, self._code, self._copy, self.path):
-            remove_unless_file(path)
-            self._files.unlink(path)
+        new = self.path.with_name(f"{self.path.name}.new")  # what an agent has left that was killed
+        for path in (new, self._unreleased, self._code, self._copy, self.path):
+            remove(path)
 
     def note_unreleased(self, process: ProcessHandle) -> None:
         """Record that a process in the journal exits without having begun its work, because its agent has died.

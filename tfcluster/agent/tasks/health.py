@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
+import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 
 from tfcluster import settings
-from tfcluster.agent import subprocesses
-from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.core.devices import Device
+from tfcluster.os.tcp_sockets import Counters
 from tfcluster.processes.probes import probe as run_prober
-from tfcluster.processes.socket_traffic import Counters
 from tfcluster.protocol.codec import Message
 
 # gRPC's text for ECONNREFUSED.
@@ -41,7 +39,7 @@ class ProbeResult:
     refused: bool = False  # whether the connection was refused: no process listens at the address
 
 
-class ProbeClient:
+class ProbeClient(HelperProcess):
     """Sends probes through the health prober process.
 
     The process is forked at first use, and again after it has died or broken.
@@ -50,23 +48,18 @@ class ProbeClient:
     """
 
     def __init__(self, title: str, enter: Callable[[], None]) -> None:
-        self._title = title
+        super().__init__(title)
         self._enter = enter
-        self._child: ChildProcess | None = None
         self._identities = itertools.count()
         self._waiting: dict[int, asyncio.Future[Message | None]] = {}
 
-    def start(self) -> ChildProcess:
-        """Fork the health prober unless it runs already, so that it has imported gRPC before the first probe.
+    def prepare(self) -> None:
+        """Move the process to the network of the servers."""
+        self._enter()
 
-        Raises:
-            OSError: It cannot be forked.
-        """
-        if self._child is None:
-            body = partial(run_prober, self._title, os.getpid())
-            self._child = subprocesses.fork_child(body, lambda status: None, self._enter)
-            self._child.on_message(self._handle_reply, partial(self._handle_exit, self._child))
-        return self._child
+    def run(self, agent: socket.socket) -> None:
+        """Probe, in the process."""
+        run_prober(agent)
 
     async def probe(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
         """Probe the server at an address for its status.
@@ -100,37 +93,35 @@ class ProbeClient:
         The request has no number yet. The prober counts as broken after `timeout` seconds. If `is_vital`, it is then
         killed, so that the next request starts another one. Return the reply; None if there is none.
         """
+        identity = next(self._identities)
         try:
-            child = self.start()
+            self.send({"id": identity, **request})
         except OSError:
             return None
-        identity = next(self._identities)
+        process = self.process
         answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = answer
-        child.send({"id": identity, **request})
         try:
             await asyncio.wait({answer}, timeout=timeout)
         finally:
             self._waiting.pop(identity, None)
         if answer.done():
             return answer.result()
-        if is_vital:
-            child.kill()
+        if is_vital and self.process == process:
+            self.kill()
         return None
 
     def stop(self) -> None:
         """Kill the health prober and wait until it has exited; the next probe starts another one."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.wait()
+        super().stop()
+        self.handle_exit()
 
-    def _handle_reply(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
+        """Pass a reply to the request that waits for it."""
         if message["id"] in self._waiting:
             self._waiting.pop(message["id"]).set_result(message)
 
-    def _handle_exit(self, child: ChildProcess) -> None:
-        if self._child is child:
-            self._child = None
+    def handle_exit(self) -> None:
+        """Let the requests that wait have no reply."""
         while self._waiting:
             self._waiting.popitem()[1].set_result(None)

@@ -38,7 +38,7 @@ from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle, format_exit_status, send_signal, was_killed
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status, send_signal, was_killed
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.tf_server import serve
@@ -279,7 +279,7 @@ class TaskSupervisor:
         except OSError as error:
             file = error.filename or self._folder.journal.path
             raise ClusterError(f"{file}: cannot write the journal: {error.strerror}") from error
-        self._network.keep()
+        self._network.release()
         with suppress(OSError):  # the disk is full: the next snapshot tries again
             self._secrets.prune()
 

@@ -18,8 +18,8 @@ from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit, TaskStatus
 from tfcluster.core.topology import Task
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.process_handle import ProcessHandle
 
 _AFTER_EXIT = {
     TaskState.BACKING_OFF: "is backing off",

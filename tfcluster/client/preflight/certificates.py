@@ -26,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tfcluster import settings
 from tfcluster.core.forwarding import Certificate
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.paths import authority_path, make_private_folder
 
 
@@ -94,11 +95,8 @@ class Authority:
         Raises:
             OSError: The file cannot be written.
         """
-        new = path.with_name(f"{path.name}.{os.getpid()}.new")
-        new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(_pem_of(self._key) + self._certificate.public_bytes(Encoding.PEM))
-        new.replace(path)
+        data = _pem_of(self._key) + self._certificate.public_bytes(Encoding.PEM)
+        write_atomically(path, data, is_shared=True)
 
     @property
     def pem(self) -> str:

@@ -21,13 +21,13 @@ from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_de
 from tfcluster.core.run_events import CoordinatorEvent, MemberEvent, RestartEvent, RunEvent
 from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import is_stopped_by_signal
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import is_stopped_by_signal
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import GroupLink, GroupListener
 from tfcluster.processes.groups.member_states import MemberStates
 from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, final_event
-from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder

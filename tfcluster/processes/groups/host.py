@@ -19,10 +19,10 @@ from tfcluster.core.environment import gpu_variables
 from tfcluster.core.groups import Group, Member, MemberObservation, expand
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
+from tfcluster.os.network import Address, bind_free_port
 from tfcluster.processes.groups.idle_members import IdleMembers
 from tfcluster.processes.groups.link import GroupLink
 from tfcluster.processes.groups.member_states import read_observations
-from tfcluster.processes.netinfo import Address, bind_free_port
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.supervised_program import (
     SupervisedProgram,

@@ -11,7 +11,7 @@ from tfcluster import settings
 from tfcluster.core.groups import Member
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
+from tfcluster.os.process_handle import format_exit_status
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.group import Exited
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import boot
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT
@@ -27,16 +27,14 @@ from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
 
-def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.socket) -> NoReturn:
+def launch(title: str, code_cache: Path, agent: socket.socket) -> NoReturn:
     """Replace a fork of the agent by a new interpreter that runs the fork server.
 
     A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
     must not be among them, so a fork of the agent is not sufficient.
 
-    `log` gets TensorFlow's messages during its import. `code_cache` is the host's cache of code, for the drivers: their
-    environment may name another state folder.
+    `code_cache` is the host's cache of code, for the drivers: their environment may name another state folder.
     """
-    daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
     boot.exec_function(__name__, main.__name__, [title, str(agent.fileno()), str(code_cache)])
 

@@ -23,12 +23,14 @@ from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
 from tfcluster.core.run_events import ErrorEvent, ResultEvent, RunEvent
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import NO_MARK, ProcessHandle, format_exit_status
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status
+from tfcluster.process_mark import NO_MARK, set_mark
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
-from tfcluster.processes.netinfo import Address, addresses_of
+from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
 from tfcluster.processes.runs.run_program import report_error
@@ -195,7 +197,7 @@ def _record_end(
             recorder.append(STDERR, f"{problem.message}\n".encode())
             code = code or 1
     if program.capture.streams and os.fork() == 0:  # the program has left background processes
-        daemonize.set_mark(NO_MARK)  # like those processes, it does not belong to the cluster
+        set_mark(NO_MARK)  # like those processes, it does not belong to the cluster
         daemonize.set_process_title(f"tfcluster: {plan.cluster} {plan.run} output")
         program.capture.record_until_closed()
         os._exit(0)

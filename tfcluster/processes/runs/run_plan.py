@@ -18,9 +18,9 @@ from tfcluster.core.run_events import ResultEvent, RunEvent, to_record
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.codec import Message, encode
 
 #: The names of the files in a run's folder.

@@ -27,8 +27,8 @@ from tfcluster import boot
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
-from tfcluster.process_handle import MARK
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.process_mark import MARK
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
     begin_run,

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TextIO
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import peer_credentials
+from tfcluster.os.process_handle import peer_credentials
 from tfcluster.processes.runs.run_plan import TERMINAL_SIZE
 
 STDOUT, STDERR = "stdout", "stderr"

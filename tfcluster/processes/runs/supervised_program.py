@@ -23,9 +23,10 @@ from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.run_events import StoppedEvent
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
-from tfcluster.process_handle import MARK, NO_MARK, send_signal
-from tfcluster.processes import daemonize
-from tfcluster.processes.netinfo import Address
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import send_signal
+from tfcluster.process_mark import MARK, NO_MARK, set_mark
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
     enable_stack_dump,
@@ -38,9 +39,8 @@ from tfcluster.processes.runs.run_program import (
 )
 from tfcluster.processes.runs.run_script import start_script
 from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
-from tfcluster.processes.servers.listen_guard import ListenGuard
+from tfcluster.processes.servers.listen_guard import ListenGuard, trap_listen
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
-from tfcluster.processes.servers.seccomp import trap_listen
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 
@@ -269,7 +269,7 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
         os.setpgid(0, 0)  # so that the driver can signal the program's children too
         daemonize.set_process_title(title_of(plan))
         # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
-        daemonize.set_mark(NO_MARK)
+        set_mark(NO_MARK)
         connect_streams(stdin, outputs)
         handle_signals()
         enable_stack_dump(plan.folder)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tfcluster.core.environment import server_variables
 from tfcluster.core.topology import CLOSED, ClusterTopology, Task
-from tfcluster.processes import daemonize, protos
+from tfcluster.os import daemonize
+from tfcluster.processes import protos
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.servers.c_api import TensorFlow, TensorFlowError
 from tfcluster.processes.servers.listen_guard import isolate_this_process

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +32,11 @@ _FOLDERS = ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
 # the code bundle on the host includes the module.
 _PREFLIGHT_MODULE = "tfcluster.agent.preflight"
 _STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
+
+
+def main() -> None:
+    """Serve the probe of the machine on which the command runs."""
+    serve(json.loads(sys.stdin.readline()))
 
 
 def serve(session: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from tfcluster import boot
 from tfcluster.transport.remote.bootstrap import send_message
 
 
@@ -35,17 +36,12 @@ class TensorBoardReport:
 
 def tensorboard_argv(start: TensorBoardRequest, python: str, code: str) -> list[str]:
     """Return the command line that starts TensorBoard, with tfcluster from the folder `code`."""
-    program = (
-        "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];"
-        "from tfcluster.transport.remote.tensorboard import main;main(sys.argv[2])"
-    )
-    return [python, "-c", program, code, json.dumps(asdict(start))]
+    return boot.command(__name__, main.__name__, json.dumps(asdict(start)), python=python, code=code)
 
 
 def main(text: str) -> NoReturn:
     """Run TensorBoard on the host; the text is the `TensorBoardRequest`, as JSON."""
     start = TensorBoardRequest(**json.loads(text))
-    del sys.path[0]
     logdir = _find_logdir(start.folders, start.run_folder)
     command = _find_command()
     send_message(asdict(TensorBoardReport(sys.executable, logdir, bool(command))))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from functools import cache
-from typing import Any
+
+from tfcluster.os import libc
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 #: The errors of file systems that cannot free a range of a file.
@@ -19,9 +19,7 @@ def punch(fd: int, start: int, end: int) -> None:
     Raises:
         OSError: It is not freed; for `UNSUPPORTED`, the file system never can.
     """
-    if _fallocate()(fd, _PUNCH_HOLE | _KEEP_SIZE, start, end - start) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    libc.call("fallocate", fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))
 
 
 def first_data(fd: int, position: int) -> int:
@@ -44,10 +42,3 @@ def _seek(fd: int, position: int, whence: int, without_holes: int | None) -> int
         if error.errno == errno.EINVAL:  # the file system does not support holes
             return size if without_holes is None else without_holes
         raise
-
-
-@cache
-def _fallocate() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).fallocate
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-    return function

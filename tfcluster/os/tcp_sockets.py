@@ -1,8 +1,8 @@
-"""The bytes that processes have sent and received over TCP, from the kernel's counters of their sockets (sock_diag).
+"""The kernel's TCP sockets: who listens on a port of a network, what a process is connected to, and what it has moved.
 
-The kernel counts for each socket, not for each process: so the sockets of a process are found by its descriptors, and
-the network's sockets are listed by one request that `ss --info` sends too. What a socket has moved is known as long as
-it is open.
+A socket of a process is found by the process's descriptors. The tables in /proc are those of any process's network. The
+bytes that a socket has moved are counted by sock_diag, in this process's network only, as long as the socket is open:
+one request, which `ss --info` sends too, lists them all.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.os import procfs
 
+#: The folder of the tables of this process's network.
+OWN_TABLES = Path("/proc/self/net")
+_NAMES = ("tcp", "tcp6")
+_ESTABLISHED, _LISTEN = "01", "0A"
+# What sock_diag(7) is asked, and what it answers.
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _NLMSG_DONE, _NLMSG_ERROR = 20, 3, 2
 _NLM_F_REQUEST_DUMP = 0x301
@@ -32,6 +40,60 @@ _ACKED_OFFSET = 120  # of tcpi_bytes_acked in struct tcp_info, and tcpi_bytes_re
 Counters = dict[int, tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class TcpSocket:
+    """A line of a table."""
+
+    port: int
+    remote_port: int  # 0 if it has no peer
+    inode: int  # by which its process is found; 0 if no process has it any more
+    is_listening: bool
+    is_connected: bool
+
+
+def read_sockets(folder: Path) -> Iterator[TcpSocket]:
+    """Yield all sockets of a network; `folder` is /proc/PID/net for the network of a process.
+
+    Raises OSError if the process does not exist.
+    """
+    for name in _NAMES:
+        with suppress(FileNotFoundError), open(folder / name) as table:  # a kernel without IPv6 has only the first
+            next(table, None)
+            for line in table:
+                _, local, remote, state, *rest = line.split(maxsplit=10)
+                yield TcpSocket(_port(local), _port(remote), int(rest[5]), state == _LISTEN, state == _ESTABLISHED)
+
+
+def has_listener(port: int, folder: Path) -> bool:
+    """Return whether a socket of a network listens on a port; False if the network does not exist any more."""
+    with suppress(OSError):
+        return any(each.port == port and each.is_listening for each in read_sockets(folder))
+    return False
+
+
+def find_listener(port: int, folder: Path) -> int | None:
+    """Return the pid of a process that listens on a port; 0 if this user cannot see it, None if there is none."""
+    inodes = {each.inode for each in read_sockets(folder) if each.port == port and each.is_listening}
+    if not inodes:
+        return None
+    return next((pid for pid in procfs.pids() if not inodes.isdisjoint(socket_inodes(pid))), 0)
+
+
+def connected_ports(pid: int) -> set[int]:
+    """Return the ports that a process is connected to, in whatever network it is.
+
+    Raises OSError if the process does not exist, or belongs to another account.
+    """
+    own = set(socket_inodes(pid))
+    sockets = read_sockets(Path(f"/proc/{pid}/net"))
+    return {each.remote_port for each in sockets if each.is_connected and each.inode in own}
+
+
+def socket_inodes(pid: int) -> Iterator[int]:
+    """Yield the inode numbers of a process's sockets; none if this user may not see them."""
+    return (int(file[8:-1]) for file in procfs.open_files(pid) if file.startswith("socket:["))
+
+
 def read_traffic(pids: Iterable[int]) -> dict[int, Counters]:
     """Read the counters of the sockets of processes in this process's network.
 
@@ -40,17 +102,6 @@ def read_traffic(pids: Iterable[int]) -> dict[int, Counters]:
     """
     counters = {inode: moved for family in (socket.AF_INET, socket.AF_INET6) for inode, moved in _list_sockets(family)}
     return {pid: {inode: counters[inode] for inode in socket_inodes(pid) if inode in counters} for pid in pids}
-
-
-def socket_inodes(pid: int) -> Iterator[int]:
-    """Yield the inode numbers of a process's sockets; none if this user may not see them."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                target = os.readlink(f"{folder}/{name}")
-                if target.startswith("socket:["):
-                    yield int(target[8:-1])
 
 
 def _list_sockets(family: int) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -84,3 +135,7 @@ def _moved_bytes(attributes: bytes) -> tuple[int, int] | None:
             return received, acked
         attributes = attributes[max(_ATTRIBUTE.size, (size + 3) & ~3) :]
     return None
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)

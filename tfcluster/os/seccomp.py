@@ -1,7 +1,7 @@
 """Trap the system call listen() of this process and its children by seccomp user notification, seccomp_unotify(2).
 
-From listen() on, a port accepts connections, and gRPC executes what is sent over them. A supervisor that restricts
-which machines can connect has to act before the kernel executes listen().
+From listen() on, a port accepts connections. A supervisor that restricts which machines can connect has to act before
+the kernel executes listen().
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import platform
 import struct
 from dataclasses import dataclass
 
-from tfcluster.processes.servers.port_isolation import PortIsolationError, bpf_instruction
+from tfcluster.os import bpf
+from tfcluster.os.bpf import JUMP_IF_EQUAL, JUMP_IF_NOT_BELOW, LOAD_WORD, RETURN
 
 # From linux/seccomp.h.
 _SET_MODE_FILTER = 1
@@ -33,7 +34,6 @@ _IOCTL_ID_VALID = 1 << 30 | 8 << 16 | ord("!") << 8 | 2
 _NR, _ARCH = 0, 4
 # x32 programs use the system call numbers of x86-64 with this bit set.
 _X32_BIT = 0x40000000
-_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ _ARCHITECTURES = {
     "x86_64": _Architecture(audit=0xC000003E, seccomp=317, listen=50),
     "aarch64": _Architecture(audit=0xC00000B7, seccomp=277, listen=201),
 }
+
+
+class SeccompError(Exception):
+    """The kernel refuses a trap; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def trap_listen() -> int:
         listen() fails with ENOSYS.
 
     Raises:
-        PortIsolationError: The kernel refuses.
+        SeccompError: The kernel refuses.
     """
     architecture = _architecture()
     instructions = b"".join(_program(architecture))
@@ -90,7 +94,7 @@ def trap_listen() -> int:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         fd = install()
     if fd < 0:
-        raise _not_trapped(_explain(ctypes.get_errno()))
+        raise SeccompError(_explain(ctypes.get_errno()))
     return fd
 
 
@@ -136,7 +140,7 @@ def _architecture() -> _Architecture:
     try:
         return _ARCHITECTURES[platform.machine()]
     except KeyError:
-        raise _not_trapped(f"system calls of {platform.machine()} are not known to tfcluster") from None
+        raise SeccompError(f"system calls of {platform.machine()} are not known to tfcluster") from None
 
 
 def _program(architecture: _Architecture) -> list[bytes]:
@@ -146,15 +150,15 @@ def _program(architecture: _Architecture) -> list[bytes]:
     calls.
     """
     return [
-        bpf_instruction(_LOAD_WORD, _ARCH),
-        bpf_instruction(_JUMP_IF_EQUAL, architecture.audit, yes=1),
-        bpf_instruction(_RETURN, _RET_KILL_PROCESS),  # a 32-bit program, whose listen() has another number
-        bpf_instruction(_LOAD_WORD, _NR),
-        bpf_instruction(_JUMP_IF_NOT_BELOW, _X32_BIT, no=1),
-        bpf_instruction(_RETURN, _RET_KILL_PROCESS),
-        bpf_instruction(_JUMP_IF_EQUAL, architecture.listen, no=1),
-        bpf_instruction(_RETURN, _RET_USER_NOTIF),
-        bpf_instruction(_RETURN, _RET_ALLOW),
+        bpf.instruction(LOAD_WORD, _ARCH),
+        bpf.instruction(JUMP_IF_EQUAL, architecture.audit, yes=1),
+        bpf.instruction(RETURN, _RET_KILL_PROCESS),  # a 32-bit program, whose listen() has another number
+        bpf.instruction(LOAD_WORD, _NR),
+        bpf.instruction(JUMP_IF_NOT_BELOW, _X32_BIT, no=1),
+        bpf.instruction(RETURN, _RET_KILL_PROCESS),
+        bpf.instruction(JUMP_IF_EQUAL, architecture.listen, no=1),
+        bpf.instruction(RETURN, _RET_USER_NOTIF),
+        bpf.instruction(RETURN, _RET_ALLOW),
     ]
 
 
@@ -165,7 +169,3 @@ def _explain(number: int) -> str:
     if number in (errno.ENOSYS, errno.EINVAL):
         return "this kernel has no seccomp user notification, which came with Linux 5.0"
     return f"the kernel refused a seccomp filter ({os.strerror(number)})"
-
-
-def _not_trapped(why: str) -> PortIsolationError:
-    return PortIsolationError(f"ports cannot be closed before they listen: {why}")

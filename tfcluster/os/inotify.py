@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from contextlib import suppress
 from pathlib import Path
+
+from tfcluster.os import libc
 
 _IN_MODIFY = 0x2
 # struct inotify_event: watch descriptor, mask, cookie, length of the name that follows.
@@ -21,8 +22,7 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._check(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._fd = libc.call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable after a file has changed."""
@@ -34,11 +34,12 @@ class Inotify:
         Raises:
             OSError: The folder does not exist, or the user has too many watches.
         """
-        return self._check(self._libc.inotify_add_watch(self._fd, os.fsencode(folder), _IN_MODIFY))
+        return libc.call("inotify_add_watch", self._fd, os.fsencode(folder), _IN_MODIFY)
 
     def remove(self, watch: int) -> None:
         """Stop to watch a folder; do nothing if the folder has been deleted."""
-        self._libc.inotify_rm_watch(self._fd, watch)
+        with suppress(OSError):
+            libc.call("inotify_rm_watch", self._fd, watch)
 
     def read(self) -> set[int]:
         """Return the watch descriptors of the folders with changes since the last call; do not block."""
@@ -56,10 +57,3 @@ class Inotify:
     def close(self) -> None:
         """Close the instance and remove all of its watches."""
         os.close(self._fd)
-
-    @staticmethod
-    def _check(result: int) -> int:
-        if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return result

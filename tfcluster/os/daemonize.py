@@ -1,17 +1,17 @@
-"""Set up a process that was forked from the agent: new session, redirected output, closed descriptors, own title."""
+"""Set up a process that was just forked: new session, redirected output, closed descriptors, own title."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import os
-import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.process_handle import MARK, NO_MARK, environment_address
+from tfcluster.os import procfs
+from tfcluster.os.procfs import ARG_END, ARG_START
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -20,7 +20,7 @@ _buffers: list[ctypes.Array[ctypes.c_char]] = []  # the C library uses them unti
 
 
 def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), parent: int | None = None) -> None:
-    """Detach a newly forked process from the agent.
+    """Detach a newly forked process from its parent.
 
     Args:
         log: The file for standard output and standard error, or None to keep them as they are. It is a file rather
@@ -31,11 +31,11 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
     """
     if parent is not None:
         set_parent_death_signal(parent)
-    # The agent has handlers of its own.
+    # The parent may have its own handlers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
-    # A garbage collection would write to, and thereby copy, every page that is shared with the agent.
+    # A garbage collection would write to, and thereby copy, every page that is shared with the parent.
     gc.freeze()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -92,42 +92,24 @@ def become_subreaper() -> None:
 
 def close_fds(keep: set[int]) -> None:
     """Close all other descriptors, which would keep the parent's sockets, ports and lock alive."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
+    for fd in procfs.descriptors(os.getpid()):
         if fd not in keep:
             try:
                 os.close(fd)
-            except OSError:  # the descriptor that os.listdir used and has closed
+            except OSError:  # the descriptor that the list was read with
                 continue
 
 
 def set_process_title(title: str) -> None:
-    """Set the title that `ps` shows instead of the command line of the agent.
+    """Set the title that `ps` shows instead of the command line of the process that this one was forked from.
 
     The kernel reads a process's command line from the memory that held its arguments, so the title is written there
     and cut to the size of that memory. The package setproctitle does the same in C; this needs no compiled extension
     on the hosts.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)
+    fields = procfs.stat_fields(os.getpid())
+    start, end = int(fields[ARG_START]), int(fields[ARG_END])
     room = end - start
     if start and room > 1:
         ctypes.memmove(start, os.fsencode(title)[: room - 1].ljust(room, b"\0"), room)
     Path("/proc/self/comm").write_bytes(os.fsencode(title)[:15])
-
-
-def set_mark(mark: str) -> None:
-    """Overwrite the mark in the environment with which this process, or the one that forked it, was started.
-
-    The kernel shows that environment (/proc/PID/environ), and a forked process has the same one as its parent. So all
-    processes that the agent forks, and all that these fork, can be found by the mark without any file. A program that
-    is started by exec gets a new environment.
-
-    The mark is NO_MARK for what does not belong to the cluster although it was forked from its processes.
-    """
-    # The NUL in front excludes a variable whose name merely ends with this one's name.
-    environment = b"\0" + Path("/proc/self/environ").read_bytes()
-    found = re.search(rb"\0%b=([0-9a-f]{%d})\0" % (MARK.encode(), len(NO_MARK)), environment)
-    address = environment_address()
-    if found and address:
-        ctypes.memmove(address + found.start(1) - 1, mark.encode(), len(mark))
-    os.environ[MARK] = mark

@@ -1,34 +1,22 @@
-"""Handles of processes by pid and start time, so that a process that reuses a pid is never signalled by mistake.
-
-The processes of a cluster have a mark in their environment, by which they can be found without any file.
-"""
+"""Handles of processes by pid and start time, so that a process that reuses a pid is never signalled by mistake."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import select
 import signal
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from tfcluster import settings
+from tfcluster.os import procfs
+from tfcluster.os.procfs import EXIT_STATUS, SESSION, START_TICKS, STATE
 
 # struct pidfd_info of Linux 6.13, 64 bytes, and the flag that requests the exit code in it (6.15); see linux/pidfd.h.
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
-#: The environment variable that identifies the cluster to which an agent, or a process forked from it, belongs, and its
-#: placeholder value before the agent knows its cluster. The agent overwrites the placeholder in its memory, so the
-#: length of the value is fixed.
-MARK = "TFCLUSTER_AGENT_MARK"
-NO_MARK = "0" * 32
 
 # The errors of reading a process's files in /proc if the process does not exist; other errors do not tell whether it
 # exists.
@@ -51,7 +39,7 @@ class ProcessHandle:
     def from_pid(cls, pid: int) -> ProcessHandle | None:
         """Return the process that has the pid now, possibly a zombie; None if no process has it."""
         try:
-            return cls(pid, int(_fields(pid)[19]))
+            return cls(pid, int(procfs.stat_fields(pid)[START_TICKS]))
         except _NO_PROCESS:
             return None
 
@@ -62,28 +50,21 @@ class ProcessHandle:
     def is_alive(self) -> bool:
         """Return whether this process (not another one with the same pid) still runs."""
         try:
-            fields = _fields(self.pid)
+            fields = procfs.stat_fields(self.pid)
         except _NO_PROCESS:
             return False
-        return fields[0] not in "ZX" and int(fields[19]) == self.start_time
+        return fields[STATE] not in "ZX" and int(fields[START_TICKS]) == self.start_time
 
     def leads_session(self) -> bool:
         """Return whether this process still runs and is a session leader (it has called setsid)."""
         try:
-            return self.is_alive() and int(_fields(self.pid)[3]) == self.pid
+            return self.is_alive() and int(procfs.stat_fields(self.pid)[SESSION]) == self.pid
         except _NO_PROCESS:
             return False
 
     def title(self) -> str:
         """Return the process title, such as `tfcluster: demo ps:0`; empty if the process has exited."""
-        try:
-            return Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
-        except OSError:
-            return ""
-
-    def describe(self, cluster: str) -> str:
-        """Describe this process of a cluster by its title and its pid, such as `ps:0 (pid 123)`."""
-        return f"{self.title().removeprefix(f'tfcluster: {cluster} ') or 'process'} (pid {self.pid})"
+        return next(iter(procfs.arguments(self.pid)), "")
 
     def kill(self) -> None:
         """Send SIGKILL to this process; do nothing if it no longer exists."""
@@ -92,10 +73,10 @@ class ProcessHandle:
             send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
 
-    def terminate(self, grace: float) -> bool:
+    def terminate(self, grace: float, kill_wait: float) -> bool:
         """End this process by SIGTERM, or by SIGKILL after the grace period (seconds), and wait until it has exited.
 
-        Return whether it has exited: a process in uninterruptible sleep does not, even after SIGKILL.
+        Return whether it has exited `kill_wait` seconds after SIGKILL: one in uninterruptible sleep has not.
         """
         pidfd = self.open()
         if pidfd is None:
@@ -103,7 +84,7 @@ class ProcessHandle:
         exited = select.poll()
         exited.register(pidfd, select.POLLIN)
         try:
-            for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, settings.AGENT_EXIT_SECONDS)):
+            for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, kill_wait)):
                 send_signal(pidfd, number)
                 send_signal(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
                 if exited.poll(1000 * seconds):
@@ -130,55 +111,22 @@ class ProcessHandle:
         return None
 
 
-def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat, starting with the third one, the state."""
-    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    # The second field is the command name in parentheses, which may itself contain spaces and parentheses.
-    return stat.rpartition(")")[2].split()
-
-
 def is_frozen(pid: int) -> bool:
     """Return whether a signal, such as SIGSTOP, or a debugger has stopped a process."""
     try:
-        return _fields(pid)[0] in "tT"
+        return procfs.stat_fields(pid)[STATE] in "tT"
     except OSError:
         return False
 
 
 def tracer_of(pid: int) -> int | None:
     """Return the pid of the debugger that traces a process, such as gdb or strace; None if there is none."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return None
-    return int(status.partition("\nTracerPid:")[2].partition("\n")[0] or 0) or None
+    return int(procfs.read_status(pid).get("TracerPid", "0")) or None
 
 
 def is_stopped_by_signal(pid: int) -> bool:
     """Return whether a signal, such as SIGSTOP, has stopped a process that no debugger traces."""
     return is_frozen(pid) and tracer_of(pid) is None
-
-
-def environment_address() -> int:
-    """Return the memory address of the environment that this process was started with; 0 if the kernel hides it."""
-    return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)
-
-
-@cache
-def boot_id() -> str:
-    """Return the unique id of the current boot of the machine; empty if the kernel does not provide it."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def network_namespace() -> int:
-    """Return the inode number of this process's network namespace; 0 if the kernel does not provide it."""
-    try:
-        return os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return 0
 
 
 def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
@@ -198,9 +146,9 @@ def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
     else:
         return None if result is None else _wait_status(result)
     try:  # a zombie that its parent has not reaped yet
-        fields = _fields(process.pid)
-        if int(fields[19]) == process.start_time:
-            return int(fields[49])
+        fields = procfs.stat_fields(process.pid)
+        if int(fields[START_TICKS]) == process.start_time:
+            return int(fields[EXIT_STATUS])
     except OSError:
         pass
     information = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13))
@@ -252,64 +200,3 @@ def format_exit_status(status: int | None) -> str:
         except ValueError:
             return f"signal {os.WTERMSIG(status)}"
     return f"exit code {os.WEXITSTATUS(status)}"
-
-
-def mark_of(state_folder: Path) -> str:
-    """Return the mark of the cluster and host to which a state directory belongs."""
-    place = f"{os.getuid()}:{os.path.realpath(state_folder)}"
-    return hashlib.sha256(os.fsencode(place)).hexdigest()[: len(NO_MARK)]
-
-
-def marked_processes(mark: str) -> list[ProcessHandle]:
-    """List the processes of this user that have a mark, except this one and its descendants."""
-    return [process for process, found in processes_with_marks() if found == mark and not _is_descendant(process.pid)]
-
-
-def processes_with_marks() -> Iterator[tuple[ProcessHandle, str]]:
-    """Yield the processes of this user, except zombies, that have a mark, each with its mark."""
-    with os.scandir("/proc") as entries:
-        pids = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
-    for pid in pids:
-        with suppress(OSError):  # it has exited, or is another user's
-            # Of a thousand processes, only those with a mark are looked at more closely. The start time is read before
-            # the mark that counts: if the pid is reused in between, the handle does not match the new process.
-            if _mark_in(pid) and _is_own(pid) and (process := ProcessHandle.from_pid(pid)) and (mark := _mark_in(pid)):
-                yield process, mark
-
-
-def is_marked(pid: int, mark: str) -> bool:
-    """Return whether a process of this user has a mark.
-
-    An OSError says that it has exited, or that its environment cannot be read.
-    """
-    return _is_own(pid) and _mark_in(pid) == mark
-
-
-def _mark_in(pid: int) -> str:
-    """Return the mark in the environment of a process; empty if it has none, as a zombie."""
-    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-        _, _, rest = (b"\0" + file.readall()).partition(f"\0{MARK}=".encode())
-    return rest.partition(b"\0")[0].decode(errors="replace")
-
-
-def _is_own(pid: int) -> bool:
-    """Return whether a process belongs to this user and is not in a container.
-
-    A process in a container does not belong to this cluster, even if its state directory has the same path.
-
-    An OSError says that it has exited, or is another user's.
-    """
-    is_users = os.stat(f"/proc/{pid}").st_uid == os.getuid()
-    return is_users and os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/"))
-
-
-def _is_descendant(pid: int) -> bool:
-    """Return whether a process is this one or descends from it."""
-    seen: set[int] = set()
-    while pid not in (0, os.getpid(), *seen):  # a pid that is reused meanwhile could lead in a circle
-        seen.add(pid)
-        try:
-            pid = int(_fields(pid)[1])
-        except OSError:
-            return False
-    return pid == os.getpid()
