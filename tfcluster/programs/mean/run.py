@@ -64,16 +64,7 @@ def run(
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
-    pinned = None
-    if slices == DEVICES:
-        pieces = cut([numbers.count], size)
-        devices = list(context.devices[: len(pieces)])
-    else:
-        sizes = even_sizes(numbers.count, len(context.devices)) if isinstance(slices, str) else slices
-        check_sizes(sizes, numbers.count, numbers.name)
-        pieces = cut(sizes, size)
-        devices = list(context.devices[: len(sizes)])
-        pinned = {device: list(pieces.slices[index :: len(devices)]) for index, device in enumerate(devices)}
+    pieces, devices, pinned = _assign(context.devices, numbers, size, slices)
     rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
     moments = moments_of_pieces(pieces, rows)
     whole = pieces.whole_windows(numbers.count, size)
@@ -103,6 +94,24 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
     numbers, notes = open_numbers(path, name, column, context.folder)
     context.notes.extend(notes)
     return numbers
+
+
+def _assign(
+    devices: Sequence[str], numbers: MappedFile | RandomNumbers, size: int, slices: list[int] | str
+) -> tuple[WindowPieces, list[str], dict[str, list[range]] | None]:
+    """Cut the numbers into pieces and assign the slices to devices.
+
+    Return the pieces, the devices that are used, and for each device the ranges of pieces pinned to it, or None in
+    place of these if any free device may take any piece.
+    """
+    if slices == DEVICES:
+        pieces = cut([numbers.count], size)
+        return pieces, list(devices[: len(pieces)]), None
+    sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
+    check_sizes(sizes, numbers.count, numbers.name)
+    pieces = cut(sizes, size)
+    used = list(devices[: len(sizes)])
+    return pieces, used, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
 
 
 def _sums(
