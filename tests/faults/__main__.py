@@ -26,6 +26,8 @@ ROOT = Path(__file__).parent.parent.parent
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider")
 # pytest's exit codes.
 ALL_PASSED, SOME_FAILED = 0, 1
+#: For the tests of one fault. A test that hangs fails after 300 s, but its threads may keep pytest from ending.
+TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -82,24 +84,31 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
 
 
-def run_tests(tests: Sequence[str], tree: Path) -> subprocess.CompletedProcess[str]:
-    """Run tests in a copy of the tree, with its product."""
+def run_tests(tests: Sequence[str], tree: Path, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run tests in a copy of the tree, with its product; raise TimeoutExpired if they do not end within `timeout` s."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each command would compile all its modules again
     command = [*PYTEST, *dict.fromkeys(tests)]
-    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def find(fault: Fault, tree: Path) -> bool:
     """Run the tests of a fault with it, report the outcome, and return whether one failed."""
     began = time.monotonic()
     take_back = fault.apply(tree)
-    result = run_tests(fault.tests, tree)
-    take_back()
+    try:
+        result = run_tests(fault.tests, tree, TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:  # a hang says nothing: choose a fault with which a test fails
+        print(f"SURVIVED {fault.name}: its tests did not end within {TIMEOUT_SECONDS:g} s", flush=True)
+        return False
+    finally:
+        take_back()
     if result.returncode not in (ALL_PASSED, SOME_FAILED):
         fail(f"{fault.name}: pytest ended with {result.returncode}\n{result.stdout}{result.stderr}")
     is_found = result.returncode == SOME_FAILED
-    failures = [line for line in result.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failures = [line for line in result.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     outcome = failures[0].partition(" - ")[0] if failures else f"PROMISE NOT TESTED: {fault.promise}"
     seconds = time.monotonic() - began
     print(f"{'found' if is_found else 'SURVIVED'} {fault.name} ({seconds:.0f} s): {outcome}", flush=True)
