@@ -222,7 +222,7 @@ class LocalTransport:
         """Return which agent has written the journal; one of this version if that cannot be told."""
         journal = journal_path(self.cluster, self.host)
         for path in (journal, journal.with_suffix(".copy")):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
                 if path.is_file():  # else reading might block
                     with path.open("rb") as file:
                         return parse_writer(file.readline(settings.STATE_FILE_MAX_BYTES))
