@@ -14,7 +14,7 @@ ORDER = -p no:randomly
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-setup test-slow test-all lint bench soak wheel completions docs picture clean
+.PHONY: demo check test test-setup test-slow test-all lint bench weight stories soak wheel completions docs picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -55,12 +55,19 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-BENCHMARKS = cluster_start status run_pi launch pi mean linear restart journal idle dashboard hosts many_tasks private forwarding
+BENCHMARKS = cluster_start status run_nothing run_pi launch pi mean linear restart journal idle dashboard hosts many_tasks private forwarding
 
 # All are run; it fails when one did not reach its target.
 bench: .venv/installed
 	missed=; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
 	test -z "$$missed" || { echo "not reached:$$missed"; exit 1; }
+
+# How much code there is, and how many functions the stories of docs/architecture.md enter; LIST=--list names them.
+weight: .venv/installed
+	$(BIN)/python benchmarks/weight.py $(FOLDER)
+
+stories: .venv/installed
+	$(BIN)/python benchmarks/stories.py $(LIST)
 
 # 300 random faults, which takes some ten minutes; FAULTS=1000 makes it more.
 soak: FAULTS = 300

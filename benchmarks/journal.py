@@ -21,11 +21,10 @@ from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.tasks.state_machine import TaskEvent
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.machine import TaskEvent
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.resolve import resolve_spec
-from tfcluster.core.topology import ClusterTopology
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
 
 TASKS = 1000
@@ -65,29 +64,28 @@ def seconds_until_ready(count: int, *, rewrite: bool) -> float:
 
 
 async def _play(folder: StateDir, count: int, rewrite: bool) -> float:
-    supervisor = Supervisor(
+    supervisor = TaskSupervisor(
         "localhost",
         folder,
         SecretStore(folder.path / "demo.secrets"),
         PortAllocator(),
         cast(Any, Nothing()),
         cast(Any, Nothing()),
-        lambda: cast(Any, None),
         ClusterNetwork("network", lambda: None),
     )
     process = ProcessHandle.from_pid(1)
 
-    def spawn(task: Any, topology: ClusterTopology) -> None:
+    def spawn(task: Any) -> None:
         task.process, task.started = process, time.time()
 
-    supervisor._launcher.fork = spawn  # type: ignore[method-assign]
+    supervisor.fork = spawn  # type: ignore[method-assign]
     topology = resolve_spec(
         parse_spec(f"{{name: demo, jobs: {{worker: {{tasks: {TASKS}}}}}}}", "c", "c"), "cluster.yaml"
     )
     began = time.perf_counter()
     supervisor.apply(topology, [task.name for task in topology.tasks])
     for task in list(supervisor.tasks.values())[:count]:
-        supervisor._dispatch(task, TaskEvent.PROBE_OK)
+        supervisor.dispatch([(task, TaskEvent.PROBE_OK)])
         if rewrite:
             supervisor.write_journal()
     return time.perf_counter() - began

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parallel, requirements
-from tfcluster.process_handle import ProcessHandle, is_frozen
+from tfcluster.os.process_handle import ProcessHandle, is_frozen
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
@@ -34,9 +34,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-#: A change to the product: no fork server is started before the first run. For most clusters of the tests, importing
-#: TensorFlow would take more processor time than all else.
-LAZY_FORK_SERVER = {"tfcluster.agent.runs.fork_server_client": "ForkServer.start = lambda server: None"}
+#: A setting: no fork server is started before the first run. For most clusters of the tests, importing TensorFlow would
+#: take more processor time than all else.
+LAZY_FORK_SERVER = {"tfcluster.settings": "FORK_SERVER_STARTS_EARLY = False"}
 #: A fault: an agent hangs after one signal, until another one, and is not stopped meanwhile.
 HANG, RESUME = 40, 41
 HANGING_AGENT = (

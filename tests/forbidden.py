@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from tfcluster.processes.servers.port_isolation import bpf_instruction
+from tfcluster.os.bpf import instruction
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _SYS_UNSHARE, _SYS_IOCTL = {"x86_64": 272, "aarch64": 97}, {"x86_64": 16, "aarch64": 29}
@@ -34,22 +34,22 @@ exec "$@"
 def forbid_unshare() -> None:
     """Have the kernel refuse unshare() to this process, as the default profile of Docker does."""
     _filter(
-        bpf_instruction(_LOAD, 0),  # the number of the system call
-        bpf_instruction(_IF_EQUAL, _SYS_UNSHARE[os.uname().machine], no=1),
-        bpf_instruction(_RETURN, _ERRNO | _EPERM),
-        bpf_instruction(_RETURN, _ALLOW),
+        instruction(_LOAD, 0),  # the number of the system call
+        instruction(_IF_EQUAL, _SYS_UNSHARE[os.uname().machine], no=1),
+        instruction(_RETURN, _ERRNO | _EPERM),
+        instruction(_RETURN, _ALLOW),
     )
 
 
 def withhold_capabilities() -> None:
     """Have the kernel refuse this process the start of a network device, as AppArmor does in a user namespace."""
     _filter(
-        bpf_instruction(_LOAD, 0),
-        bpf_instruction(_IF_EQUAL, _SYS_IOCTL[os.uname().machine], no=3),
-        bpf_instruction(_LOAD, 24),  # the lower half of its second argument
-        bpf_instruction(_IF_EQUAL, _SIOCSIFFLAGS, no=1),
-        bpf_instruction(_RETURN, _ERRNO | _EPERM),
-        bpf_instruction(_RETURN, _ALLOW),
+        instruction(_LOAD, 0),
+        instruction(_IF_EQUAL, _SYS_IOCTL[os.uname().machine], no=3),
+        instruction(_LOAD, 24),  # the lower half of its second argument
+        instruction(_IF_EQUAL, _SIOCSIFFLAGS, no=1),
+        instruction(_RETURN, _ERRNO | _EPERM),
+        instruction(_RETURN, _ALLOW),
     )
 
 

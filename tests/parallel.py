@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import is_privileged
-from tfcluster.private_network import make_namespaces
+from tfcluster.os.netns import make_namespaces
 
 # The tests spend about half of their time waiting.
 _WORKERS_PER_CORE = 2

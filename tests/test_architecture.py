@@ -1,12 +1,39 @@
-"""What docs/architecture.md names exists; test_stories.py has whether it happens."""
+"""What docs/architecture.md names exists."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from tests.stories import ROOT, TEXT, functions_in, read_stories
+import tfcluster
 
-STEPS = sorted({step for story in read_stories().values() for step in story.steps})
+ROOT = Path(tfcluster.__file__).parent
+TEXT = (ROOT.parent / "docs" / "architecture.md").read_text()
+
+
+def steps_of_stories() -> list[str]:
+    """Return the functions that the stories name, as PATH:NAME, each once."""
+    return sorted(set(re.findall(r"`([\w/]+\.py:[\w.]+)`", TEXT)))
+
+
+@functools.cache
+def functions_in(path: str) -> dict[str, int]:
+    """Return the first lines of the functions, methods and classes of a module, by their names (CLASS.METHOD)."""
+    return dict(_walk(ast.parse((ROOT / path).read_text()).body, ""))
+
+
+def _walk(body: Iterable[ast.stmt], prefix: str) -> Iterator[tuple[str, int]]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            # The code of a decorated function begins with its first decorator.
+            yield prefix + node.name, min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            yield from _walk(node.body, f"{prefix}{node.name}.")
+
+
+STEPS = steps_of_stories()
 
 
 def test_stories_are_read() -> None:

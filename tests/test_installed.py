@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tfcluster.tf_install import HOST_PACKAGES, PACKAGES_OF_TENSORFLOW
+from tfcluster.tf_install import PACKAGES_OF_TENSORFLOW
 
 _ASK = "from tfcluster.tf_install import *; print(tensorflow_version()); print(find_tensorflow_library())"
 
@@ -53,19 +53,18 @@ def test_one_that_is_too_old(tmp_path: Path) -> None:
 
 
 def test_the_documents_name_what_a_host_must_have() -> None:
-    named = f"with {' and '.join(HOST_PACKAGES.values())}"
     hosts = (ROOT / "docs" / "hosts.md").read_text()
-    assert f"a Python {named}. " in (ROOT / "README.md").read_text()
-    assert f"**Python 3.10 or newer {named}**" in hosts
+    assert "a Python with tensorflow. " in (ROOT / "README.md").read_text()
+    assert "**Python 3.10 or newer with tensorflow**" in hosts
     brought = sorted(PACKAGES_OF_TENSORFLOW.values())
     assert f"imports there: {', '.join(brought[:-1])} and {brought[-1]}." in hosts
     commands = re.findall(r"bin/pip install (.*)", hosts)
     assert len(commands) == 2
-    assert all(package in command for command in commands for package in HOST_PACKAGES.values())
+    assert all("tensorflow" in command for command in commands)
 
 
 def test_what_a_host_must_have_is_a_dependency() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     text = text[text.index("\ndependencies = [") : text.index("[project.optional-dependencies]")]
     dependencies = re.findall(r'^    "([\w-]+)', text, re.MULTILINE)
-    assert {*HOST_PACKAGES.values(), *PACKAGES_OF_TENSORFLOW.values()} <= set(dependencies)
+    assert {"tensorflow", *PACKAGES_OF_TENSORFLOW.values()} <= set(dependencies)

@@ -13,7 +13,7 @@ import pytest
 from tests.agent.test_code_store import receive
 from tfcluster import paths, runtime_dir, settings
 from tfcluster.client.cluster import record_spec
-from tfcluster.client.preflight.host_certificates import issue_certificates
+from tfcluster.client.preflight.certificates import issue_certificates
 from tfcluster.core.code import digest_of
 from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path
 from tfcluster.transport.remote import bootstrap as remote_bootstrap

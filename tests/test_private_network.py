@@ -18,7 +18,8 @@ from tests.end_to_end.test_private_network import sandbox_of
 from tests.forbidden import forbid_unshare, switched
 from tfcluster import private_network
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os import netns
+from tfcluster.os.process_handle import ProcessHandle
 
 _CLONE_NEWUSER = 0x10000000
 
@@ -63,7 +64,7 @@ def test_a_switch_that_is_off_is_named(switch: str) -> None:
     def work() -> str:
         enter_user_namespace()
         Path("/proc/sys", *switch.split(".")).write_text("0")
-        private_network.drop_capabilities()
+        netns.drop_capabilities()
         return describe()
 
     found = in_child(work)

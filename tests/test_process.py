@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.descriptors import free_descriptors
-from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, format_exit_status, send_signal
+from tfcluster.os.process_handle import ProcessHandle, exit_status, format_exit_status, send_signal
+from tfcluster.os.procfs import boot_id
 from tfcluster.transport.channel import readable_fds
 
 

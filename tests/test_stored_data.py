@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from tfcluster.agent.notices import Notifier
 from tfcluster.agent.runs.store import RunRecord, RunStore
-from tfcluster.agent.state.journal import Journal
-from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.client.cluster import read_registry
 from tfcluster.core.forwarding import Forwarding
 from tfcluster.core.hosts import RegistryEntry
+from tfcluster.core.runs import nest_options
 from tfcluster.core.states import RunState
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.groups.member_states import read_observations, read_states
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.protocol.stored import from_stored
@@ -47,7 +47,9 @@ DOCUMENTS: tuple[tuple[Any, Path], ...] = (
 
 
 def document(path: Path) -> Any:
-    return json.loads(path.read_text().partition("\n")[0])  # what a journal has besides are changes
+    """A document as today's code decodes it."""
+    read = json.loads(path.read_text().partition("\n")[0])  # what a journal has besides are changes
+    return nest_options(read) if path.name == "record.json" else read
 
 
 @pytest.mark.parametrize(("folder", "host"), [(ONE, "localhost"), (ALPHA, "alpha"), (BETA, "beta")])
@@ -77,6 +79,14 @@ def test_records_of_runs_are_read() -> None:
         "launch-0064e14f": RunState.SUCCEEDED,
     }
     assert {record.protocol for record in records.values()} == {0}
+    for run, folder in (("script-be40", ONE), ("launch-f8f0", ONE), ("linear-774e", ONE), ("launch-0064e14f", ALPHA)):
+        stored = json.loads((folder / "runs" / run / "record.json").read_text())
+        record = records[run] if folder is ONE else RunStore(folder / "runs").read(run)
+        assert record is not None
+        summary = to_json(record.summarize(0))
+        assert {name: stored[name] for name in summary if name != "missing_output"} == {
+            name: value for name, value in summary.items() if name != "missing_output"
+        }, "`runs -o json` shows what it has shown"
 
 
 def test_the_hosts_of_a_cluster_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +107,8 @@ def test_what_is_known_of_members_is_read() -> None:
 
 def test_notices_that_were_not_delivered_are_read(tmp_path: Path) -> None:
     async def load() -> list[str]:
-        topology: Any = SimpleNamespace(notify=None)
-        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), lambda: topology)
+        supervisor: Any = SimpleNamespace(topology=None)
+        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), supervisor)
         notices.load()
         return [each.notice["id"] for each in notices._state.queue]
 

@@ -1,28 +1,42 @@
-"""Keep tfcluster's code in memory, so that the processes of a cluster run the code with which its agent was started.
+"""Start the Pythons that run tfcluster's code: from a folder, or from the memory of a process that has kept it.
 
-An upgrade replaces the files of the package while the cluster is up. A module that is imported after that, or a new
+An agent keeps the code in memory, so that the processes of its cluster run the code with which it was started. An
+upgrade replaces the files of the package while the cluster is up. A module that is imported after that, or a new
 interpreter, would mix the code of two versions.
 """
 
 from __future__ import annotations
 
 import _imp
+import contextlib
+import fcntl
 import marshal
 import os
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import MAGIC_NUMBER, cache_from_source
 from types import CodeType, ModuleType
 from typing import NoReturn
 
 #: The file and the code of each module by its name. The code is marshalled, or the source if it was never compiled.
 Code = dict[str, tuple[str, "bytes | str"]]
 
-# The program of a fresh interpreter: it takes over the code, and calls a function of a module. The current directory is
-# removed from the path, so that a stray json.py there is not imported.
-_PROGRAM = """
+#: The folder from which this process imports tfcluster.
+CODE = os.path.dirname(os.path.dirname(__file__))
+# Both programs call a function of a module. The current directory is removed from the path, so that a stray json.py in
+# it is not imported.
+#
+# This one imports the code from the folder sys.argv[1], whether or not this or another version is installed: the folder
+# is on the path only while the package is imported, and all of the package's modules come from there. It has one line,
+# as csh on another host may have to pass it on.
+_FROM_FOLDER = (
+    "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
+    "from importlib import import_module as load;getattr(load(sys.argv[2]),sys.argv[3])(*sys.argv[4:])"
+)
+# This one takes over the code from a file in memory.
+_FROM_MEMORY = """
 import marshal, sys, types
 sys.path[:] = filter(None, sys.path)
 with open(int(sys.argv[1]), "rb") as file:
@@ -35,7 +49,29 @@ boot.import_from(modules)
 from importlib import import_module
 getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
 """
+_PACKAGE = os.path.join(CODE, "tfcluster")
 _code: Code | None = None
+
+
+def command(module: str, function: str, *arguments: str, python: str = sys.executable, code: str = CODE) -> list[str]:
+    """Return the words of a command line that calls a function of a module with the code in a folder.
+
+    By default it runs the same Python and the same code as this process.
+    """
+    return [python, "-c", _FROM_FOLDER, code, module, function, *arguments]
+
+
+def start_agent() -> None:
+    """Run the agent, or the viewer, whose configuration arrives as a line of standard input; see `agent.main`."""
+    # The shared lock keeps code that was sent to this host from being pruned while an agent runs it: `exec` starts
+    # processes with it, whereas the agent needs none of the files once it has kept the code in memory.
+    with open(os.path.join(_PACKAGE, "__init__.py")) as code:
+        with contextlib.suppress(OSError):
+            fcntl.flock(code, fcntl.LOCK_SH)
+        agent = import_module("tfcluster.agent.main")
+        keep_code()
+        if line := sys.stdin.readline():
+            agent.main(line)
 
 
 def keep_code() -> None:
@@ -44,10 +80,9 @@ def keep_code() -> None:
     Raises:
         OSError: A file cannot be read, for example because the package is being replaced.
     """
-    package = os.path.dirname(__file__)
     code: Code = {}
-    for folder, _, names in os.walk(package):
-        parents = os.path.relpath(folder, os.path.dirname(package)).split(os.sep)
+    for folder, _, names in os.walk(_PACKAGE):
+        parents = os.path.relpath(folder, CODE).split(os.sep)
         for name in names:
             module, ending = os.path.splitext(name)
             if ending == ".py" and module.isidentifier():  # editors leave others, such as links that lead nowhere
@@ -77,7 +112,7 @@ def exec_function(
         file.write(marshal.dumps(_code))
     os.lseek(memory, 0, os.SEEK_SET)
     os.set_inheritable(memory, True)
-    command = [sys.executable, "-c", _PROGRAM, str(memory), module, function, *arguments]
+    command = [sys.executable, "-c", _FROM_MEMORY, str(memory), module, function, *arguments]
     os.execve(sys.executable, command, os.environ if environment is None else environment)
 
 
@@ -115,6 +150,8 @@ class _Importer:
 
 def _read(path: str) -> bytes | str:
     """Return the compiled code of a module if Python has cached it and it is up to date, and its source otherwise."""
+    from importlib.util import MAGIC_NUMBER, cache_from_source  # commands import this module too, and keep no code
+
     status = os.stat(path)
     up_to_date = MAGIC_NUMBER + struct.pack("<III", 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
     try:

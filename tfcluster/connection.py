@@ -17,6 +17,7 @@ from tfcluster.client.runs.runs import attach, cancel_run
 from tfcluster.client.status import list_devices
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.errors import ClusterError
+from tfcluster.os import procfs
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -188,7 +189,7 @@ class ClusterConnection:
 
 def _has_threads() -> bool:
     """Return whether this process has other threads, of Python or of a library."""
-    return len(os.listdir("/proc/self/task")) > 1
+    return len(procfs.threads(os.getpid())) > 1
 
 
 def _print_output(event: Event) -> None:

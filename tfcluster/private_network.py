@@ -8,29 +8,23 @@ CAP_SYS_ADMIN in them, which only the owner and root have.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import os
-import socket
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os import netns, procfs
+from tfcluster.os.ask_in_fork import ask_in_fork
+from tfcluster.os.process_handle import ProcessHandle
 
 #: What there is instead of a private network, with its price.
 ALTERNATIVES = (
     "Or choose another network in the spec: `network: closed` keeps other machines out, and lets every account of this "
     "machine connect and run code as you; `network: open` lets every machine connect."
 )
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
-_CAP_SYS_ADMIN = 21
-_CAPABILITY_VERSION_3 = 0x20080522
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
-_INTERFACE_FLAGS = struct.Struct("16sH14x")  # struct ifreq
+_MADE = b"0"
 # The switches that forbid namespaces, with the value that forbids them and a value that allows them.
 _SWITCHES = (
     ("user.max_user_namespaces", "0", "15000"),
@@ -55,7 +49,7 @@ class PrivateNetwork:
 
     def contains_this_process(self) -> bool:
         """Return whether this process is in the network."""
-        return os.stat("/proc/self/ns/net").st_ino == self.net
+        return procfs.namespace("net") == self.net
 
     def enter(self) -> None:
         """Move this process, which must have a single thread, into the network; processes that it starts are there too.
@@ -89,15 +83,15 @@ class PrivateNetwork:
 
     def enter_opened(self, fds: tuple[int, int]) -> None:
         """Enter the namespaces from `open`, as `enter` does."""
-        own_user_namespace = os.stat("/proc/self/ns/user").st_ino
+        own_user_namespace = procfs.namespace("user")
         for fd, inode, own, kind in (
-            (fds[0], self.user, own_user_namespace, _CLONE_NEWUSER),
-            (fds[1], self.net, os.stat("/proc/self/ns/net").st_ino, _CLONE_NEWNET),
+            (fds[0], self.user, own_user_namespace, netns.CLONE_NEWUSER),
+            (fds[1], self.net, procfs.namespace("net"), netns.CLONE_NEWNET),
         ):
             if inode != own:
                 _enter(fd, kind)
         if own_user_namespace != self.user:
-            drop_capabilities()
+            netns.drop_capabilities()
 
     def enter_user_namespace(self, fd: int) -> None:
         """Enter the user namespace, and keep the power over its network that a process gets there: see `enter_network`.
@@ -108,52 +102,21 @@ class PrivateNetwork:
         Raises:
             OSError: It cannot be entered.
         """
-        if os.stat("/proc/self/ns/user").st_ino != self.user:
-            _enter(fd, _CLONE_NEWUSER)
+        if procfs.namespace("user") != self.user:
+            _enter(fd, netns.CLONE_NEWUSER)
 
 
 def enter_network(fd: int) -> None:
     """Have this thread enter a network namespace, where it creates its sockets from now on."""
-    _enter(fd, _CLONE_NEWNET)
+    _enter(fd, netns.CLONE_NEWNET)
 
 
 def _enter(fd: int, kind: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(fd, kind):
-        number = ctypes.get_errno()
-        raise OSError(number, f"the cluster's private network cannot be entered: {os.strerror(number)}")
-
-
-def make_namespaces() -> None:
-    """Move this process, which must have a single thread, into new namespaces, whose loopback device it starts.
-
-    Raises:
-        OSError: The machine forbids it.
-    """
-    uid, gid = os.geteuid(), os.getegid()
-    with_user = not _has_capability(_CAP_SYS_ADMIN)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET | (_CLONE_NEWUSER if with_user else 0)):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    if with_user:
-        # The kernel lets an ordinary user map a group only if the process can no longer give up groups.
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            Path(f"/proc/self/{name}").write_text(text)
-    with socket.socket() as any_socket:
-        request = _INTERFACE_FLAGS.pack(b"lo", 0)
-        _, flags = _INTERFACE_FLAGS.unpack(fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _INTERFACE_FLAGS.pack(b"lo", flags | _IFF_UP))
-    if with_user:
-        drop_capabilities()
-
-
-def drop_capabilities() -> None:
-    """Give up all capabilities, which a process has in a user namespace that it has made or entered."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    if libc.capset(header, bytes(24)):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    try:
+        netns.enter(fd, kind)
+    except OSError as error:
+        text = f"the cluster's private network cannot be entered: {error.strerror}"
+        raise OSError(error.errno, text) from error
 
 
 def find_obstacle() -> ClusterError | None:
@@ -162,21 +125,16 @@ def find_obstacle() -> ClusterError | None:
     Raises:
         OSError: The child process cannot be forked.
     """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+
+    def make() -> bytes:
         try:
-            make_namespaces()
-            os.write(writing, b"0")
+            netns.make_namespaces()
         except OSError as error:
-            os.write(writing, str(error.errno or errno.EPERM).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        result = pipe.read()
-    os.waitpid(pid, 0)
-    return None if result == b"0" else explain_failure(int(result or errno.EPERM))
+            return str(error.errno).encode()
+        return _MADE
+
+    result = ask_in_fork(make)
+    return None if result == _MADE else explain_failure(int(result or errno.EPERM))
 
 
 def explain_failure(number: int) -> ClusterError:
@@ -193,7 +151,7 @@ def explain_failure(number: int) -> ClusterError:
     if number == errno.ENOSPC:
         why = "as many namespaces exist as user.max_user_namespaces or user.max_net_namespaces allows"
         hint = "An administrator of the machine can raise these switches (sysctl)."
-    elif number in (errno.EPERM, errno.EACCES) and _is_filtered():
+    elif number in (errno.EPERM, errno.EACCES) and procfs.read_status(os.getpid()).get("Seccomp", "0") != "0":
         why = "a seccomp filter of this container, or of this session, forbids unshare()"
         hint = (
             "Run the container with a seccomp profile that allows namespaces, such as `docker run --security-opt "
@@ -203,18 +161,3 @@ def explain_failure(number: int) -> ClusterError:
         why = f"the kernel refuses a user namespace with a network ({os.strerror(number)})"
         hint = "It must be built with CONFIG_USER_NS and CONFIG_NET_NS, and no security module may forbid them."
     return ClusterError(f"{what}: {why}", hint=f"{hint} {ALTERNATIVES}")
-
-
-def _has_capability(capability: int) -> bool:
-    """Return whether this process has an effective capability."""
-    return bool(int(_status_of_this_process()["CapEff"], 16) >> capability & 1)
-
-
-def _is_filtered() -> bool:
-    """Return whether system calls of this process pass a seccomp filter."""
-    return _status_of_this_process().get("Seccomp", "0") != "0"
-
-
-def _status_of_this_process() -> dict[str, str]:
-    lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

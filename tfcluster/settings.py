@@ -124,7 +124,7 @@ LAST_PORT = 32767  # the kernel's ephemeral range begins above
 PORT_BACKLOG = 1024  # every host may connect to every task at the same time
 START_RETRY_SECONDS = 1.0  # between two attempts to start a task whose port is taken, or for which the disk is full
 PORT_OWNER_CACHE_SECONDS = 10.0
-PORT_ISOLATION_CHECK_SECONDS = 10  # a check of the kernel's support takes milliseconds
+FORK_ANSWER_SECONDS = 10  # a fork that tries what the kernel supports takes milliseconds
 MIN_FREE_DISK_BYTES = 50 * 2**20  # for the state directory
 STATE_FILE_MAX_BYTES = 64 * 2**20  # the journal of a thousand tasks takes 2 MiB; a run's result may hold a parameter
 JOURNAL_CHANGES_FACTOR = 2  # a journal is compacted when its changes take this many times as much as the snapshot,
@@ -185,6 +185,7 @@ HOST_AWAY_SECONDS = 30.0  # without an answer of any task on a host, until that 
 
 # Runs: the agent's part.
 RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and fork: then the fork server is hung
+FORK_SERVER_STARTS_EARLY = True  # to import TensorFlow when the cluster is ready, and not at the first run
 RUN_FORK_SERVERS = 3  # asked in a row for a run's driver: one may be killed or stopped
 RUN_STOP_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL to a driver
 RUN_OWNER_RECONNECT_SECONDS = 60.0  # for the command that waits for a run whose agent died; it tries immediately

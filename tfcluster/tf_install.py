@@ -1,4 +1,4 @@
-"""What the Python of a host must have: TensorFlow, which is found without importing it, and other packages."""
+"""What the Python of a host must have: TensorFlow, which is found without importing it, and what it requires."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError
 
-#: The packages that a host needs, by the module that is imported; the names are those for pip.
-HOST_PACKAGES = {"tensorflow": "tensorflow", "psutil": "psutil"}
-#: What else is imported there. TensorFlow 2.14 to 2.21 requires all of it, so that nobody has to name it.
+#: What is imported on a host besides TensorFlow, by the module; the names are those for pip. TensorFlow 2.14 to 2.21
+#: requires all of it, so that nobody has to name it.
 PACKAGES_OF_TENSORFLOW = {"grpc": "grpcio", "google.protobuf": "protobuf", "numpy": "numpy"}
 #: The hint for a host where TensorFlow is not installed.
 INSTALL_TENSORFLOW = "Install it there with `pip install tensorflow`."
@@ -20,16 +19,15 @@ _LIBRARY = "libtensorflow_cc.so.2"
 
 def missing_packages() -> dict[str, str]:
     """Return a message for each package that a host needs and this interpreter does not have, by the name for pip."""
-    missing = {}
     try:
         find_tensorflow_library()
     except ClusterError as problem:
-        missing["tensorflow"] = problem.message
-    needed = HOST_PACKAGES if missing else {**HOST_PACKAGES, **PACKAGES_OF_TENSORFLOW}
-    for module, package in needed.items():
-        if not _is_installed(module):
-            missing.setdefault(package, f"{package} is not installed for {sys.executable}")
-    return missing
+        return {"tensorflow": problem.message}
+    return {
+        package: f"{package} is not installed for {sys.executable}"
+        for module, package in PACKAGES_OF_TENSORFLOW.items()
+        if not _is_installed(module)
+    }
 
 
 def _is_installed(module: str) -> bool:

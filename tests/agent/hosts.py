@@ -6,10 +6,10 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -19,13 +19,21 @@ from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Done, Request
-from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveRequest, PrepareRequest, StatusRequest
+from tfcluster.protocol.api.cluster import (
+    ApplyRequest,
+    DownRequest,
+    ObserveRequest,
+    Preparation,
+    PrepareRequest,
+    StatusRequest,
+)
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
-from tfcluster.protocol.api.runs import RunEvent, RunRequest
+from tfcluster.protocol.api.runs import EventRecord, RunRequest
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import LocalTransport
@@ -74,8 +82,9 @@ def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -
     installed = find(program)
     assert installed is not None
     traits = installed.traits(dict(parameters))
-    request = RunRequest(program, traits, dict(parameters), (), None, False, 120.0, False, False, True, None)
-    return replace(request, **arguments)
+    options = RunOptions(program, traits, dict(parameters), timeout=120.0)
+    own = {each.name: arguments.pop(each.name) for each in fields(options) if each.name in arguments}
+    return replace(RunRequest(replace(options, **own), detach=False, cancel_on_disconnect=True), **arguments)
 
 
 @dataclass
@@ -105,17 +114,23 @@ class Hosts:
         """What OBSERVE and PREPARE say, by host."""
         observed = {host: self.observe(host) for host in "ab"}
         topology = _merged(desired, observed)
-        replies = {host: self.ask(host, PrepareRequest(topology)) for host in "ab"}
+        replies = {host: to_json(next(self.hold(host, topology))) for host in "ab"}
         return {host: {**replies[host], "observed": observed[host], "topology": topology} for host in "ab"}
 
     def observe(self, host: str) -> ObservedState | None:
-        """What OBSERVE says; the agent runs as long as the stream is open, and listens on the ports that it holds."""
+        """What OBSERVE says; the agent runs until `release`."""
         stream = self.stream(host, ObserveRequest(), start=True)
         self.streams.append(stream)
-        return next(stream).observed
+        return stream.result().observed
+
+    def hold(self, host: str, topology: ClusterTopology, *, listens: bool = False) -> OwnStream[Preparation, NoReturn]:
+        """The response to PREPARE; the agent runs, and with `listens` it listens, until it is closed or `release`."""
+        stream = self.stream(host, PrepareRequest(topology, listens), start=True)
+        self.streams.append(stream)
+        return stream
 
     def release(self) -> None:
-        """Close what `observe` has opened."""
+        """Close what `observe` and `hold` have opened."""
         while self.streams:
             self.streams.pop().close()
 
@@ -165,11 +180,11 @@ class Hosts:
         response.close_and_reap()
         return events
 
-    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[RunEvent, Done]:
+    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[EventRecord, Done]:
         """Submit a run at the head."""
         return self.stream("a", run_request(program, parameters, **arguments))
 
-    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[RunEvent, Done]]:
+    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[EventRecord, Done]]:
         """Submit a run of a user's script; its id, and the answer behind that."""
         script, folder = str(path), str(path.parent)
         parameters = {"args": list(arguments), "path": script, "argument": script, "cwd": folder, "seed": None}
@@ -179,7 +194,7 @@ class Hosts:
             run.send_file(file)
         return identity, run
 
-    def result(self, run: OwnStream[RunEvent, Done]) -> Any:
+    def result(self, run: OwnStream[EventRecord, Done]) -> Any:
         """The result event of a run."""
         with contextlib.closing(run):
             return list(run)[-1].record

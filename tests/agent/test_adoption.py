@@ -11,13 +11,12 @@ import pytest
 
 from tests.agent.test_journal import TOPOLOGY
 from tfcluster import settings
-from tfcluster.agent.state.journal_record import drop_unreleased, restore, to_record
-from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.transitions import TaskRuntime, drop_unreleased, restore
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import RestartPolicy
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 POLICY = RestartPolicy("on-failure", initial=1.0, max=8.0, limit=3, window=60.0)
 FRESH = TaskStateMachine(POLICY)
@@ -25,15 +24,14 @@ PROCESS = ProcessHandle(17, 123456)
 
 
 def task(machine: TaskStateMachine, process: ProcessHandle | None) -> TaskRuntime:
-    return TaskRuntime(
-        TOPOLOGY.tasks[0], machine, Path("log"), process, started=1700000000.0, last_exit=LastExit("SIGKILL", 1.0)
-    )
+    spec, log = TOPOLOGY.tasks[0], Path("log")
+    return TaskRuntime(spec, machine, log, log, process, started=1700000000.0, last_exit=LastExit("SIGKILL", 1.0))
 
 
 def through_the_journal(
     machine: TaskStateMachine, process: ProcessHandle | None, now: float, probes: int = 1000
 ) -> tuple[TaskStateMachine, TaskEvent | None]:
-    return restore(FRESH, to_record(task(machine, process)), now, probes)
+    return restore(FRESH, task(machine, process).to_record(), now, probes)
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
@@ -49,7 +47,7 @@ def test_a_back_off_keeps_its_deadline() -> None:
 
 
 def test_a_back_off_ends_at_a_reboot() -> None:
-    record = to_record(task(replace(FRESH, state=TaskState.BACKING_OFF, deadline=3.0), None))
+    record = task(replace(FRESH, state=TaskState.BACKING_OFF, deadline=3.0), None).to_record()
     assert restore(FRESH, replace(record, deadline=None), 0.5, 0)[0].deadline == 0.5
 
 
@@ -59,7 +57,7 @@ SERVING = sorted(HAS_PROCESS - {TaskState.STOPPING})
 @pytest.mark.parametrize("state", SERVING)
 def test_whether_a_server_answers_is_not_recorded(state: TaskState) -> None:
     """So a transition between these states needs no write."""
-    records = {to_record(task(replace(FRESH, state=each, failed_probes=3), PROCESS)) for each in (state, SERVING[0])}
+    records = {task(replace(FRESH, state=each, failed_probes=3), PROCESS).to_record() for each in (state, SERVING[0])}
     assert len(records) == 1
 
 
@@ -90,7 +88,7 @@ def test_a_young_server_has_the_rest_of_the_time_for_starting(state: TaskState, 
 
 def test_a_dead_process_was_a_server_unless_it_has_noted_that_it_was_not_released() -> None:
     process = ProcessHandle(2**22, 1)
-    record = to_record(task(replace(FRESH, state=TaskState.READY), process))
+    record = task(replace(FRESH, state=TaskState.READY), process).to_record()
     assert drop_unreleased(record, lambda: set()) == record
     assert drop_unreleased(record, lambda: {process}).process is None
 
@@ -98,7 +96,7 @@ def test_a_dead_process_was_a_server_unless_it_has_noted_that_it_was_not_release
 def test_a_process_that_waits_to_be_released_is_killed() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         process = ProcessHandle.from_pid(child.pid)
-        record = to_record(task(replace(FRESH, state=TaskState.STARTING), process))
+        record = task(replace(FRESH, state=TaskState.STARTING), process).to_record()
         assert drop_unreleased(record, lambda: set()).process is None
         assert child.wait() == -signal.SIGKILL
 
@@ -116,7 +114,7 @@ def test_a_task_that_was_about_to_start_is_started_with_any_policy(policy: str) 
     machine = replace(
         FRESH, policy=replace(POLICY, policy=policy), state=TaskState.STARTING, restarts=2, exit_times=(1.0,)
     )
-    restored, event = restore(TaskStateMachine(machine.policy), to_record(task(machine, None)), 5.0, 0)
+    restored, event = restore(TaskStateMachine(machine.policy), task(machine, None).to_record(), 5.0, 0)
     assert event is TaskEvent.UNSTARTED
     assert restored.handle(event, 5.0, 0.5) == (machine, Action.SPAWN)
 
@@ -144,7 +142,7 @@ def test_a_task_that_was_being_restarted_is_restarted() -> None:
 
 
 def test_the_last_exit_and_the_start_time_are_recorded() -> None:
-    record = to_record(task(FRESH, PROCESS))
+    record = task(FRESH, PROCESS).to_record()
     assert (record.process, record.started, record.last_exit) == (PROCESS, 1700000000.0, LastExit("SIGKILL", 1.0))
 
 

@@ -18,16 +18,16 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.state.journal import Journal
-from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.tasks import task_launcher
-from tfcluster.agent.tasks.health_monitor import ProbeClient
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks import supervisor as module
+from tfcluster.agent.tasks.health import ProbeClient
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.processes.servers.c_api import TensorFlow
 
 
 class Nothing:
@@ -47,17 +47,18 @@ def folder(tmp_path: Path) -> Iterator[StateDir]:
     state_dir.clean_up()
 
 
-def supervisor_in(folder: StateDir, ports: PortAllocator) -> Supervisor:
-    return Supervisor(
+def supervisor_in(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
+    supervisor = TaskSupervisor(
         "a",
         folder,
         SecretStore(folder.path / "demo.secrets"),
         ports,
         cast(ProbeClient, Nothing()),
         cast(LogCollector, Nothing()),
-        lambda: cast(Any, None),
         ClusterNetwork("network", lambda: None),
     )
+    supervisor.tensorflow = cast(TensorFlow, Nothing())
+    return supervisor
 
 
 def child_pids() -> set[int]:
@@ -141,7 +142,7 @@ def break_journal(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         raise OSError(number, os.strerror(number), str(journal.path))
 
     monkeypatch.setattr(Journal, "write", fail)
-    monkeypatch.setattr(Journal, "append", fail)
+    monkeypatch.setattr(Journal, "append", lambda journal, tasks: False)
 
 
 def break_secrets(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -164,7 +165,7 @@ def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def fail(path: Path, log: Path) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(task_launcher, "prepare", fail)
+    monkeypatch.setattr(module, "prepare", fail)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
             detail = f"waiting: {reason.format(folder.path)}"
             assert (task.last_exit.reason, task.last_exit.detail) == ("not started", detail)
             assert child_pids() == children
-        if supervisor.is_journal_outdated:
+        if supervisor.journal_obstacle:
             supervisor.write_journal()  # as the agent does every second
         await asyncio.sleep(0.1)
         assert task.process is not None

@@ -8,16 +8,16 @@ import os
 
 import pytest
 
-from tfcluster.agent import cluster_network
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.errors import ClusterError
+from tfcluster.os import netns
 
 
 def test_nothing_is_left_of_a_network_that_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(cluster_network, "make_namespaces", refuse)
+    monkeypatch.setattr(netns, "make_namespaces", refuse)
 
     async def play() -> None:
         before = len(os.listdir("/proc/self/fd"))

@@ -13,7 +13,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.handlers.code import receive_code
+from tfcluster.agent.handlers.files import receive_code
 from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.agent.upload import Upload
 from tfcluster.core.code import CodeFile, digest_of, encode_manifest

@@ -1,7 +1,7 @@
 """The journal across every crash: the agent killed, or the disk full, at any step, with or without a power loss.
 
-The steps are those of the file layer. A power loss also takes back what was not on the disk: here the data of every
-file that was not synced is anything at all, and names may have changed or not.
+The steps are the system calls of `atomic_file`. A power loss also takes back what was not on the disk: here the data of
+every file that was not synced is anything at all, and names may have changed or not.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.agent.test_journal import RECORD
-from tfcluster.agent.state.files import AtomicFiles
-from tfcluster.agent.state.journal import Journal
-from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.journal import Journal, Record
+from tfcluster.os import atomic_file
 
 OLD = Record(RECORD.topology, {}, RECORD.secrets)
 NEW = RECORD
@@ -30,7 +30,7 @@ class Crash(BaseException):
 
 
 class Disk:
-    """Counts steps, fails one of them, and knows what of each file is on the disk.
+    """Counts steps, fails one of them, and knows what of each file is on the disk; in the place of the module `os`.
 
     Args:
         fails_at: The number of the step that is not made.
@@ -42,11 +42,43 @@ class Disk:
         self.step = -1
         self.failed = False
         self.unsynced: set[Path] = set()
+        self._paths: dict[int, Path] = {}
         self._fails_at = fails_at
         self._problem = problem
         self._always = always
 
-    def before(self, step: str, path: Path) -> None:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Path, flags: int, mode: int) -> int:
+        self._before("open", path)
+        fd = os.open(path, flags, mode)
+        self._paths[fd] = path
+        return fd
+
+    def write(self, fd: int, data: bytes) -> int:
+        self._before("write", self._paths[fd])
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        self._before("sync", self._paths[fd])
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        try:
+            self._before("close", self._paths[fd])
+        finally:
+            os.close(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._before("replace", target)
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._before("unlink", path)
+        os.unlink(path)
+
+    def _before(self, step: str, path: Path) -> None:
         self.step += 1
         if self.step == self._fails_at or (self.failed and self._always and step in ("open", "write", "sync")):
             self.failed = True
@@ -57,8 +89,8 @@ class Disk:
             self.unsynced.add(path)
         elif step == "sync":
             self.unsynced.discard(path)
-        elif step == "replace" and path.with_suffix(".new") in self.unsynced:
-            self.unsynced.remove(path.with_suffix(".new"))
+        elif step == "replace" and path.with_suffix(".json.new") in self.unsynced:
+            self.unsynced.remove(path.with_suffix(".json.new"))
             self.unsynced.add(path)
 
 
@@ -70,7 +102,9 @@ def crashes(folder: Path, begin: ShardScheduler, work: ShardScheduler) -> Iterat
         begin(Journal(path))
         disk = Disk(number, Crash())
         try:
-            work(Journal(path, AtomicFiles(disk.before)))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(atomic_file, "os", disk)
+                work(Journal(path))
         except Crash:
             yield Journal(path), disk
         else:
@@ -143,12 +177,14 @@ def test_a_disk_error_at_any_step_of_a_write(
         begin(Journal(path))
         disk = Disk(step, OSError(number, os.strerror(number)), always=always)
         try:
-            work(Journal(path, AtomicFiles(disk.before)))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(atomic_file, "os", disk)
+                work(Journal(path))
             expected = new
         except OSError:
             expected = old
         assert Journal(path).read() == expected, f"what was said of step {step} is not what is read"
-        assert not path.with_suffix(".new").exists(), "it keeps nothing of a full disk"
+        assert not path.with_suffix(".json.new").exists(), "it keeps nothing of a full disk"
         if not disk.failed:
             break
         # With the journal damaged, the copy is never of another time than the journal was.
@@ -159,14 +195,16 @@ def test_a_disk_error_at_any_step_of_a_write(
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_a_removal_that_fails_keeps_the_record(tmp_path: Path, steps: int) -> None:
+def test_a_removal_that_fails_keeps_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.write(NEW)
-    refusing = Journal(journal.path, AtomicFiles(Disk(steps, OSError(errno.EROFS, "Read-only file system")).before))
-    with pytest.raises(OSError, match="Read-only"):
-        refusing.remove()
+    disk = Disk(steps, OSError(errno.EROFS, "Read-only file system"))
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_file, "os", disk)
+        with pytest.raises(OSError, match="Read-only"):
+            journal.remove()
     assert journal.read() == NEW
-    refusing.remove()
+    journal.remove()
     assert journal.read() is None
 
 

@@ -19,12 +19,11 @@ from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import diagnosis
-from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_wait
-from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_group, explain_wait
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait
-from tfcluster.process_handle import is_frozen
+from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import MemberStates
 
 WAIT = Wait("Session.run", True, "/home/me/train.py", 12, "main")
@@ -88,9 +87,9 @@ def explain(wait: Wait, version: str | None = None, **topology: Any) -> list[Pro
         return [], {}
 
     tasks = topology_of([task_of("worker:0", "a", port=topology.get("port", 1))])
-    supervisor: Any = SimpleNamespace(topology=tasks, host="a", health=SimpleNamespace(probe_all=probe))
+    supervisor: Any = SimpleNamespace(topology=tasks, host="a", probe_all=probe)
     remote: Any = SimpleNamespace(probe_all=probe_remote)
-    run: Any = SimpleNamespace(id="script-1", spec=None)
+    run: Any = SimpleNamespace(id="script-1", plan=None)
     return list(asyncio.run(explain_wait(run, os.getpid(), wait, supervisor, remote, version)))
 
 
@@ -132,7 +131,7 @@ def explain_members(folder: Path, seen: dict[str, tuple[int, MemberObservation]]
         states.start(MEMBERS[short], pid)
         states.change(MEMBERS[short], observation=observation)
     states.write()
-    group = Group(tuple(MEMBERS.values()), {}, 0, "", "a")
+    group = Group(tuple(MEMBERS.values()), {}, "", "a")
     run: Any = SimpleNamespace(id="launch-1", folder=folder)
     stacks: Any = SimpleNamespace(read=read)
     return [each.problem for each in asyncio.run(explain_group(run, group, wait, "a", stacks))]

@@ -15,15 +15,15 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.handlers import code, profile
-from tfcluster.agent.handlers.outputs import OutputHandlers
+from tfcluster.agent.handlers import files, profile
+from tfcluster.agent.handlers.files import list_files
 from tfcluster.agent.runs import diagnosis
 from tfcluster.agent.state import code_store
 from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
 from tfcluster.core.states import TaskState
 from tfcluster.processes.profiler import trace_file
-from tfcluster.processes.runs.run_spec import FILES
+from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.protocol.api.outputs import OutputFiles, OutputsRequest
 from tfcluster.protocol.api.profile import ProfileRequest, TracePart
 
@@ -52,7 +52,7 @@ def test_the_list_of_the_files_of_a_script_is_read_elsewhere(tmp_path: Path, mon
     free = tmp_path / "free"
     monkeypatch.setattr(code_store, "decode_manifest", blocked_until(free, decode_manifest))
     (tmp_path / "tree").write_bytes(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
-    found = asyncio.run(meanwhile(free, code._find_missing(CodeStore(tmp_path), "tree")))
+    found = asyncio.run(meanwhile(free, files._find_missing(CodeStore(tmp_path), "tree")))
     assert found == {"0" * 64: 5}
 
 
@@ -86,7 +86,7 @@ def test_the_files_of_a_large_folder_are_listed_in_turns(tmp_path: Path, monkeyp
     for name in (*names, "below/last"):
         (tmp_path / FILES / name).touch()
     store: Any = SimpleNamespace(find=lambda run: run, folder=lambda run: tmp_path)
-    answers, turns = asyncio.run(count_turns(OutputHandlers(store).list_files(OutputsRequest("script-1"))))
+    answers, turns = asyncio.run(count_turns(list_files(store, OutputsRequest("script-1"))))
     paths = [file.path for answer in answers if isinstance(answer, OutputFiles) for file in answer.files]
     assert paths == [*names, "below/last"]
     assert turns >= 10, "one for every two names, and one for every two files"
@@ -108,7 +108,7 @@ def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     network = SimpleNamespace(enter=None)
     context: Any = SimpleNamespace(supervisor=supervisor, host="a", state_dir=state_dir, network=network)
     request = ProfileRequest(("worker:0",), 1.0)
-    answers, turns = asyncio.run(count_turns(profile.ProfileHandler(context).profile(request)))
+    answers, turns = asyncio.run(count_turns(profile.profile(context, request)))
     parts = [base64.b64decode(each.data) for each in answers if isinstance(each, TracePart)]
     assert parts == [bytes(2)] * 5
     assert turns >= 5

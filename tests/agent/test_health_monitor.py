@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 
 
 @pytest.fixture(autouse=True)
@@ -34,20 +34,20 @@ def test_a_port_without_a_listener_is_silent() -> None:
 def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask_twice() -> tuple[ProbeResult, int, ProbeResult, int]:
         prober = ProbeClient("prober", lambda: None)
-        prober.start()
-        child = prober._child
-        assert child is not None
-        first = child.process.pid
+        prober.ensure_started()
+        process = prober.process
+        assert process is not None
+        first = process.pid
         os.kill(first, signal.SIGSTOP)
         monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 0.1)
         hanging = await prober.probe("localhost:1", 0.1)
-        while prober._child is child:  # its end is told by the event loop
+        while prober.process == process:  # its end is told by the event loop
             await asyncio.sleep(0.01)
         monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 60.0)
         try:
             again = await prober.probe("localhost:1", 5.0)
-            assert prober._child is not None
-            return hanging, first, again, prober._child.process.pid
+            assert prober.process is not None
+            return hanging, first, again, prober.process.pid
         finally:
             prober.stop()
 
@@ -68,8 +68,8 @@ def test_a_late_reply_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
                 mute.listen()
                 address = f"127.0.0.1:{mute.getsockname()[1]}"
                 in_time = await prober.probe(address, 0.2)
-                assert prober._child is not None
-                child = prober._child.process.pid
+                assert prober.process is not None
+                child = prober.process.pid
                 monkeypatch.setattr(settings, "PROBE_LATE_SECONDS", 0.0)
                 os.kill(child, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(0.5, os.kill, child, signal.SIGCONT)

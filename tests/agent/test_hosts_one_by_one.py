@@ -5,20 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.protocol.api.cluster import DevicesRequest, Observation, ObserveRequest, ReachRequest, RestartRequest
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.protocol.api.cluster import DevicesRequest, ReachRequest, RestartRequest
 from tfcluster.protocol.api.logs import EventsRequest
 
 
 def can_connect(port: int) -> bool:
     with socket.socket() as dialling:
         return dialling.connect_ex(("127.0.0.1", port)) == 0
+
+
+def allocated(prepared: Mapping[str, Any]) -> ClusterTopology:
+    """The topology that was prepared, with the ports that b has allocated."""
+    topology: ClusterTopology = prepared["b"]["topology"]
+    return topology.with_allocation(prepared["b"]["allocation"]["ports"], {})
 
 
 @pytest.mark.slow
@@ -28,12 +37,12 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
     addresses = [f"localhost:{port}" for port in ports["b"]]
     refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
     assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and no process listens"
-    listening = hosts.stream("b", ObserveRequest())
-    assert next(listening) == Observation(None, tuple(ports["b"]))
+    listening = hosts.hold("b", allocated(prepared), listens=True)
+    next(listening)
     assert hosts.ask("a", ReachRequest(tuple(addresses), 30.0)) == {"failures": {}}
     with socket.socket() as caller:
         caller.connect(("127.0.0.1", ports["b"][0]))
-        other = hosts.stream("b", ObserveRequest())  # of another command at the same time
+        other = hosts.hold("b", allocated(prepared), listens=True)  # of another command at the same time
         next(other)
         other.close()
         listening.close()
@@ -50,21 +59,22 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
 @pytest.mark.slow
 def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    listening = hosts.stream("b", ObserveRequest())
+    listening = hosts.hold("b", allocated(prepared), listens=True)
     next(listening)
     hosts.apply(topology_of(), prepared)  # while it goes on
     listening.close()
-    listening = hosts.stream("b", ObserveRequest())
-    assert next(listening).ports == (), "the servers listen themselves"
+    listening = hosts.hold("b", hosts.topology, listens=True)
+    next(listening)
     listening.close()
+    assert all(can_connect(port) for port in hosts.topology.ports_on("b")), "the servers listen themselves"
     hosts.down("b")
     hosts.down("a")
-    hosts.prepare(topology_of())
-    listening = hosts.stream("b", ObserveRequest())
+    listening = hosts.hold("b", topology_of(), listens=True)
+    port = min(next(listening).allocation.ports.values())
+    assert can_connect(port)
     (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
     agent = ProcessHandle.from_pid(pid)
     assert agent is not None
-    port = next(listening).ports[0]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not agent.is_alive())
     assert not can_connect(port)

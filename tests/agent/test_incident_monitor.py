@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.incident_monitor import IncidentMonitor
-from tfcluster.agent.notices import Notifier
-from tfcluster.agent.tasks.health_monitor import ProbeOutcome, ProbeResult
+from tfcluster.agent.notices import IncidentMonitor, Notifier
+from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.topology import Notify
 
 OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT)
@@ -40,9 +39,9 @@ class Watch:
             notify=notify,
             on=lambda name: tuple(SimpleNamespace(address=task) for task in TASKS[name]),
         )
-        self.notifier = Notifier("title", path, lambda: topology)
-        self.notifier.load()
         supervisor: Any = SimpleNamespace(topology=topology, host=host)
+        self.notifier = Notifier("title", path, supervisor)
+        self.notifier.load()
         self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), self.notifier)
 
     async def probe(self, address: str, timeout: float) -> ProbeResult:

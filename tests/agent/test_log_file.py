@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_file import tail
+from tfcluster.agent.logs.log_reader import tail
 
 BLOCK = settings.IO_BLOCK_BYTES
 

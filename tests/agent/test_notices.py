@@ -19,8 +19,8 @@ NOTICES = [host_notice("demo", host, 30.0, 0.0) for host in ("alpha", "beta", "g
 
 
 def notifier(path: Path, command: str, *, events: tuple[str, ...] = ("host-away",)) -> Notifier:
-    topology: Any = SimpleNamespace(notify=Notify(None, command, events))
-    made = Notifier("title", path, lambda: topology)
+    supervisor: Any = SimpleNamespace(topology=SimpleNamespace(notify=Notify(None, command, events)))
+    made = Notifier("title", path, supervisor)
     made.load()
     return made
 

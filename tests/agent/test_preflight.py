@@ -17,12 +17,12 @@ import pytest
 
 from tfcluster import settings, tf_install
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import Candidate, check_host, check_host_in_child, reserve_ports, run_checks
+from tfcluster.agent.preflight import HostCheckInput, check_host, check_host_in_child, reserve_ports, run_checks
 from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.processes.servers import port_isolation
+from tfcluster.os import bpf
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.serialization import to_json
 from tfcluster.spec.load import parse_spec
@@ -32,7 +32,7 @@ def allocation_of(
     topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], own_ports: Collection[int] = ()
 ) -> Allocation:
     """What a host chooses that nothing keeps from it."""
-    allocation, failures = run_checks(Candidate(topology, "localhost", Path("/"), ports, gpus, own_ports))
+    allocation, failures = run_checks(HostCheckInput(topology, "localhost", Path("/"), ports, gpus, own_ports))
     assert not failures
     return allocation
 
@@ -46,7 +46,7 @@ def problems_of(
 def failures_of(
     topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], host: str = "localhost"
 ) -> list[FailedCheck]:
-    allocation, failures = run_checks(Candidate(topology, host, Path("/"), ports, gpus))
+    allocation, failures = run_checks(HostCheckInput(topology, host, Path("/"), ports, gpus))
     assert allocation == Allocation({}, {})
     assert not ports.reserved, "no port is held for a cluster that cannot start"
     return failures
@@ -179,7 +179,7 @@ def test_all_failures_are_reported_at_once_with_their_checks(
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.8.9.10"])
 def test_an_address_of_this_machine_is_accepted(ports: PortAllocator, address: str) -> None:
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", address)
-    assert run_checks(Candidate(topology, "gamma", Path("/"), ports, []))[1] == []
+    assert run_checks(HostCheckInput(topology, "gamma", Path("/"), ports, []))[1] == []
 
 
 def test_the_hint_names_the_address_that_ssh_used(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +198,15 @@ def test_missing_port_isolation_is_reported(ports: PortAllocator, monkeypatch: p
     def refuse(*arguments: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(port_isolation, "attach_filter", refuse)
+    monkeypatch.setattr(bpf, "attach_filter", refuse)
     topology = topology_of("worker: {tasks: 1}")
     (problem,) = problems_of(apart(topology), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message
     assert "`network: open`" in problem.hint
-    assert run_checks(Candidate(topology, "localhost", Path("/"), ports, []))[1] == [], "only local peers"
-    assert run_checks(Candidate(replace(apart(topology), network="open"), "localhost", Path("/"), ports, []))[1] == []
+    assert run_checks(HostCheckInput(topology, "localhost", Path("/"), ports, []))[1] == [], "only local peers"
+    assert (
+        run_checks(HostCheckInput(replace(apart(topology), network="open"), "localhost", Path("/"), ports, []))[1] == []
+    )
 
 
 def test_a_host_with_an_unknown_address_is_reported(ports: PortAllocator) -> None:
@@ -233,7 +235,7 @@ def test_a_name_server_that_does_not_answer_does_not_block_the_agent(
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "nowhere")
 
     async def check() -> tuple[list[FailedCheck], int]:
-        checking = asyncio.ensure_future(check_host_in_child(Candidate(topology, "gamma", Path("/"), ports, [])))
+        checking = asyncio.ensure_future(check_host_in_child(HostCheckInput(topology, "gamma", Path("/"), ports, [])))
         turns = 0
         while not checking.done():
             await asyncio.sleep(0.01)
@@ -248,7 +250,7 @@ def test_a_name_server_that_does_not_answer_does_not_block_the_agent(
 
 def test_a_child_process_returns_the_same_failures(ports: PortAllocator) -> None:
     topology = elsewhere(topology_of("worker: {tasks: 1, gpus: 1}"), "gamma", "192.0.2.1")
-    candidate = Candidate(topology, "gamma", Path("/"), ports, [])
+    candidate = HostCheckInput(topology, "gamma", Path("/"), ports, [])
     failures = asyncio.run(check_host_in_child(candidate))
     assert [failure.check for failure in failures] == ["addresses", "gpus"]
     assert [to_json(failure) for failure in failures] == [to_json(failure) for failure in check_host(candidate)]
@@ -259,13 +261,13 @@ def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[
     moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in topology.tasks)
     reserved = tuple(replace(task, host="gamma" if task.index == 1 else "delta") for task in topology.reserved)
     topology = replace(topology, tasks=moved, reserved=reserved)
-    allocation, problems = run_checks(Candidate(topology, "gamma", Path("/"), ports, ["0"]))
+    allocation, problems = run_checks(HostCheckInput(topology, "gamma", Path("/"), ports, ["0"]))
     assert problems == []
     assert list(allocation.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
     assert allocation.gpus == {"/job:worker/task:0": ("0",)}
-    reserve_ports(Candidate(topology, "gamma", Path("/"), ports, ()))
+    reserve_ports(HostCheckInput(topology, "gamma", Path("/"), ports, ()))
     assert ports.reserved == set(allocation.ports.values())
-    assert run_checks(Candidate(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
+    assert run_checks(HostCheckInput(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
 
 
 def test_reserved_tasks_get_a_port_and_no_gpus(ports: PortAllocator) -> None:
@@ -296,9 +298,9 @@ def test_the_ports_of_the_running_cluster_are_neither_checked_nor_allocated(
 def test_reserve_ports_reserves_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
     topology = topology_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
-        reserve_ports(Candidate(topology, "localhost", Path("/"), ports, ()))
+        reserve_ports(HostCheckInput(topology, "localhost", Path("/"), ports, ()))
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
     assert caught.value.hint == "Nothing was changed. Run the command again: it makes a new plan."
     assert not ports.reserved
-    reserve_ports(Candidate(topology, "localhost", Path("/"), ports, (), {taken[0]}))
+    reserve_ports(HostCheckInput(topology, "localhost", Path("/"), ports, (), {taken[0]}))
     assert ports.reserved == {free}

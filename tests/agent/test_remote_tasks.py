@@ -11,7 +11,7 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
-from tfcluster.agent.tasks.health_monitor import ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.devices import Device
 
 W1, W2 = "/job:worker/task:1", "/job:worker/task:2"

@@ -10,30 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.control_groups import memory_group
-from tfcluster.agent.tasks.resource_usage import OomCounters, OomDetector
+from tfcluster.agent.tasks.resource_usage import OomDetector
 
 GROUP = "app.slice/my task"
 VERSION_2 = f"0::/{GROUP}\n"
 VERSION_1 = f"9:name=systemd:/else\n4:memory:/{GROUP}\n3:cpuset:/\n0::/\n"
 _ENDED_BY_KERNEL = ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
 MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "named"),
-    [
-        (OomCounters(0, 7), OomCounters(0, 7), ""),
-        (OomCounters(0, 7), OomCounters(1, 8), " (out of memory)"),
-        (OomCounters(2, None), OomCounters(4, None), " (out of memory)"),
-        (OomCounters(0, 7), OomCounters(0, 8), ""),
-        (OomCounters(None, 7), OomCounters(None, 8), _ENDED_BY_KERNEL),
-        (OomCounters(None, 7), OomCounters(3, 7), ""),
-        (OomCounters(3, None), OomCounters(None, 7), ""),
-        (OomCounters(None, None), OomCounters(None, None), ""),
-    ],
-)
-def test_an_oom_kill_is_described_by_the_counter_that_grew(before: OomCounters, after: OomCounters, named: str) -> None:
-    assert before.until(after) == named
 
 
 class Kernel:
@@ -53,6 +36,44 @@ class Kernel:
 
     def watch(self) -> OomDetector:
         return OomDetector(17, 100.0, self.proc, self.groups)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ((0, 7), (0, 7), ""),
+        ((0, 7), (1, 8), " (out of memory)"),
+        ((2, None), (4, None), " (out of memory)"),
+        ((0, 7), (0, 8), ""),
+        ((None, 7), (None, 8), _ENDED_BY_KERNEL),
+        ((None, 7), (3, 7), ""),
+        ((3, None), (None, 7), ""),
+        ((None, None), (None, None), ""),
+    ],
+)
+def test_an_oom_kill_is_described_by_the_counter_that_grew(
+    tmp_path: Path, before: tuple[int | None, int | None], after: tuple[int | None, int | None], named: str
+) -> None:
+    """The counters are that of the group and that of the host; None stands for one that the kernel does not have."""
+    kernel = Kernel(tmp_path, VERSION_2)
+    group = kernel.groups / GROUP / "memory.events"
+    group.parent.mkdir(parents=True)
+    group.touch()  # it stays known, and has no count yet
+
+    def tell(of_group: int | None, of_host: int | None) -> None:
+        if of_group is None:
+            group.write_text("low 0\n")
+        else:
+            kernel.counts(f"{GROUP}/memory.events", of_group)
+        if of_host is None:
+            (kernel.proc / "vmstat").unlink(missing_ok=True)
+        else:
+            kernel.counts_on_host(of_host)
+
+    tell(*before)
+    watch = kernel.watch()
+    tell(*after)
+    assert watch.describe() == named
 
 
 @pytest.mark.parametrize(

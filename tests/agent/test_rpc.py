@@ -42,7 +42,9 @@ def client(hosts: Hosts) -> Iterator[AgentClient]:
 def run_of(path: Path, *, cancel_on_disconnect: bool = True) -> RunRequest:
     script, folder = str(path), str(path.parent)
     parameters: dict[str, Any] = {"args": [], "path": script, "argument": script, "cwd": folder, "seed": None}
-    return run_request("script", parameters, cancel_on_disconnect=cancel_on_disconnect, upload=path.name)
+    return run_request(
+        "script", parameters, cancel_on_disconnect=cancel_on_disconnect, upload=str(path), upload_name=path.name
+    )
 
 
 def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:

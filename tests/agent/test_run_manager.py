@@ -25,11 +25,13 @@ from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.stream import follow
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
+from tfcluster.core.run_events import ErrorEvent, ResultEvent
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import fork_server
-from tfcluster.processes.runs.run_spec import EVENTS, RunSpec, acquire_run, append_event
+from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, acquire_run, append_event
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -68,8 +70,8 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
         is_script=program == "script",
         required_tasks=((TaskSelector("ps", 0),),) if is_graph else (),
     )
-    job = RunSpec(identity, "demo", program, traits, folder, addresses, "localhost:2", DEVICES, {}, [])
-    return runs.submit(job, timeout, detached)
+    options = RunOptions(program, traits, {}, timeout=timeout)
+    return runs.submit(RunPlan(identity, "demo", options, folder, addresses, "localhost:2", DEVICES, []), detached)
 
 
 async def ended(runs: RunManager, run: Run) -> str:
@@ -150,7 +152,7 @@ def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
 def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hang(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    def hang(title: str, code_cache: Path, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
@@ -160,7 +162,7 @@ def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
         message = "no driver could be started for graph-1 within 0.01 s"
         assert await ended(runs, run) == message
         assert runs.runs["graph-1"].process is None
-        while runs.fork_server._child is not None:
+        while runs.fork_server.process is not None:
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
@@ -174,7 +176,9 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
 ) -> None:
     """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
 
-    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    log = runs.fork_server.log
+
+    def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         with log.open("a") as file:
             file.write("x")
@@ -183,7 +187,8 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
         process = ProcessHandle.from_pid(os.getpid())
         assert process is not None
         acquire_run(runs.store.folder("graph-1"), process)
-        append_event(runs.store.folder("graph-1") / EVENTS, "result", seconds=1.0, result={})
+        result = ResultEvent("graph-1", "graph", "succeeded", 1.0, {}, {}, [])
+        append_event(runs.store.folder("graph-1") / EVENTS, result)
         forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
         channel.sendall(encode(forked) + encode({**forked, "status": 0}))
         signal.alarm(60)  # in case the test does not end it
@@ -207,7 +212,7 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 ) -> None:
     """The fork server is played."""
 
-    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))
         signal.alarm(60)  # in case the test does not end it
@@ -233,8 +238,8 @@ def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypat
 
     async def body() -> None:
         run = submit(runs, "graph")
-        assert run.spec is not None
-        run.spec.parameters["learning_rate"] = math.inf
+        assert run.plan is not None
+        run.plan.options.parameters["learning_rate"] = math.inf
         runs.start(run)
         message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
         assert (await ended(runs, run)).startswith(message)
@@ -268,7 +273,7 @@ def test_followers_are_notified_of_each_write_and_of_the_end(runs: RunManager, m
                 following = asyncio.ensure_future(anext(events))
                 await asyncio.sleep(0.05)
                 assert not following.done()
-                append_event(run.events, "progress", done=number)
+                append_event(run.events, {"event": "progress", "done": number})
                 assert await asyncio.wait_for(following, 30) == {"event": "progress", "done": number}
             following = asyncio.ensure_future(anext(events))
             runs.cancel("pi-1")
@@ -284,7 +289,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch
         run = submit(runs, "pi")
         async with contextlib.aclosing(follow(runs, "pi-1")) as events:
             await anext(events)
-            append_event(run.events, "progress", done=1)
+            append_event(run.events, {"event": "progress", "done": 1})
             assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
         runs.cancel("pi-1")
         await ended(runs, run)
@@ -311,7 +316,7 @@ def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunMana
     async def body() -> None:
         run = submit(runs, "graph")
         run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
-        append_event(run.events, "error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
+        append_event(run.events, ErrorEvent({"message": "Socket closed", "hint": "", "exit_code": 1}))
         runs._on_driver_message({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
         runs.cancel("graph-1")
         assert run.machine.phase is RunPhase.FINALIZING
@@ -326,8 +331,8 @@ def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManage
     async def body() -> None:
         run = submit(runs, "linear")
         error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
-        append_event(run.events, "error", error=error)
-        append_event(run.events, "progress", done=1)
+        append_event(run.events, ErrorEvent(error))
+        append_event(run.events, {"event": "progress", "done": 1})
         with run.events.open("a") as file:
             file.write('{"event": "metr\n')
         assert final_record(run, run.output).error == error
@@ -336,7 +341,7 @@ def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManage
 
 
 def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, event: str, **fields: object) -> None:
+    def full(path: Path, event: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def body() -> None:
@@ -398,3 +403,37 @@ def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
         assert found is not None
         asyncio.run(body(found))
         assert process.wait(30) in (-signal.SIGTERM, 0), "0 where the agent reaped it"
+
+
+def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_this_one_dies(
+    runs: RunManager, tmp_path: Path
+) -> None:
+    """Its driver is killed; the first agent dies while the servers do not answer, and its memory with it."""
+
+    async def never(container: str) -> None:
+        await asyncio.Event().wait()
+
+    async def body(driver: ProcessHandle) -> None:
+        submit(runs, "pi")
+        assert acquire_run(runs.store.folder("pi-1"), driver)
+        first = RunManager("title", StateDir(tmp_path), never, check_tasks)
+        first.adopt()
+        os.kill(driver.pid, signal.SIGKILL)
+        await ended(first, first.runs["pi-1"])
+        assert first.runs["pi-1"].state is RunState.FAILED, "its end does not wait for the servers"
+        assert first.store.read("pi-1") == first.runs["pi-1"].record
+        assert first.runs["pi-1"].record.has_variables
+        for task in first._background:
+            task.cancel()
+        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
+        later.adopt()
+        await asyncio.gather(*later._background)
+        assert cleared == ["pi-1"]
+        record = later.store.read("pi-1")
+        assert record is not None
+        assert (record.state, record.has_variables) == (RunState.FAILED, False)
+
+    with running("sleep", "600") as process:
+        found = ProcessHandle.from_pid(process.pid)
+        assert found is not None
+        asyncio.run(body(found))

@@ -18,14 +18,16 @@ from tfcluster import settings
 from tfcluster.agent.runs.cleanup import free_old_output, remove_old_runs
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.core.programs import ProgramTraits, TaskSelector
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.runs.run_spec import OUTPUT, OUTPUT_INDEX, acquire_run, driver_of
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX, acquire_run, driver_of
 
 TRAITS = ProgramTraits("dice", True, False, ((TaskSelector("ps"), TaskSelector(head=True)),))
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
-RECORD = RunRecord("pi-0000", "pi", TRAITS, {"samples": 10}, DEVICES, [], 5.0, 9.5, False, RunState.RUNNING)
+OPTIONS = RunOptions("pi", TRAITS, {"samples": 10}, timeout=9.5)
+RECORD = RunRecord("pi-0000", OPTIONS, DEVICES, [], 5.0, False, RunState.RUNNING)
 
 
 def keep(records: RunStore, *runs: RunRecord) -> None:
@@ -40,7 +42,7 @@ def keep(records: RunStore, *runs: RunRecord) -> None:
         RECORD,
         replace(RECORD, stopping=(RunState.FAILED, {"message": "m", "hint": "", "exit_code": 124})),
         replace(RECORD, stopping=(RunState.CANCELLED, None), state=RunState.CANCELLED, seconds=1.5),
-        replace(RECORD, state=RunState.SUCCEEDED, result={"pi": 3.1}, timeout=None),
+        replace(RECORD, state=RunState.SUCCEEDED, result={"pi": 3.1}, options=replace(OPTIONS, timeout=None)),
     ],
 )
 def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -> None:
@@ -82,7 +84,7 @@ def write_other(name: str, value: object, path: Path) -> None:
         link_to_zeros,
         damage_by_pipe,
         partial(write_other, "started", "x"),
-        partial(write_other, "timeout", "x"),
+        partial(write_other, "options", {"program": "pi", "traits": {}, "parameters": {}, "timeout": "x"}),
         partial(write_other, "devices", 5),
         partial(write_other, "stopping", []),
         partial(write_other, "stopping", ["failed"]),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
-from tfcluster.agent.state.files import AtomicFiles
-from tfcluster.agent.state.secret_store import SecretStore, missing_secrets, without_values
+from tfcluster.agent.state import secret_store
+from tfcluster.agent.state.secret_store import SecretStore, without_values
+from tfcluster.os.atomic_file import write_atomically
 
 RETENTION = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
@@ -26,22 +28,21 @@ def values(tmp_path: Path) -> SecretStore:
 def test_redacted_secrets_are_restored(values: SecretStore) -> None:
     redacted = values.redact(TOPOLOGY)
     assert [task.env for task in redacted.tasks] == [RETENTION, RETENTION]
-    assert missing_secrets(redacted.tasks[0]) == ["TOKEN", "KEY"]
+    assert redacted.tasks[0].lost_secrets == ["TOKEN", "KEY"]
     assert values.path.stat().st_mode & 0o777 == 0o600
     assert SecretStore(values.path).restore(redacted, values.path) == TOPOLOGY
-    assert missing_secrets(TOPOLOGY.tasks[0]) == []
-    assert missing_secrets(TOPOLOGY.reserved[0]) == ["TOKEN"], "it never had one"
+    assert TOPOLOGY.tasks[0].lost_secrets == []
+    assert TOPOLOGY.reserved[0].lost_secrets == ["TOKEN"], "it never had one"
 
 
 def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    write = AtomicFiles.write
 
-    def count(self: AtomicFiles, path: Path, data: bytes, *, durable: bool) -> None:
+    def count(path: Path, data: bytes) -> None:
         written.append(data)
-        write(self, path, data, durable=durable)
+        write_atomically(path, data)
 
-    monkeypatch.setattr(AtomicFiles, "write", count)
+    monkeypatch.setattr(secret_store, "write_atomically", count)
     values.redact(TOPOLOGY)
     values.redact(TOPOLOGY)
     assert len(written) == 1
@@ -69,10 +70,10 @@ def test_a_topology_without_secrets_has_no_file(values: SecretStore) -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: AtomicFiles, source: Path, target: Path) -> None:
+    def fail(source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(AtomicFiles, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
         values.redact(TOPOLOGY)
     assert list(values.path.parent.iterdir()) == []

@@ -15,6 +15,7 @@ from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import stacks
 from tfcluster.agent.runs.stacks import StackReader, find_processes
+from tfcluster.os import procfs
 
 
 def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.Monk
         return pid == 2
 
     monkeypatch.setattr(stacks, "_has_open", has_open)
-    monkeypatch.setattr(stacks, "_children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
+    monkeypatch.setattr(procfs, "children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
     driver: Any = type("Driver", (), {"pid": 1, "is_alive": lambda self: True})()
     assert find_processes(driver, tmp_path, forked=True) == [2]
     assert looked_at == list(range(1, settings.STACK_SEARCH_MAX + 1))
@@ -61,12 +62,12 @@ def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.Monk
 BUSY = """
 import sys, threading
 from pathlib import Path
-from tfcluster.processes.runs import stack_dump
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
 def wait():
     threading.Event().wait()
 
-stack_dump.enable(Path(sys.argv[1]))
+enable_stack_dump(Path(sys.argv[1]))
 for _ in range(2):
     threading.Thread(target=wait, daemon=True).start()
 print("ready", flush=True)
@@ -105,9 +106,9 @@ def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
 DEAF = """
 import signal, sys
 from pathlib import Path
-from tfcluster.processes.runs import stack_dump
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
-stack_dump.enable(Path(sys.argv[1]))
+enable_stack_dump(Path(sys.argv[1]))
 signal.pthread_sigmask(signal.SIG_BLOCK, [int(sys.argv[2])])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -127,9 +128,9 @@ def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
 PRINTING = """
 import os, sys
 from pathlib import Path
-from tfcluster.processes.runs import stack_dump
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
-stack_dump.enable(Path(sys.argv[1]))
+enable_stack_dump(Path(sys.argv[1]))
 written = os.write(1, bytes(200_000))
 os.write(2, b"%d" % written)
 """

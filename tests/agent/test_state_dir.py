@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tfcluster import paths, settings
-from tfcluster.agent.state import state_dir as module
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.errors import ClusterError
+from tfcluster.os import procfs
 
 _HOLDER = """
 import sys
@@ -154,7 +154,7 @@ def test_the_first_lock_excludes_an_agent_of_another_network_namespace(
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
-    monkeypatch.setattr(module, "network_namespace", lambda: 1)  # the name of the second lock has it
+    monkeypatch.setattr(procfs, "namespace", lambda kind, pid=None: 1)  # the name of the second lock has it
     before = os.listdir("/proc/self/fd")
     assert not other.lock()
     assert os.listdir("/proc/self/fd") == before
@@ -261,7 +261,7 @@ def test_cleanup_keeps_only_logs_and_runs(folders: Folders) -> None:
     folder.make()
     assert folder.lock()
     folder.journal.path.write_text("{}")
-    folder.journal.path.with_suffix(".new").write_text("{")
+    folder.journal.path.with_suffix(".json.new").write_text("{")
     folder.journal.path.with_suffix(".copy").write_text("{}")
     folder.agent_log.write_text("a traceback")
     folder.fork_server_log.touch()

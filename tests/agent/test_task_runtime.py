@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import TOPOLOGY
-from tfcluster.agent.tasks import task_runtime
+from tfcluster.agent.tasks import transitions
+from tfcluster.agent.tasks.machine import TaskStateMachine
 from tfcluster.agent.tasks.resource_usage import ResourceUsage
-from tfcluster.agent.tasks.state_machine import TaskStateMachine
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.core.states import TaskState
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 
 def use(cpu_seconds: float, at: float) -> ResourceUsage:
@@ -34,11 +34,10 @@ def test_cpu_usage_is_measured_over_a_minimum_interval(
     monkeypatch: pytest.MonkeyPatch, samples: list[ResourceUsage], percent: float
 ) -> None:
     process = ProcessHandle.from_pid(os.getpid())
-    task = TaskRuntime(
-        TOPOLOGY.tasks[0], TaskStateMachine(TOPOLOGY.tasks[0].restart, TaskState.READY), Path("spool"), process
-    )
+    machine = TaskStateMachine(TOPOLOGY.tasks[0].restart, TaskState.READY)
+    task = TaskRuntime(TOPOLOGY.tasks[0], machine, Path("log"), Path("spool"), process)
     readings = iter([*samples, use(10.0, 100.0)])
-    monkeypatch.setattr(task_runtime, "read_usage", lambda pid: next(readings))
+    monkeypatch.setattr(transitions, "read_usage", lambda pid: next(readings))
     for _ in samples:
         task.sample_usage()
     assert task.status().cpu_percent == percent

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tfcluster import settings
-from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.core.states import HAS_PROCESS, TaskState
 from tfcluster.core.topology import RestartPolicy
 

@@ -24,7 +24,7 @@ from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request
-from tfcluster.protocol.api.runs import RunEvent, RunRequest
+from tfcluster.protocol.api.runs import EventRecord, RunRequest
 from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
@@ -35,7 +35,7 @@ from tfcluster.protocol.codec import (
 )
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
-RUN = run_request("script", {"args": []}, upload="data.bin")
+RUN = run_request("script", {"args": []}, upload="", upload_name="data.bin")
 
 
 class UploadAgent:
@@ -56,8 +56,8 @@ class UploadAgent:
         assert method is Method.RUN
         return RunRequest
 
-    async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[RunEvent, Done]:
-        yield RunEvent({"event": "run"})
+    async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[EventRecord, Done]:
+        yield EventRecord({"event": "run"})
         try:
             await receive(upload, self._path)
         except asyncio.CancelledError:
@@ -69,7 +69,7 @@ class UploadAgent:
 class BlockedAgent(UploadAgent):
     """An agent that reads only the first chunk of an upload."""
 
-    async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[RunEvent, Done]:
+    async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[EventRecord, Done]:
         async for _ in upload.chunks():
             await asyncio.get_running_loop().create_future()
         yield Reply(Done())
@@ -89,7 +89,7 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
         context, dispatcher = cast(AgentContext, agent), cast(Dispatcher, agent)
         # A write can meet the closed other end before the reader does, just as in the agent.
         with contextlib.suppress(ConnectionError):
-            await RpcConnection(context, dispatcher, reader, writer, lambda: False).serve()
+            await RpcConnection(context, dispatcher, reader, writer, []).serve()
         writer.close()
 
     using.start()
@@ -107,7 +107,7 @@ def upload_from(source: Any, errors: list[ClusterError]) -> Callable[[socket.soc
         agent = AgentConnection(channel)
         try:
             response = ResponseStream(LocalTransport("played"), agent, RUN)
-            assert next(response) == RunEvent({"event": "run"})
+            assert next(response) == EventRecord({"event": "run"})
             response.send_file(source)
             assert response.result() == Done()
         except ClusterError as error:

@@ -12,31 +12,33 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import usage
-from tfcluster.agent.gpu_memory import sum_by_owner
-from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, read_host_time, read_memory
+from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, sum_by_owner
 from tfcluster.core.status import GpuLoad, TrafficTotals
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os import procfs
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes import gpus
 
 PROCESS = ProcessHandle(1, 1)
 
 
-def test_what_a_host_does_not_wait_for_is_busy(tmp_path: Path) -> None:
+def test_what_a_host_does_not_wait_for_is_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
     (tmp_path / "stat").write_text("cpu  100 20 30 1000 50 1 2 3 70 0\ncpu0 1 2 3\n")
-    time = read_host_time(tmp_path)
+    time = procfs.host_time()
     assert time is not None
     # Time of guests, the last two fields, is in the first two already.
     assert time.busy == pytest.approx((100 + 20 + 30 + 1 + 2 + 3) / 100)
     assert time.total == pytest.approx((100 + 20 + 30 + 1000 + 50 + 1 + 2 + 3) / 100)
     (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   400 kB\nHugePages_Total: 0\n")
-    assert read_memory(tmp_path) == (600 * 1024, 1000 * 1024)
+    assert procfs.host_memory() == (600 * 1024, 1000 * 1024)
 
 
-def test_a_kernel_that_does_not_tell_is_no_failure(tmp_path: Path) -> None:
-    assert read_host_time(tmp_path) is None
-    assert read_memory(tmp_path) is None
+def test_a_kernel_that_does_not_tell_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
+    assert procfs.host_time() is None
+    assert procfs.host_memory() is None
     (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\n")  # before Linux 3.14
-    assert read_memory(tmp_path) is None
+    assert procfs.host_memory() is None
 
 
 def test_what_closed_connections_moved_still_counts() -> None:
@@ -108,11 +110,10 @@ def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pyte
         reporter = GpuReporter("GPU reporter")
         loads = await reporter.read(60.0)
         assert await reporter.read(60.0) == loads
-        child = reporter._child
-        assert child is not None
+        assert reporter.process is not None
         monkeypatch.setattr(settings, "GPU_REPORT_IDLE_SECONDS", 0.0)
         await reporter.read(60.0)
-        while reporter._child is not None:
+        while reporter.process is not None:
             await asyncio.sleep(0.01)
         return loads
 
@@ -137,11 +138,11 @@ def test_gpus_are_read_again_after_a_fork_has_failed(monkeypatch: pytest.MonkeyP
     async def read() -> GpuReport:
         reporter = GpuReporter("GPU reporter")
         with monkeypatch.context() as patch:
-            patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
+            patch.setattr("tfcluster.agent.helper_process.fork_child", fail)
             assert await reporter.read(60.0) == GpuReport()
         report = await reporter.read(60.0)
-        reporter._end()
-        while reporter._child is not None:
+        reporter.kill()
+        while reporter.process is not None:
             await asyncio.sleep(0.01)
         return report
 
@@ -152,7 +153,7 @@ def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
     reporter = GpuReporter("GPU reporter")
     assert asyncio.run(reporter.read(1.0)) == GpuReport()
-    assert reporter._child is None
+    assert reporter.process is None
 
 
 @pytest.mark.parametrize("name", ["of a driver that is too old", "that is denied"])
@@ -166,11 +167,12 @@ def test_a_driver_that_does_not_tell_who_uses_a_gpu_is_no_failure(name: str, mon
     assert gpus._process_memory(nvml, 0) == {}
 
 
-def test_the_gpu_memory_of_descendants_counts(tmp_path: Path) -> None:
+def test_the_gpu_memory_of_descendants_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
     for pid, parent in [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (30, 31), (31, 30)]:
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) name ) S {parent} 1 1 0 -1\n")
     memory = {12: 5, 11: 100, 10: 1000, 20: 7, 30: 8, 99: 9}
-    assert sum_by_owner(memory, {11: "worker:0"}, tmp_path) == {"worker:0": 105}
-    assert sum_by_owner(memory, {10: "worker:0", 12: "worker:1"}, tmp_path) == {"worker:0": 1100, "worker:1": 5}
-    assert sum_by_owner({}, {10: "worker:0"}, tmp_path) == {}
+    assert sum_by_owner(memory, {11: "worker:0"}) == {"worker:0": 105}
+    assert sum_by_owner(memory, {10: "worker:0", 12: "worker:1"}) == {"worker:0": 1100, "worker:1": 5}
+    assert sum_by_owner({}, {10: "worker:0"}) == {}

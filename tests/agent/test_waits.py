@@ -14,6 +14,8 @@ from tfcluster import settings
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import WaitMonitor
 from tfcluster.core.groups import MemberObservation
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.stacks import Wait
 from tfcluster.processes.groups.member_states import read_observations
 
@@ -21,9 +23,8 @@ from tfcluster.processes.groups.member_states import read_observations
 def monitor_of_a_run(members: int | None) -> Any:
     """Return the monitor of one script, or of a group of them."""
     group = None if members is None else SimpleNamespace(on=lambda host: range(members))
-    record = SimpleNamespace(
-        traits=SimpleNamespace(is_script=True, uses_servers=True), stopping=None, start_timeout=None, is_part=False
-    )
+    options = RunOptions("script", ProgramTraits(is_script=True), {})
+    record = SimpleNamespace(options=options, stopping=None, is_part=False)
     run: Any = SimpleNamespace(
         id="script-1",
         is_active=True,
@@ -32,7 +33,7 @@ def monitor_of_a_run(members: int | None) -> Any:
         folder=Path(),
         down=frozenset(),
         record=record,
-        spec=SimpleNamespace(group=group, host="localhost"),
+        plan=SimpleNamespace(group=group, host="localhost"),
     )
     runs, none = SimpleNamespace(runs={run.id: run}), SimpleNamespace()
     return WaitMonitor(runs, none, none, lambda: True)  # type: ignore[arg-type]

@@ -2,8 +2,7 @@
 
 TEST_SETTINGS has values for tfcluster.settings by name; see `Sandbox.with_settings`. TEST_CHANGES has source text by
 module, for faults that no setting can cause. Both take effect when a module is imported: a command that does without
-the module still does. TEST_HIDDEN_MODULES has the names of modules that look as if they were not installed. For
-TEST_TRACE see call_trace.py.
+the module still does. TEST_HIDDEN_MODULES has the names of modules that look as if they were not installed.
 """
 
 from __future__ import annotations
@@ -65,9 +64,5 @@ class ChangingLoader(Loader):
 
 for hidden in os.environ.get("TEST_HIDDEN_MODULES", "").split():
     sys.modules[hidden] = None  # type: ignore[assignment]  # which is how the import system is told that there is none
-if "TEST_TRACE" in os.environ:
-    from tests.changed.call_trace import start
-
-    start(json.loads(os.environ["TEST_TRACE"]))
 if SETTINGS or CHANGES:
     sys.meta_path.insert(0, ChangingFinder)

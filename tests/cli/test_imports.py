@@ -17,7 +17,6 @@ HEAVY = (
     "tensorflow",
     "numpy",
     "yaml",
-    "psutil",
     "rich",
     "pydantic",
     "grpc",
@@ -99,4 +98,4 @@ from tfcluster.ui.listings import show_status
 
 def test_an_agent_imports_neither_tensorflow_nor_what_only_the_command_line_needs(tmp_path: Path) -> None:
     modules = imported("import tfcluster.agent.main", tmp_path)
-    assert modules <= {"asyncio", "google.protobuf", "psutil"}
+    assert modules <= {"asyncio", "google.protobuf"}

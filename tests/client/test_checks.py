@@ -11,20 +11,19 @@ from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
     CheckResult,
     Severity,
-    Subject,
     check_accounts,
     check_clock,
+    check_connectivity,
     check_each_host,
     check_versions,
+    firewall_rules,
     to_error,
 )
-from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
 from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.core.hosts import OtherAccounts
-from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import Allocation, FailedCheck, PrepareReply
+from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
 from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.ssh import HostReport
 
@@ -109,10 +108,10 @@ def test_different_versions_are_an_error_that_names_the_hosts() -> None:
 def test_a_clock_offset_beyond_the_error_of_its_measurement_is_a_warning() -> None:
     def warning(offset: float, error: float) -> str | None:
         report = HostReport("beta", python="python3", clock_offset=offset, clock_error=error)
-        (result,) = check_clock(Subject("beta", HostPreflight(report), TOPOLOGY))
+        (result,) = check_clock("beta", HostPreflight(report), TOPOLOGY)
         return result.result if result.severity is Severity.WARNING else None
 
-    assert list(check_clock(Subject("localhost", HostPreflight(), LOCAL))) == []
+    assert list(check_clock("localhost", HostPreflight(), LOCAL)) == []
     assert warning(4.9, 0.0) is None
     assert warning(30.0, 31.0) is None
     assert (warning(30.0, 0.1) or "").startswith("its clock is 30 s ahead of this machine's")
@@ -126,11 +125,11 @@ class FakeInspector(AgentInspector):
         self.addresses: list[str] = []
         self._failures = failures
 
-    def observe(self) -> ObservedState | None:
-        return None
+    def observe(self) -> Observation:
+        return Observation(None)
 
-    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, Sequence[FailedCheck]]:
-        return PrepareReply(None, Allocation({}, {}), (), None), ()
+    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
+        return Preparation(None, Allocation({}, {}), (), None)
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         self.addresses += addresses
@@ -177,7 +176,7 @@ def test_a_single_host_is_not_checked_for_connectivity() -> None:
 
 def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
     def note(accounts: OtherAccounts, topology: ClusterTopology) -> str:
-        (result,) = check_accounts(Subject("localhost", HostPreflight(accounts=accounts), topology))
+        (result,) = check_accounts("localhost", HostPreflight(accounts=accounts), topology)
         assert result.severity is Severity.NOTE
         return result.result
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.logdir import find_folders
 from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.tensorboard import find_folders
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -70,7 +70,7 @@ def test_a_run_is_found_while_the_head_is_away() -> None:
 
 
 def test_tensorboard_finds_a_run_by_its_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcluster.client.logdir._state_folder", lambda cluster, host: "/state")
+    monkeypatch.setattr("tfcluster.client.tensorboard._state_folder", lambda cluster, host: "/state")
     cluster = cast(Cluster, Hosts({"alpha": ["baseline-1a2b", "base-3f9a"]}))
     (found,) = find_folders(cluster, "base")
     assert found.name == "base-3f9a"

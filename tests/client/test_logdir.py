@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.client.logdir import named_folders
+from tfcluster.client.tensorboard import named_folders
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from tfcluster.client.rpc.parallel import StreamContext
-from tfcluster.client.runs.placements import Placement, PlacementContext, PlacementFilter, Placements, parse_line
+from tfcluster.client.runs.placements import PlacementContext, PlacementFilter, Placements, parse_line
+from tfcluster.core.run_events import PlacementEvent, to_record
 from tfcluster.errors import ClusterError
 
 CPU = "/job:worker/replica:0/task:1/device:CPU:0"
@@ -25,7 +26,7 @@ class SilentStream:
 
 
 def test_a_line_of_the_placer() -> None:
-    assert parse_line(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+    assert parse_line(RAW) == PlacementEvent("pi-3f9a/while/cond/_0/Less", "Less", CPU)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_other_lines_are_passed_over(line: str) -> None:
 
 def test_only_those_of_the_run_once_each_without_its_scope() -> None:
     mine = PlacementFilter("pi-3f9a")
-    assert mine.parse_line(RAW) == Placement("while/cond/_0/Less", "Less", CPU)
+    assert mine.parse_line(RAW) == PlacementEvent("while/cond/_0/Less", "Less", CPU)
     assert mine.parse_line(RAW) is None
     assert mine.parse_line(RAW.replace("task:1", "task:0")) is not None, "placed elsewhere now, as after a lost task"
     assert mine.parse_line(RAW.replace("3f9a", "3f9b")) is None
@@ -54,11 +55,11 @@ def test_only_those_of_the_run_once_each_without_its_scope() -> None:
 
 def test_those_of_every_session() -> None:
     everything = PlacementFilter(None)
-    assert everything.parse_line(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+    assert everything.parse_line(RAW) == PlacementEvent("pi-3f9a/while/cond/_0/Less", "Less", CPU)
 
 
 def test_the_event_is_the_contracts() -> None:
-    assert Placement("Mean", "Mean", CPU).to_event() == {
+    assert to_record(PlacementEvent("Mean", "Mean", CPU)) == {
         "event": "placement",
         "op": "Mean",
         "type": "Mean",

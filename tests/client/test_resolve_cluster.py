@@ -1,13 +1,19 @@
-"""Which cluster a command operates on: -c, else that of ./cluster.yaml, else the only one that is up; or an error."""
+"""Which cluster a command operates on: -c, else that of ./cluster.yaml, else the only one that is up; or an error.
+
+TFCLUSTER_CLUSTER has the place of -c where that is not given.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tfcluster.cli.main import cli
 from tfcluster.client.cluster import record_spec
 from tfcluster.client.resolve import resolve_cluster
+from tfcluster.connection import ClusterConnection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
 
@@ -34,6 +40,29 @@ def test_a_name_is_taken_as_it_is(nowhere: Path) -> None:
     bring_up("one", "two")
     own_spec(nowhere, "three")
     assert resolve_cluster("four").name == "four"
+
+
+@pytest.mark.parametrize(("arguments", "chosen"), [([], "four"), (["-c", "five"], "five")])
+def test_the_environment_names_it_unless_the_command_line_does(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], chosen: str
+) -> None:
+    bring_up("one")
+    own_spec(nowhere, "three")
+    monkeypatch.setenv("TFCLUSTER_CLUSTER", "four")
+    error = CliRunner().invoke(cli, ["status", *arguments]).exception
+    assert isinstance(error, ClusterError)
+    assert error.message == f"cluster '{chosen}' is not running"
+
+
+@pytest.mark.parametrize(("arguments", "chosen"), [([], "four"), (["five"], "five")])
+def test_the_environment_names_it_for_programs_too(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], chosen: str
+) -> None:
+    bring_up("one")
+    own_spec(nowhere, "three")
+    monkeypatch.setenv("TFCLUSTER_CLUSTER", "four")
+    with pytest.raises(ClusterError, match=f"^cluster '{chosen}' is not running$"):
+        ClusterConnection(*arguments)
 
 
 def test_the_only_one_that_is_up() -> None:

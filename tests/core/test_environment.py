@@ -11,8 +11,17 @@ import pytest
 from dotenv import dotenv_values
 
 from tests.core.clusters import topology_of, with_ports
-from tfcluster.core.env_format import format_dotenv, format_json, format_sh, needs_quotes
-from tfcluster.core.environment import add_to, client_variables, gpu_variables, no_proxy_env, task_variables
+from tfcluster.core.environment import (
+    add_to,
+    client_variables,
+    format_dotenv,
+    format_json,
+    format_sh,
+    gpu_variables,
+    needs_quotes,
+    no_proxy_env,
+    task_variables,
+)
 from tfcluster.core.tf_config import refused_jobs
 
 SPEC = """

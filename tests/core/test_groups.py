@@ -63,7 +63,7 @@ def test_a_job_that_the_cluster_does_not_have(jobs: list[str], message: str) -> 
 
 def test_placeholders() -> None:
     chosen = tuple(members("worker:0", "worker:1"))
-    group = Group(chosen, {"ps": ["c:3"]}, 0, "", "localhost")
+    group = Group(chosen, {"ps": ["c:3"]}, "", "localhost")
     addresses = {"worker": ["a:1", "b:2"]}
     text = "{job} {index} {rank} {world_size} {address} {worker_hosts} {ps_hosts} {other} {x_hosts} {{job}}"
     assert expand(text, group, chosen[1], addresses) == "worker 1 1 2 b:2 a:1,b:2 c:3 {other} {x_hosts} {worker}"
@@ -77,7 +77,7 @@ def test_a_placeholder_for_an_unknown_job_is_refused() -> None:
 
 def test_an_ipv6_address_has_brackets() -> None:
     member = replace(members("worker:0")[0], address_host="fd00::1")
-    assert Group((member,), {}, 0, "", "fd00::1").addresses({0: 2222}) == {"worker": ["[fd00::1]:2222"]}
+    assert Group((member,), {}, "", "fd00::1").addresses({0: 2222}) == {"worker": ["[fd00::1]:2222"]}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Sandbox, running, wait_for
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.process_handle import network_namespace
+from tfcluster.os import procfs
 from tfcluster.runtime_dir import locks_dir
 
 SPEC = "name: heir\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -138,6 +138,6 @@ def test_the_next_agent_keeps_other_clusters_from_the_ports_of_adopted_servers(s
     sandbox.kill_agent()
     (task,) = sandbox.status()["tasks"]
     # The folder is the same for all clusters of a user, whatever their state homes are.
-    path = locks_dir() / f"port-{network_namespace()}-{task['address'].rpartition(':')[2]}.lock"
+    path = locks_dir() / f"port-{procfs.namespace('net')}-{task['address'].rpartition(':')[2]}.lock"
     with path.open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.up import plan_scale
+from tfcluster.client.up import PlanConflictError, apply, plan_scale
 from tfcluster.core.plan import data_losses
 from tfcluster.errors import ExitCode
 
@@ -282,16 +281,16 @@ def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that
 # Stands in for a mistake of the agent's: a topology cannot be taken over while there is a file of this name.
 _MISTAKE = """
 import os
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 
-apply = Supervisor.apply
+apply = TaskSupervisor.apply
 
 def fail_or_apply(self, topology, start):
     if os.path.exists({mistaken!r}):
         raise KeyError("an unexpected key")
     apply(self, topology, start)
 
-Supervisor.apply = fail_or_apply
+TaskSupervisor.apply = fail_or_apply
 """
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = """
 name: chaos

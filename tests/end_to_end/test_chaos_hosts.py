@@ -25,7 +25,7 @@ from tests.conftest import wait_for
 from tests.end_to_end.test_chaos import INSIDE, RUN, Chaos
 from tests.end_to_end.test_private_network import sandbox_of
 from tests.namespaces import Machine, network
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = """
 name: chaos

@@ -16,7 +16,7 @@ import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, make_sandbox, mostly_slow, running, wait_for
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = "name: hurt\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 

@@ -128,6 +128,8 @@ def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.
     process = pair.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
     assert process.stdout is not None
     assert {process.stdout.readline().split()[0] for _ in range(2)} == {"alpha", "localhost"}
+    # dash loses a SIGINT that arrives while it forks.
+    wait_for(lambda: list(pair.network.processes().values()).count("sleep 987") == 2)
     process.send_signal(number)
     assert process.wait(60) == 128 + number
     wait_for(lambda: not [line for line in pair.network.processes().values() if "sleep 987" in line])

@@ -22,9 +22,8 @@ from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.core.test_metrics import samples_of, value_of
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
-from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.preflight.preflight import close_inspectors
-from tfcluster.client.up import UpPlan, plan_up
+from tfcluster.client.up import PlanConflictError, UpPlan, apply, plan_up
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.serialization import decode

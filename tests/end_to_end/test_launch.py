@@ -178,7 +178,17 @@ def test_a_group_is_started_again_as_a_whole(cluster: Sandbox, code: str) -> Non
 def test_restarts_are_counted(cluster: Sandbox) -> None:
     result = cluster("launch", "--each", "worker", "--max-restarts", "1", "act.py", "all=9", code=9)
     assert "ended with exit code 9: starting all again (0 more left)" in result.stderr
+    assert result.stderr.count("starting all again") == 1
     assert "error: worker:" in result.stderr
+
+
+def test_a_group_is_not_started_again_more_often_than_it_may_be(cluster: Sandbox) -> None:
+    arguments = ("--each", "worker", "--max-restarts", "2", "act.py", "all=42")
+    lines = cluster("launch", "-o", "json", *arguments, code=42).stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [each["left"] for each in events if each["event"] == "restart"] == [1, 0]
+    assert {each["attempt"] for each in events if each.get("state") == "started"} == {0, 1, 2}
+    assert events[-1]["result"]["restarts"] == 2
 
 
 @pytest.mark.parametrize(

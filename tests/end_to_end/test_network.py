@@ -79,7 +79,7 @@ def listening_ports(pid: int) -> set[int]:
 # A login shell under a container's profile that forbids seccomp: all that is started from it may not trap listen().
 _FORBIDDEN = """
 import ctypes, os, struct, sys
-from tfcluster.processes.servers import seccomp
+from tfcluster.os import seccomp
 code = b"".join(struct.pack("=HBBI", *each) for each in (
     (0x20, 0, 0, 0), (0x15, 0, 1, seccomp._architecture().seccomp), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000),
 ))

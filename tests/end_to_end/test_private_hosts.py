@@ -26,7 +26,7 @@ from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_private_network import intrude, sandbox_of
 from tests.end_to_end.test_ssh import Over, dial, over
 from tfcluster.client.preflight.certificates import Authority
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 #: tests/processes/test_forwarder.py and test_private_network.py are faster.
 pytestmark = pytest.mark.slow

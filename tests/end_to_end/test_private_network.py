@@ -20,7 +20,7 @@ import pytest
 from tests import attack
 from tests.accounts import Account, account
 from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, wait_for
-from tfcluster.processes.netinfo import bind_free_port
+from tfcluster.os.network import bind_free_port
 
 # Connects to every task, from wherever it is started.
 ASK = """
@@ -267,7 +267,7 @@ def test_without_its_network_no_task_is_started(sandbox: Sandbox) -> None:
     for pid in (holder(sandbox), before["pid"]):
         os.kill(pid, signal.SIGKILL)
     forbidden = sandbox.with_fault(
-        "tfcluster.private_network", "def make_namespaces():\n    raise PermissionError(1, 'not permitted')"
+        "tfcluster.os.netns", "def make_namespaces():\n    raise PermissionError(1, 'not permitted')"
     )
     sandbox("status", code=None, env=forbidden)
 

@@ -300,7 +300,7 @@ def test_events_include_their_cause(sandbox: Sandbox) -> None:
 @pytest.mark.slow
 def test_a_journal_that_cannot_be_written_for_a_while(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC + "restart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"))
-    obstacle = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".new")
+    obstacle = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".json.new")
     obstacle.mkdir()  # where the next record would be written
     worker = sandbox.task("worker:0")["pid"]
     os.kill(worker, signal.SIGKILL)

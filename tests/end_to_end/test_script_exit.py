@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, mostly_slow, wait_for
-from tfcluster.process_handle import NO_MARK, ProcessHandle, processes_with_marks
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.process_mark import NO_MARK, processes_with_marks
 
 # Each script with the files that it writes.
 CSV = """

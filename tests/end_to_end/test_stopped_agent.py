@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import EXAMPLE, Sandbox, make_sandbox, running, stopped_repeatedly, wait_for
 from tfcluster import settings
-from tfcluster.process_handle import is_frozen
+from tfcluster.os.process_handle import is_frozen
 
 SPEC = "name: stopped\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"
 #: Stops a process as a debugger does at a breakpoint, until standard input ends.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, make_sandbox, wait_for
-from tfcluster.processes.runs.run_spec import FILES
+from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.processes.runs.stored_output import stored_bytes
 
 SPEC = "jobs: {worker: {tasks: 2}}\nlogs: {run: 1 MB, runs: 3500 kB}\n"

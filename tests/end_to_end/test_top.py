@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.screens import ENTER, ESCAPE, TAB, Terminal
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 _PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two

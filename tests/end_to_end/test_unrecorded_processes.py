@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Sandbox, make_sandbox, mostly_slow, running, wait_for
 from tests.end_to_end.test_ssh import over
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = "name: lost\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -129,7 +129,7 @@ def write_other_format(sandbox: Sandbox) -> None:
 
 def test_down_ends_what_another_version_has_started_and_marked_otherwise(sandbox: Sandbox) -> None:
     """Before, `down` removed such a journal, said that it had stopped 0 tasks, and left every server listening."""
-    other = sandbox.with_fault("tfcluster.process_handle", "MARK = 'TFCLUSTER_OTHER_MARK'")
+    other = sandbox.with_fault("tfcluster.process_mark", "MARK = 'TFCLUSTER_OTHER_MARK'")
     sandbox("up", sandbox.spec(SPEC), env=other)
     tasks = tasks_of(sandbox)
     sandbox.kill_agent()

@@ -18,8 +18,9 @@ from tests import requirements
 from tests.conftest import ROOT, wait_for
 from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Certificate, Forwarder, Forwarding
-from tfcluster.private_network import enter_network, make_namespaces
-from tfcluster.processes.netinfo import bind_all_addresses
+from tfcluster.os.netns import make_namespaces
+from tfcluster.os.network import bind_all_addresses
+from tfcluster.private_network import enter_network
 from tfcluster.protocol.serialization import to_json
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ _RUN = """
 import os, sys
 from pathlib import Path
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.forwarder.forwarder import forward
 user, net = os.open("/proc/self/ns/user", os.O_RDONLY), int(sys.argv[2])
 network = PrivateNetwork(ProcessHandle(1, 1), os.fstat(user).st_ino, os.fstat(net).st_ino)

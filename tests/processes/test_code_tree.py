@@ -10,9 +10,10 @@ import pytest
 
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.code_tree import CODE, clear_tree, enter_tree
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 
 _CONTENT = b"content"
 _FILES = [
@@ -24,7 +25,7 @@ _FILES = [
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> RunSpec:
+def plan(tmp_path: Path) -> RunPlan:
     """A run whose tree has just been made."""
     cache, folder = tmp_path / "cache", tmp_path / "run"
     cache.mkdir()
@@ -35,49 +36,49 @@ def spec(tmp_path: Path) -> RunSpec:
     return enter(folder, cache, digest_of(manifest))
 
 
-def enter(folder: Path, cache: Path, tree: str) -> RunSpec:
+def enter(folder: Path, cache: Path, tree: str) -> RunPlan:
     code = CodeLocation(tree, "x.py", "")
     parameters = {"argument": "x.py"}
-    traits = ProgramTraits(is_script=True)
-    spec = RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], parameters, [], code=code)
-    return enter_tree(spec, cache)
+    options = RunOptions("script", ProgramTraits(is_script=True), parameters)
+    plan = RunPlan("script-1", "demo", options, folder, {}, "localhost:1", [], [], code=code)
+    return enter_tree(plan, cache)
 
 
-def test_all_that_was_sent_is_removed(spec: RunSpec) -> None:
-    tree = spec.folder / CODE
+def test_all_that_was_sent_is_removed(plan: RunPlan) -> None:
+    tree = plan.folder / CODE
     assert sorted(os.listdir(tree)) == ["data", "latest", "out", "x.py"]
-    assert clear_tree(spec) == ""
+    assert clear_tree(plan) == ""
     assert not tree.exists()
 
 
-def test_what_the_script_made_in_place_of_a_link_or_a_folder_stays(spec: RunSpec) -> None:
-    tree = spec.folder / CODE
+def test_what_the_script_made_in_place_of_a_link_or_a_folder_stays(plan: RunPlan) -> None:
+    tree = plan.folder / CODE
     (tree / "latest").unlink()
     (tree / "out").rmdir()
     for name in ("latest", "out"):
         (tree / name).write_text("result")
-    assert "files that the script wrote beside itself stay" in clear_tree(spec)
+    assert "files that the script wrote beside itself stay" in clear_tree(plan)
     assert sorted(os.listdir(tree)) == ["latest", "out"]
 
 
-def test_a_link_that_the_script_made_leads_to_nothing_that_is_removed(spec: RunSpec, tmp_path: Path) -> None:
-    tree, originals = spec.folder / CODE, tmp_path / "originals"
+def test_a_link_that_the_script_made_leads_to_nothing_that_is_removed(plan: RunPlan, tmp_path: Path) -> None:
+    tree, originals = plan.folder / CODE, tmp_path / "originals"
     shutil.move(tree / "data", originals)
     (tree / "data").symlink_to(originals)
-    assert "stay" in clear_tree(spec)
+    assert "stay" in clear_tree(plan)
     assert os.listdir(originals) == ["a.csv"]
     assert sorted(os.listdir(tree)) == ["data"]
 
 
-def test_a_tree_that_the_script_has_replaced_by_a_link_is_left(spec: RunSpec, tmp_path: Path) -> None:
-    tree, originals = spec.folder / CODE, tmp_path / "originals"
+def test_a_tree_that_the_script_has_replaced_by_a_link_is_left(plan: RunPlan, tmp_path: Path) -> None:
+    tree, originals = plan.folder / CODE, tmp_path / "originals"
     shutil.move(tree, originals)
     tree.symlink_to(originals)
-    assert "stay" in clear_tree(spec)
+    assert "stay" in clear_tree(plan)
     assert sorted(os.listdir(originals)) == ["data", "latest", "out", "x.py"]
 
 
-def test_a_tree_is_named_by_a_digest(spec: RunSpec, tmp_path: Path) -> None:
-    shutil.rmtree(spec.folder / CODE)
+def test_a_tree_is_named_by_a_digest(plan: RunPlan, tmp_path: Path) -> None:
+    shutil.rmtree(plan.folder / CODE)
     with pytest.raises(ClusterError, match="without the id of its code"):
-        enter(spec.folder, tmp_path / "cache", "../secret")
+        enter(plan.folder, tmp_path / "cache", "../secret")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tfcluster.process_handle import MARK, NO_MARK, marked_processes, processes_with_marks
+from tfcluster.process_mark import MARK, NO_MARK, marked_processes, processes_with_marks
 
 # The program's body runs in the forked child with `report`, a descriptor whose text is the parent's output.
 _PROGRAM = """
 import json, os, signal, socket, sys
 from pathlib import Path
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
 
 arguments = sys.argv[1:]
 def report(value):
@@ -140,7 +140,7 @@ def test_the_parent_keeps_its_own_title() -> None:
     program = """
 import os
 from pathlib import Path
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
 before = Path("/proc/self/cmdline").read_bytes()
 pid = os.fork()
 if pid == 0:
@@ -155,10 +155,10 @@ print(Path("/proc/self/cmdline").read_bytes() == before)
 
 _FORKS = """
 import os, sys
-from tfcluster.process_handle import MARK, marked_processes
-from tfcluster.processes import daemonize
+from tfcluster.process_mark import MARK, marked_processes, set_mark
+from tfcluster.os import daemonize
 mark = "a" * 32
-daemonize.set_mark(mark)
+set_mark(mark)
 never, other = os.pipe()
 ready, ready_writing = os.pipe()
 pids = []
@@ -166,7 +166,7 @@ for own in (mark, "0" * 32):
     pid = os.fork()
     if pid == 0:
         if own != mark:
-            daemonize.set_mark(own)
+            set_mark(own)
         os.write(ready_writing, b"x")
         os.close(other)
         os.read(never, 1)
@@ -197,7 +197,7 @@ def test_a_mark_is_seen_by_others_and_a_forked_process_may_give_it_up() -> None:
 # last to hold the pipe, has ended too.
 _OUTLIVE = """
 import os, sys
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
 alive, alive_writing = os.pipe()
 if os.fork() == 0:
     parent = os.getpid()

@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 _PROGRAM = """
 import errno, json, os, socket, struct, subprocess, sys, threading
 from ipaddress import ip_address
-from tfcluster.processes.servers import listen_guard, port_isolation, seccomp
+from tfcluster.os import seccomp
+from tfcluster.processes.servers import listen_guard, port_isolation
 
 LOOPBACK = frozenset([ip_address("127.0.0.1")])
 reasons = []

@@ -233,7 +233,7 @@ def test_the_next_log_writer_continues(tmp_path: Path, paths: tuple[Path, Path])
         writer = LogWriter(path.parent, log.parent, 1000, 3)
         while writer.drain_once():
             continue
-        os.close(writer._lock)  # as at the end of its process
+        writer._lock.close()  # as at the end of its process
     assert texts(log) == [b"line 0", b"andline 1", b"andline 2"]
     LogWriter(path.parent, log.parent, 1000, 3).close()
     assert texts(log)[-1] == b"and"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.processes.netinfo import Address, addresses_of, interface_for
+from tfcluster.os.network import Address, interface_for
+from tfcluster.processes.netinfo import addresses_of
 
 
 def addresses(*texts: str) -> frozenset[Address]:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.namespaces import Machine, Network, network
-from tfcluster.processes.netinfo import Address
+from tfcluster.os.network import Address
 from tfcluster.processes.servers.port_isolation import PortIsolationError, restrict_to_peers
 
 PORT = 4000
@@ -22,13 +22,14 @@ PORT = 4000
 _LISTEN = f"""
 import socket, sys
 from ipaddress import ip_address
-from tfcluster.processes.servers import listen_guard, port_isolation
+from tfcluster.os import bpf
+from tfcluster.processes.servers import listen_guard
 
 families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):
     raise PermissionError(1, "Operation not permitted")
 if attaching == "refused":
-    port_isolation.attach_filter = refuse
+    bpf.attach_filter = refuse
 reasons = []
 if cluster:
     listen_guard.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)

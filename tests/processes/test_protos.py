@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.processes.protos import cleanup_request, devices_of, is_trace_empty, profile_request, server_def
+from tfcluster.processes.protos import cleanup_request, is_trace_empty, parse_status, profile_request, server_def
 
 # Reads [[ServerDef in hex, addresses, job, index, cpus]…], parses each with TensorFlow's class and compares it
 # with one that is built with TensorFlow's class; prints what differs. Then has a server say its status, and prints
@@ -104,7 +104,7 @@ def test_the_devices_of_a_servers_own_answer_are_those_that_tensorflow_finds(ten
         "/job:w/replica:0/task:0/device:CPU:0",
         "/job:w/replica:0/task:0/device:CPU:1",
     ]
-    assert devices_of(bytes.fromhex(tensorflow["status"])) == devices
+    assert parse_status(bytes.fromhex(tensorflow["status"]))[0] == devices
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_unused_fields_of_a_device_are_skipped(tensorflow: Any) -> None:
     gpu = bytes.fromhex(tensorflow["gpu"])
     assert len(gpu) < 128  # its length is one byte
     answer = bytes.fromhex(tensorflow["status"]) + b"\x0a" + bytes([len(gpu)]) + gpu
-    assert devices_of(answer) == [
+    assert parse_status(answer)[0] == [
         *tensorflow["devices"],
         {
             "name": "/job:w/replica:0/task:0/device:GPU:0",
@@ -124,7 +124,7 @@ def test_unused_fields_of_a_device_are_skipped(tensorflow: Any) -> None:
 
 
 def test_a_response_without_devices_has_none() -> None:
-    assert devices_of(b"") == []
+    assert parse_status(b"") == ([], 0)
 
 
 @pytest.mark.parametrize("case", SERVERS)

@@ -14,9 +14,10 @@ import pytest
 
 from tests.conftest import ROOT, running
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs import run_program
-from tfcluster.processes.runs.run_spec import EVENTS, RunSpec
+from tfcluster.processes.runs.run_plan import EVENTS, RunPlan
 from tfcluster.programs import api
 
 # Supervises a program of its own, whose body it is given.
@@ -26,33 +27,35 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes import daemonize
-from tfcluster.processes.runs import latest_metrics, run_driver, run_spec, stored_output, supervised_program
+from tfcluster.core.runs import RunOptions
+from tfcluster.os import daemonize
+from tfcluster.processes.runs import run_driver, run_plan, stored_output, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
 parameters = {"path": "/home/me/x.py"}
-job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], parameters, ["careful"])
+options = RunOptions("script", traits, parameters)
+job = run_plan.RunPlan("script-1", "demo", options, folder, {}, "localhost:1", [], ["careful"])
 def run_program(spec, parent, link, outputs, stdin):
     def report_end(code, failure=""):
         work = {"/job:worker/task:0/device:CPU:0": {"ops": 3}}
-        run_spec.ProgramEnd(code, failure, 1.5, work, ["slow"]).send(link)
+        run_plan.ProgramEnd(code, failure, 1.5, work, ["slow"]).send(link)
     daemonize.set_parent_death_signal(parent)
     exec(sys.argv[2], {**globals(), **locals()})
     os._exit(0)
-supervised_program.run_program.main = run_program
+supervised_program._execute = run_program
 daemonize.become_subreaper()
 poll = select.poll()
 recorder = stored_output.OutputRecorder(folder)
 program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
 print("driving", flush=True)
-run_driver._supervise(job, program, poll, recorder, latest_metrics.LatestMetrics())
+run_driver._supervise(job, program, poll, recorder, supervised_program.LatestMetrics())
 """
 
 
-def job(folder: Path, program: str = "careless") -> RunSpec:
+def job(folder: Path, program: str = "careless") -> RunPlan:
     traits = ProgramTraits(is_script=program == "script")
-    return RunSpec(f"{program}-1", "demo", program, traits, folder, {}, "localhost:1", [], {}, [])
+    return RunPlan(f"{program}-1", "demo", RunOptions(program, traits, {}), folder, {}, "localhost:1", [], [])
 
 
 def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:
@@ -183,7 +186,7 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_program, "load_function", lambda job: lambda context: {"loss": math.nan})
     monkeypatch.setattr(api, "_current_run", [])  # the program tells its process which run it is; this one is none
-    assert run_program._run_program(job(tmp_path)) == 1
+    assert run_program.run_program(job(tmp_path)) == 1
     (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.processes.runs.run_spec import append_event
+from tfcluster.processes.runs.run_plan import append_event
 
 
 @contextmanager
@@ -26,11 +26,11 @@ def files_up_to(size: int) -> Iterator[None]:
 
 def test_a_truncated_event_is_an_error_and_does_not_damage_the_next(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    append_event(path, "run")
+    append_event(path, {"event": "run"})
     with files_up_to(30), pytest.raises(OSError, match=r"No space left on device: '.*/events\.jsonl'"):
-        append_event(path, "progress", done=1)
-    append_event(path, "error")
-    append_event(path, "result")
+        append_event(path, {"event": "progress", "done": 1})
+    append_event(path, {"event": "error"})
+    append_event(path, {"event": "result"})
     first, torn, *others = path.read_text().splitlines()
     assert json.loads(first) == {"event": "run"}
     assert '{"event":"progress","done":1}'.startswith(torn)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.processes.runs import stack_dump
+from tfcluster.processes.runs.run_plan import STACKS
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
 
 def test_without_a_high_descriptor_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -19,7 +20,7 @@ def test_without_a_high_descriptor_the_file_is_closed(monkeypatch: pytest.Monkey
         raise OSError
 
     monkeypatch.setattr(fcntl, "fcntl", refuse)
-    stack_dump.enable(tmp_path)
-    assert [each.st_ino for each in opened] == [(tmp_path / stack_dump.STACKS).stat().st_ino]
+    enable_stack_dump(tmp_path)
+    assert [each.st_ino for each in opened] == [(tmp_path / STACKS).stat().st_ino]
     files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-    assert os.path.realpath(tmp_path / stack_dump.STACKS) not in files
+    assert os.path.realpath(tmp_path / STACKS) not in files

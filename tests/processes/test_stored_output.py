@@ -16,7 +16,7 @@ from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.runs.stream import Output
 from tfcluster.client.runs.output_lines import OutputLines, encode
 from tfcluster.processes.runs import stored_output
-from tfcluster.processes.runs.run_spec import OUTPUT
+from tfcluster.processes.runs.run_plan import OUTPUT
 from tfcluster.processes.runs.stored_output import OutputHold, OutputRecorder, free_all, missing_bytes, stored_bytes
 
 LIMIT = 400_000

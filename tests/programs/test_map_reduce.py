@@ -20,7 +20,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs import executor, session_pool, settings
+from tfcluster.programs import executor, session_pool, sessions, settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import StepTimeoutError
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
@@ -237,6 +237,35 @@ def test_an_error_names_all_devices_if_none_recovers(monkeypatch: pytest.MonkeyP
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
 
 
+def test_a_device_whose_loss_is_final_is_not_tried_again(join_threads: Callable[[], None]) -> None:
+    attempts: list[str] = []
+
+    def step(device: str, first: int, size: int) -> int:
+        if device == "b":
+            return size
+        attempts.append(device)
+        raise DeviceLostError("a is gone", worked=False, is_final=True)
+
+    assert sum(part.value for part in map_shards(["a", "b"], 100, step, all_lost_seconds=0.0)) == 100
+    join_threads()
+    assert len(attempts) <= 1
+    with pytest.raises(DeviceLostError, match=r"^a is gone$"):
+        list(map_shards(["a"], 100, step))
+
+
+def test_a_lost_device_begins_with_fewer_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
+    sizes: list[int] = []
+
+    def step(device: str, first: int, size: int) -> None:
+        sizes.append(size)
+        if size > 1:
+            raise DeviceLostError("a is slow", worked=False)
+
+    list(islice(map_shards(["a"], 100, step, first_size=10), 1))
+    assert sizes[:4] == [10, 5, 2, 1]
+
+
 def test_shards_that_lose_too_many_tasks_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
@@ -347,10 +376,10 @@ def test_a_session_that_lost_its_server_is_opened_again(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = local_run(2)
-    sessions = Failing(tf.errors.AbortedError(None, None, "Session 1ca0cb5c98d91fdf is not found."))
-    monkeypatch.setattr(session_pool, "open_session", sessions)
+    opened = Failing(tf.errors.AbortedError(None, None, "Session 1ca0cb5c98d91fdf is not found."))
+    monkeypatch.setattr(sessions, "open_session", opened)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
-    assert sessions.opened == 2
+    assert opened.opened == 2
     assert context.notes == ["local:0 was lost; what it had under way was done again"]
 
 
@@ -359,12 +388,12 @@ def test_a_step_timeout_is_no_loss_if_the_task_responds(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     context = local_run(1)
-    sessions = Failing(tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded"))
-    monkeypatch.setattr(session_pool, "open_session", sessions)
+    opened = Failing(tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded"))
+    monkeypatch.setattr(sessions, "open_session", opened)
     if not answers:
         monkeypatch.setattr(session_pool, "is_serving", lambda context, device, timeout_ms: False)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
-    assert sessions.opened == (1 if answers else 2)
+    assert opened.opened == (1 if answers else 2)
     assert context.notes == ([] if answers else ["local:0 was lost; what it had under way was done again"])
 
 

@@ -16,10 +16,10 @@ from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.mean import run as mean
 from tfcluster.programs.mean import window_sums
-from tfcluster.programs.mean.partition import WindowPieces, cut
 from tfcluster.programs.mean.render import summary
 from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array
-from tfcluster.programs.mean.window_sums import sums_of, uniform
+from tfcluster.programs.mean.window_sums import PieceSums, sums_of, uniform
+from tfcluster.programs.mean.windows import WindowPieces, cut
 from tfcluster.programs.threefry import threefry_2x32
 
 WINDOW = 1 << 13
@@ -179,12 +179,10 @@ def test_random_numbers_at_positions_beyond_32_bits(local_run: LocalRun) -> None
     seed = 2**40 + 7
     windows = np.array([2**32 // WINDOW - 1, 2**32 // WINDOW, 5 * 2**32 // WINDOW + 3])
     low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
-    pieces = WindowPieces(windows, low, high, np.zeros(3, np.int64), (range(3),))
+    pieces = WindowPieces(windows, low, high, (range(3),))
     context = local_run(1)
-    with window_sums.RandomSourceEvaluator(
-        context, context.devices, RandomNumbers(2**36, seed), pieces, WINDOW
-    ) as evaluate:
-        rows = evaluate(context.devices[0], 0, 3)
+    with PieceSums(context, context.devices, RandomNumbers(2**36, seed), pieces, WINDOW) as sums:
+        rows = sums.compute(context.devices[0], 0, 3)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
     for (pilot, total, squares), window, first, last in zip(rows, windows, low, high, strict=True):
         places = np.arange(window * WINDOW + first, window * WINDOW + last)
@@ -213,9 +211,9 @@ def test_file_positions_beyond_31_and_32_bits(
     monkeypatch.setattr(MappedFile, *(("read", None) if is_mapped else ("can_be_mapped", False)))
     pieces = cut([count], WINDOW)
     context = local_run(1)
-    with window_sums.FileSourceEvaluator(context, context.devices, numbers, pieces, WINDOW) as evaluate:
+    with PieceSums(context, context.devices, numbers, pieces, WINDOW) as sums:
         for window in sorted({place // WINDOW for place in places}):
-            ((pilot, total, _),) = evaluate(context.devices[0], window, 1)
+            ((pilot, total, _),) = sums.compute(context.devices[0], window, 1)
             last = min((window + 1) * WINDOW, count)
             values = [number for number, place in enumerate(places, 1) if window * WINDOW <= place < last]
             assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(values))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcluster.programs import session_pool
+from tfcluster.programs import sessions
 from tfcluster.programs.api import Context, SharedOptions, Submission
 from tfcluster.programs.pi import run as pi
 from tfcluster.programs.pi.options import command
@@ -171,8 +171,8 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
         assert options == {"as_written": False, "optimized": False}
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
 
-    monkeypatch.setattr(session_pool, "open_session", session)
-    monkeypatch.setattr(session_pool._Task, "_check_server", lambda task: None)
+    monkeypatch.setattr(sessions, "open_session", session)
+    monkeypatch.setattr(sessions, "check_listening", lambda *arguments: None)
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
     context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
     return context, pi.run(context, samples=samples, seed=seed)

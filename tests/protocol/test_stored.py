@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.serialization import DecodeError, decode
 from tfcluster.protocol.stored import NewerFormatError, from_stored, to_stored
 

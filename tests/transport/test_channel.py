@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.core.hosts import Host
 from tfcluster.transport import local
 from tfcluster.transport.channel import Channel, readable_fds
@@ -84,6 +84,6 @@ def test_a_session_with_a_large_descriptor() -> None:
 
 @pytest.mark.usefixtures("many_open_files")
 def test_an_agent_whose_pipe_has_a_large_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_PROGRAM", 'print(\'{"reply": {"serves": false}}\')')
+    monkeypatch.setattr(boot, "_FROM_FOLDER", 'print(\'{"reply": {"serves": false}}\')')
     monkeypatch.setattr(settings, "AGENT_START_SECONDS", 60)
     local.start_agent("many", "localhost")

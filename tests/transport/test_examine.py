@@ -98,7 +98,7 @@ def test_the_advice_installs_into_the_environment(make_transport: TransportFacto
     assert report.python == f"{tmp_path}/venv/bin/python3"
     assert {hint for _, hint in problems(report)} == {
         f"Install with `ssh h0 'bash -lc '\"'\"'{shell} && {tmp_path}/venv/bin/python3 -m pip install "
-        "tensorflow psutil'\"'\"''`."
+        "tensorflow'\"'\"''`."
     }
 
 
@@ -198,18 +198,21 @@ def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, make_transport: Tr
 
 
 def test_all_missing_packages_are_reported_at_once(make_transport: TransportFactory, tmp_path: Path) -> None:
-    bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
+    package = tmp_path / "site" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "libtensorflow_cc.so.2").touch()
+    bare = python(tmp_path / "bare", f'PYTHONPATH={package.parent} exec {sys.executable} -S "$@"')
     fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
     bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
     report = make_transport(python=bare_and_fast).examine()
-    install = f"`ssh h0 {sys.executable} -m pip install tensorflow psutil`"
+    install = f"`ssh h0 {sys.executable} -m pip install grpcio protobuf numpy`"
     missing = problems(report)
     assert abs(report.clock_offset - 60) <= report.clock_error + 0.001
     assert [message for message, _ in missing] == [
-        "host 'h0': TensorFlow is not installed for the agent's Python",
-        f"host 'h0': psutil is not installed for {sys.executable}",
+        f"host 'h0': {package} is not installed for {sys.executable}" for package in ("grpcio", "protobuf", "numpy")
     ]
-    assert [install in hint for _, hint in missing] == [True, True]
+    assert [install in hint for _, hint in missing] == [True, True, True]
     assert report.tensorflow is None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport import local
 
@@ -21,7 +21,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_PROGRAM", "import no_such_module")
+    monkeypatch.setattr(boot, "_FROM_FOLDER", "import no_such_module")
     with pytest.raises(ClusterError) as caught:
         local.start_agent("early", "localhost")
     assert caught.value.message == (
@@ -31,14 +31,14 @@ def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_agent_that_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ClusterError("no disk", hint="buy one", exit_code=ExitCode.UNHEALTHY).to_json()
-    monkeypatch.setattr(local, "_PROGRAM", f"import json; print(json.dumps({{'error': {error!r}}}))")
+    monkeypatch.setattr(boot, "_FROM_FOLDER", f"import json; print(json.dumps({{'error': {error!r}}}))")
     with pytest.raises(ClusterError) as caught:
         local.start_agent("failing", "localhost")
     assert caught.value.to_json() == error
 
 
 def test_an_agent_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_PROGRAM", "import signal; signal.pause()")
+    monkeypatch.setattr(boot, "_FROM_FOLDER", "import signal; signal.pause()")
     monkeypatch.setattr(settings, "AGENT_START_SECONDS", 0.1)
     with pytest.raises(ClusterError) as caught:
         local.start_agent("mute", "localhost")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 from tests.test_layers import all_imports
-from tfcluster.tf_install import HOST_PACKAGES, PACKAGES_OF_TENSORFLOW
+from tfcluster.tf_install import PACKAGES_OF_TENSORFLOW
 from tfcluster.transport import provision
 from tfcluster.transport.provision import PARTS, bootstrap_command, code_bundle, code_hash
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
 
 #: What a host's Python has besides its own library.
-BROUGHT = {module.partition(".")[0] for module in (*HOST_PACKAGES, *PACKAGES_OF_TENSORFLOW)}
+BROUGHT = {module.partition(".")[0] for module in ("tensorflow", *PACKAGES_OF_TENSORFLOW)}
 _IMPORT_ALL = """
 import importlib, sys
 class Absent:

@@ -24,8 +24,8 @@ from tfcluster import settings
 from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCK
-from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.channel import Channel, HostUnreachableError

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcluster.client.runs.placements import Placement
+from tfcluster.core.run_events import PlacementEvent
 from tfcluster.ui.graph_diagram import Node, build_diagram, render_dot, render_svg
 
 ONE, TWO = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"
@@ -18,11 +18,11 @@ NODES = [
     Node("y", "Add", ("y1", "y2")),
     Node("folded", "Const", ()),
 ]
-PLACED = [Placement(op, "", device) for op, device in (("x", ONE), ("y1", ONE), ("y2", TWO), ("y", TWO))]
+PLACED = [PlacementEvent(op, "", device) for op, device in (("x", ONE), ("y1", ONE), ("y2", TWO), ("y", TWO))]
 
 
-def all_on_one(nodes: list[Node]) -> list[Placement]:
-    return [Placement(node.name, node.type, ONE) for node in nodes]
+def all_on_one(nodes: list[Node]) -> list[PlacementEvent]:
+    return [PlacementEvent(node.name, node.type, ONE) for node in nodes]
 
 
 def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way() -> None:
@@ -38,7 +38,7 @@ def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way() -> None:
 
 def test_graphs_of_the_same_names_stand_beside_each_other() -> None:
     nodes = [Node("x", "Const", ()), Node("y", "Add", ("x",))]
-    picture = build_diagram(nodes, [*all_on_one(nodes), *(Placement(node.name, node.type, TWO) for node in nodes)])
+    picture = build_diagram(nodes, [*all_on_one(nodes), *(PlacementEvent(node.name, node.type, TWO) for node in nodes)])
     assert [(box.label, box.device) for box in picture.boxes] == [("x", ONE), ("x", TWO), ("y", ONE), ("y", TWO)]
     assert picture.edges == ((0, 2), (1, 3))
 

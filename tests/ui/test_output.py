@@ -288,7 +288,7 @@ def test_a_run_that_failed_is_its_error(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_result_of_a_cancelled_run_is_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     view = RunView(silent=False)
     with view:
-        view.update({"event": "run", "run": "pi-3f9a"})
+        view.update({"event": "run", "run": "pi-3f9a", "program": "pi", "devices": []})
         view.update({**PI, "state": "cancelled", "result": None})
         view.finish({**PI, "state": "cancelled", "result": None})
     out, err = capsys.readouterr()
@@ -303,7 +303,7 @@ def test_progress_is_a_line_on_standard_error_when_one_is_due(
     for silent in (False, True):
         view = RunView(silent=silent)
         with view:
-            view.update({"event": "run", "run": "pi-3f9a"})
+            view.update({"event": "run", "run": "pi-3f9a", "program": "pi", "devices": []})
             for done, seconds in ((10, 0.5), (25_000_000, 1.0), (26_000_000, 1.5), (75_000_000, 2.0)):
                 now[0] += 0.5
                 view.update(

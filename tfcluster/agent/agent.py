@@ -14,15 +14,13 @@ from types import FrameType
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.rpc.rpc_connection import Dispatcher
 from tfcluster.agent.rpc.rpc_server import AgentSocket
-from tfcluster.agent.shutdown import Shutdown, UnreadableCluster, lasting_processes
+from tfcluster.agent.shutdown import UnreadableCluster, lasting_processes
 from tfcluster.agent.state.journal import JournalError
-from tfcluster.core.states import ClusterState, cluster_state
+from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import NO_MARK, mark_of
-from tfcluster.processes.daemonize import set_mark
+from tfcluster.process_mark import NO_MARK, mark_of, set_mark
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
 
@@ -36,9 +34,7 @@ class Agent:
     def __init__(self, context: AgentContext, agent_socket: AgentSocket) -> None:
         self._context = context
         self._socket = agent_socket
-        self._cluster_handlers = ClusterHandlers(context)
-        self._shutdown = Shutdown(context, self._cluster_handlers.abandon)
-        self.dispatcher = Dispatcher(context, self._cluster_handlers, self._shutdown)
+        self.dispatcher = Dispatcher(context)
         self._last_repair_error = ""
 
     async def adopt(self, older_release: str | None = None) -> None:
@@ -62,14 +58,14 @@ class Agent:
                 context.adopt_network(record.network)
             context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
-                context.prober.start()
+                context.prober.ensure_started()
             if older_release is None:
                 context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
             else:
                 detail = f"pid {os.getpid()}; from tfcluster {older_release} to {OWN_GREETING}"
                 context.supervisor.history.record("agent-upgraded", detail=detail)
             with contextlib.suppress(ClusterError):  # tasks that run can be watched and stopped without TensorFlow
-                context.load_tensorflow()
+                context.supervisor.load_tensorflow()
             await context.supervisor.adopt(record)
             for task in record.topology.reserved:
                 if task.host != context.host:
@@ -80,7 +76,7 @@ class Agent:
         context.runs.adopt()
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
-        self._cluster_handlers.resume()
+        self.dispatcher.cluster.resume()
 
     async def watch(self) -> None:
         """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled.
@@ -96,13 +92,13 @@ class Agent:
             return asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS)
 
         await asyncio.gather(
-            _run_forever(self._shutdown.expire_lease, pause),
+            _run_forever(self.dispatcher.shutdown.expire_lease, pause),
             _run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
             _run_forever(self._context.ports.restore_locks, pause),
             _run_forever(self._context.forwarder.ports.restore_locks, pause),
             _run_forever(self._context.forwarder.restore, pause),
-            _run_forever(self._context.supervisor.health.schedule_all, pause),
-            _run_forever(self.dispatcher.meter.sample_host, pause),
+            _run_forever(self._context.supervisor.check_all, pause),
+            _run_forever(self._context.usage.sample_host, pause),
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
             _run_forever(self._context.incidents.schedule_check, pause),
@@ -172,7 +168,7 @@ class Agent:
             supervisor.write_journal()
             detail = "; ".join([f"{state_dir.path} had been deleted", *supervisor.deleted_log_warning()])
             supervisor.history.record("state-dir-repaired", detail=detail)
-        elif supervisor.is_journal_outdated:
+        elif supervisor.journal_obstacle:
             supervisor.write_journal()  # tasks that could not be recorded wait for it
 
     def _restore_socket(self) -> None:
@@ -215,9 +211,9 @@ class Agent:
         topology = context.supervisor.topology
         if topology is None or topology.head().host != context.host or context.is_going_down:
             return  # programs run on the host of the head task
-        states = [task.machine.state for task in context.supervisor.tasks.values()]
-        if cluster_state(states) is ClusterState.RUNNING:
-            context.runs.fork_server.start()
+        is_ready = all(task.machine.state is TaskState.READY for task in context.supervisor.tasks.values())
+        if is_ready and settings.FORK_SERVER_STARTS_EARLY:
+            context.runs.fork_server.ensure_started()
 
 
 async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:

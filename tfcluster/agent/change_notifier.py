@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.agent.timeout import wait_for
-from tfcluster.processes.inotify import Inotify
+from tfcluster.os.inotify import Inotify
 
 
 class ChangeNotifier:

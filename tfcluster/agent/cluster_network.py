@@ -12,62 +12,71 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
-from tfcluster.agent import subprocesses
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.core.topology import PRIVATE
 from tfcluster.errors import ClusterError
-from tfcluster.private_network import PrivateNetwork, explain_failure, make_namespaces
-from tfcluster.process_handle import ProcessHandle, marked_processes, send_signal
-from tfcluster.processes.daemonize import detach, outlive_parent
+from tfcluster.os import netns, procfs
+from tfcluster.private_network import PrivateNetwork, explain_failure
+from tfcluster.process_mark import marked_processes
 
 _logger = logging.getLogger(__name__)
 
 
-class ClusterNetwork:
-    """The network of the cluster's processes on this host.
+class ClusterNetwork(HelperProcess):
+    """The network of the cluster's processes on this host; its own process is the holder.
 
     `private` is None if the processes are in this machine's network. `on_new_holder` is called when another process
     holds the private network, so that it is recorded.
     """
 
+    outlives_agent = True
+
     def __init__(self, title: str, on_new_holder: Callable[[], None]) -> None:
+        super().__init__(title)
         self.private: PrivateNetwork | None = None
-        self._title = title
         self._on_new_holder = on_new_holder
         self._fds: tuple[int, int] | None = None  # of the namespaces
-        self._holder: int | None = None  # its pidfd
-        self._child: subprocesses.ChildProcess | None = None  # the holder, if this agent has forked it
+        self._made = -1  # the pipe by which the first holder says whether it has made them
 
     def make(self) -> None:
-        """Make a private network, which ends with this agent unless `keep` is called.
+        """Make a private network, which ends with this agent unless `release` is called.
 
         Raises:
             ClusterError: The machine does not allow it.
             OSError: The holder cannot be forked, or no descriptor is left.
         """
-        reading, writing = os.pipe()
-
-        def prepare() -> None:
-            try:
-                make_namespaces()
-                os.write(writing, b"0")
-            except OSError as error:
-                os.write(writing, str(error.errno).encode())
-                os._exit(1)
-
+        reading, self._made = os.pipe()
         try:
-            child = self._fork_holder(prepare)
+            self.ensure_started()
         finally:
-            os.close(writing)
+            os.close(self._made)
             with open(reading, "rb") as pipe:
                 result = pipe.read()
-        if result != b"0":
-            self._holder = self._child = None  # it exits; its pidfd is closed then
-            child.close_pipe()
+        if self.process is None or result != b"0":
+            self.stop()
             raise explain_failure(int(result or b"1"))
-        user, net = (os.stat(f"/proc/{child.process.pid}/ns/{kind}").st_ino for kind in ("user", "net"))
-        self.private = PrivateNetwork(child.process, user, net)
-        self._fds = self.private.open(child.process)
+        user, net = (procfs.namespace(kind, self.process.pid) for kind in ("user", "net"))
+        self.private = PrivateNetwork(self.process, user, net)
+        self._fds = self.private.open(self.process)
+
+    def prepare(self) -> None:
+        """Make the namespaces, in the first holder, or enter them, in a later one."""
+        if self.private is not None:
+            self.enter()
+            return
+        try:
+            netns.make_namespaces()
+            os.write(self._made, b"0")
+        except OSError as error:
+            os.write(self._made, str(error.errno).encode())
+            os._exit(1)
+
+    def run(self, agent: socket.socket) -> None:
+        """Hold the network, in the process."""
+        while True:
+            signal.pause()
 
     def adopt(self, private: PrivateNetwork, mark: str) -> None:
         """Adopt the network that an earlier agent has made; if no process is in it any more, make another one.
@@ -83,22 +92,13 @@ class ClusterNetwork:
             return
         self.private = private
         if private.holder.is_alive():
-            self._holder = subprocesses.watch_exit(private.holder, lambda status: self._on_exit(private.holder))
+            self.watch(private.holder)
         self.ensure_held()
-
-    def keep(self) -> None:
-        """Have the holder outlive this agent, once the next one can find it in the journal."""
-        if self._child is not None:
-            self._child.send({})
 
     def leave(self) -> None:
         """End the holder: from now on the processes are in this machine's network."""
-        holder, child, fds = self._holder, self._child, self._fds
-        self.private = self._holder = self._child = self._fds = None
-        if holder is not None:
-            send_signal(holder, signal.SIGKILL)
-        if child is not None:
-            child.close_pipe()
+        fds, self.private, self._fds = self._fds, None, None
+        self.stop()
         for fd in fds or ():
             os.close(fd)
 
@@ -125,32 +125,15 @@ class ClusterNetwork:
 
     def ensure_held(self) -> None:
         """Fork another holder if the network has none; raise OSError if it cannot be forked."""
-        if self.private is None or self._holder is not None:
+        if self.private is None or self.process is not None:
             return
-        child = self._fork_holder(self.enter)
-        self.private = PrivateNetwork(child.process, self.private.user, self.private.net)
+        self.ensure_started()
+        assert self.process is not None, "it has just been forked"
+        self.private = replace(self.private, holder=self.process)
         self._on_new_holder()
 
-    def _fork_holder(self, prepare: Callable[[], None]) -> subprocesses.ChildProcess:
-        agent_pid = os.getpid()
-
-        def hold(agent: socket.socket) -> None:
-            detach(self._title, keep=[agent.fileno()], parent=agent_pid)
-            if agent.recv(1):
-                outlive_parent()
-                while True:
-                    signal.pause()
-
-        child = subprocesses.fork_child(hold, lambda status: self._on_exit(child.process), prepare)
-        self._child, self._holder = child, child.pidfd
-        return child
-
-    def _on_exit(self, holder: ProcessHandle) -> None:
-        if self.private is None or self.private.holder != holder:
-            return
-        if self._child is not None:
-            self._child.close_pipe()
-        self._holder = self._child = None
+    def handle_exit(self) -> None:
+        """Fork another holder at once."""
         try:
             self.ensure_held()
         except (OSError, ClusterError) as error:  # the periodic check tries again

@@ -12,15 +12,13 @@ from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.forwarder import ForwarderSupervisor
 from tfcluster.agent.host_facts import gpu_ids
-from tfcluster.agent.incident_monitor import IncidentMonitor
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.cluster_logs import LogCollector
-from tfcluster.agent.notices import Notifier
-from tfcluster.agent.ports import NOWHERE, PortAllocator
-from tfcluster.agent.preflight import Candidate
+from tfcluster.agent.notices import IncidentMonitor, Notifier
+from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
+from tfcluster.agent.preflight import HostCheckInput
 from tfcluster.agent.runs.cleanup import ContainerCleaner
-from tfcluster.agent.runs.diagnosis import Problem, explain_wait
-from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.agent.runs.diagnosis import Problem, explain_group, explain_wait
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
@@ -28,18 +26,17 @@ from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.tasks.health_monitor import ProbeClient
-from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.health import ProbeClient
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
+from tfcluster.agent.tasks.transitions import TaskRuntime
+from tfcluster.agent.usage import UsageMeter
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.process_handle import mark_of
-from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.tf_install import find_tensorflow_library
+from tfcluster.process_mark import mark_of
 
 
 class AgentContext:
@@ -67,14 +64,13 @@ class AgentContext:
         self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
         self.secrets = SecretStore(secrets_file)
         self.forwarder = ForwarderSupervisor(cluster, host, state_dir, self.network, self.secrets)
-        self.supervisor = Supervisor(
+        self.supervisor = TaskSupervisor(
             host,
             state_dir,
             self.secrets,
             self.ports,
             self.prober,
             self.log_collector,
-            self.load_tensorflow,
             self.network,
         )
         self.remote_tasks = RemoteTaskMonitor(self.supervisor, self.prober, self._tasks_in_use, self.report_lost_tasks)
@@ -82,12 +78,12 @@ class AgentContext:
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self.stacks = StackReader()
-        self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, lambda: self.supervisor.topology)
+        self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, self.supervisor)
+        self.usage = UsageMeter(cluster, self.supervisor, self.prober, self.runs)
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
-        self._tensorflow: TensorFlow | None = None
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
     @property
@@ -135,7 +131,7 @@ class AgentContext:
         private = self.network.private
         self.ports.move_to(None if private is None else private.socket_tables)
 
-    def candidate(self, topology: ClusterTopology) -> Candidate:
+    def make_check_input(self, topology: ClusterTopology) -> HostCheckInput:
         """Return a topology that this host is checked for, with what the host has for it.
 
         If its tasks will be in another network than those of the cluster are now, the ports are those of an allocator
@@ -146,24 +142,15 @@ class AgentContext:
         if (topology.network == PRIVATE) != (self.network.private is not None):
             ports, own_ports = PortAllocator(), set()
             if topology.network == PRIVATE:
-                ports.move_to(NOWHERE)
+                ports.move_to(NO_SOCKET_TABLES)
         folder, forwarder = self.state_dir.path, self.forwarder
-        return Candidate(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
+        return HostCheckInput(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
 
     def _record_network(self) -> None:
         """Record that another process holds the private network."""
         self._use_ports()
         if self.supervisor.topology is not None:
             self.supervisor.write_journal()
-
-    def load_tensorflow(self) -> TensorFlow:
-        """Return TensorFlow's C library, which is loaded at the first call.
-
-        Raises ClusterError if TensorFlow is not installed, or cannot be used.
-        """
-        if self._tensorflow is None:
-            self._tensorflow = TensorFlow(find_tensorflow_library())
-        return self._tensorflow
 
     def report_lost_tasks(self, silent: Collection[TaskRuntime] = ()) -> None:
         """Report to the runs which tasks are down; those that cannot continue without them end.
@@ -180,15 +167,15 @@ class AgentContext:
     async def _check_tasks(self) -> None:
         """Probe the tasks and report those that are down: a run may have failed before health checks noticed one."""
         silent, _ = await asyncio.gather(
-            self.supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self.remote_tasks.refresh()
+            self.supervisor.probe_all(settings.RUN_PROBE_SECONDS), self.remote_tasks.refresh()
         )
         if silent:
             self.report_lost_tasks(silent)
 
     async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
-        version = self._tensorflow.version if self._tensorflow else None
+        version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
-        group = run.spec.group if run.spec is not None else None
+        group = run.plan.group if run.plan is not None else None
         if problems or group is None:
             return problems
         return await explain_group(run, group, wait, self.host, self.stacks)
@@ -219,7 +206,7 @@ class AgentContext:
         """Return the status of the cluster, as far as this host knows it."""
         topology = self.supervisor.require_cluster()
         tasks = tuple(task.status() for task in self.supervisor.tasks.values())
-        version = self._tensorflow.version if self._tensorflow else None
+        version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         return ClusterStatus(
             cluster=topology.cluster,
             state=cluster_state([task.state for task in tasks]),

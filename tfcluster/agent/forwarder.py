@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import signal
 import socket
 import time
@@ -16,18 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.state.files import AtomicFiles
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes.daemonize import detach, outlive_parent
+from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.forwarder.forwarder import FORMAT, forward, loaded_path
 from tfcluster.protocol.serialization import to_json
 from tfcluster.protocol.stored import from_stored, to_stored
@@ -36,7 +33,7 @@ from tfcluster.runtime_dir import certificate_path
 _logger = logging.getLogger(__name__)
 
 
-class ForwarderSupervisor:
+class ForwarderSupervisor(HelperProcess):
     """Keeps a forwarder running as long as the cluster is private and on several hosts.
 
     It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to theirs and the
@@ -44,8 +41,10 @@ class ForwarderSupervisor:
 
     Attributes:
         ports: Reserves the port of the forwarder, which is in this machine's network.
-        process: The forwarder; None if there is none.
     """
+
+    outlives_agent = True
+    restarts = True
 
     def __init__(
         self,
@@ -55,19 +54,14 @@ class ForwarderSupervisor:
         network: ClusterNetwork,
         secrets: SecretStore,
     ) -> None:
-        self._title = f"tfcluster: {cluster} forwarder"
+        super().__init__(f"tfcluster: {cluster} forwarder", folder.forwarder_stderr)
         self._host = host
         self._folder = folder
         self._network = network
         self._secrets = secrets
         self.ports = PortAllocator()
-        self._files = AtomicFiles()
         self._certificate: Certificate | None = None
         self._config: Forwarding | None = None
-        self._pidfd: int | None = None
-        self._child: ChildProcess | None = None
-        self.process: ProcessHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def certificate(self) -> CertificateFacts | None:
@@ -119,10 +113,10 @@ class ForwarderSupervisor:
             self._write_files(self._config, self._certificate)
         except OSError as error:
             raise ClusterError(f"{error.filename}: cannot be written: {error.strerror}") from error
-        if self.process is None and self._timer is None:
-            self._fork()
+        if self.process is None:
+            self.start_or_retry()
         else:
-            self._signal(signal.SIGHUP)
+            self.signal(signal.SIGHUP)
 
     async def wait_until_listening(self) -> None:
         """Wait until the forwarder does what `configure` has asked for, if there is to be one.
@@ -157,14 +151,13 @@ class ForwarderSupervisor:
         with contextlib.suppress(OSError):  # no descriptor is left
             self.ports.lock(config.own.port)
         with contextlib.suppress(OSError, ValueError):
-            self.process = from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()), FORMAT)
-            self._pidfd = subprocesses.watch_exit(self.process, lambda status: self._on_exit())
+            self.watch(from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()), FORMAT))
         if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
             with contextlib.suppress(OSError):  # the periodic check tries again
                 self.restore()
                 config.certificate.unlink(missing_ok=True)
         if self.process is None:
-            self._fork()
+            self.start_or_retry()
 
     def restore(self) -> None:
         """Write the files again if they were deleted, or have to be elsewhere; raise OSError if that fails."""
@@ -174,14 +167,12 @@ class ForwarderSupervisor:
         if self._config.certificate != path or not (path.exists() and self._folder.forwarding.exists()):
             self._config = replace(self._config, certificate=path)
             self._write_files(self._config, self._certificate)
-            self._signal(signal.SIGHUP)
+            self.signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """Kill the forwarder, and remove its files and the certificate."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._signal(signal.SIGKILL)
-        self._config = self._timer = None
+        super().stop()
+        self._config = None
         forwarding = self._folder.forwarding
         for path in (forwarding, loaded_path(forwarding), self._folder.forwarder_process, self._certificate_path()):
             with contextlib.suppress(OSError):
@@ -195,60 +186,38 @@ class ForwarderSupervisor:
             # Without its format, which is 1: a forwarder of tfcluster 0.1.0 that still runs accepts no other fields.
             (self._folder.forwarding, json.dumps(to_json(config))),
         ):
-            self._write(path, text)
+            write_atomically(path, text.encode())
 
-    def _write(self, path: Path, text: str) -> None:
-        new = path.with_name(f"{path.name}.new")
+    def ensure_started(self) -> None:
+        """Fork the forwarder unless there is one.
+
+        Raises:
+            OSError: It cannot be forked, or there is no private network.
+        """
+        if self.process is None:
+            if self._network.private is None:
+                raise ProcessLookupError("the private network of the cluster is gone")
+            loaded_path(self._folder.forwarding).unlink(missing_ok=True)  # an earlier forwarder has loaded it
+        super().ensure_started()
+
+    def handle_start(self) -> None:
+        """Record the forwarder for the next agent, and let it begin."""
+        assert self.process is not None, "it has just been forked"
         try:
-            self._files.write(new, text.encode(), durable=False)
-            self._files.replace(new, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.unlink(new)
-            raise
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._pidfd is not None:
-            send_signal(self._pidfd, number)
-
-    def _fork(self) -> None:
-        self._timer = None
-        network, config, agent_pid = self._network.private, self._folder.forwarding, os.getpid()
-        log, stderr = self._folder.forwarder_log, self._folder.forwarder_stderr
-        if network is None:
-            self._fork_later()
-            return
-        with contextlib.suppress(OSError):
-            loaded_path(config).unlink(missing_ok=True)  # an earlier forwarder has loaded it
-
-        def body(agent: socket.socket) -> None:
-            detach(self._title, log=stderr, keep=[agent.fileno()], parent=agent_pid)
-            if agent.recv(1):  # the next agent will find this process
-                outlive_parent()
-                agent.close()
-                forward(config, log, network, network.open(network.holder))
-
-        try:
-            child = subprocesses.fork_child(body, lambda status: self._on_exit())
-        except OSError:
-            self._fork_later()
-            return
-        self._child, self.process, self._pidfd = child, child.process, child.pidfd
-        try:
-            self._write(self._folder.forwarder_process, json.dumps(to_stored(child.process, FORMAT)))
+            record = json.dumps(to_stored(self.process, FORMAT))
+            write_atomically(self._folder.forwarder_process, record.encode())
         except OSError as error:
             _logger.warning("%s: the forwarder cannot be recorded: %s", error.filename, error.strerror)
-            child.kill()
+            self.kill()
             return
-        child.send({})
+        self.release()
 
-    def _fork_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(settings.HELPER_RESTART_SECONDS, self._fork)
+    def run(self, agent: socket.socket) -> None:
+        """Forward, in the process."""
+        network = self._network.private
+        assert network is not None, "`ensure_started` sees to it"
+        forward(self._folder.forwarding, self._folder.forwarder_log, network, network.open(network.holder))
 
-    def _on_exit(self) -> None:
-        if self._child is not None:
-            self._child.close_pipe()
-        self._child = self.process = self._pidfd = None
-        if self._config is not None:
-            _logger.warning("the forwarder has died and is started again: see %s", self._folder.forwarder_log)
-            self._fork_later()
+    def handle_exit(self) -> None:
+        """Tell that the forwarder is started again."""
+        _logger.warning("the forwarder has died and is started again: see %s", self._folder.forwarder_log)

@@ -21,16 +21,17 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
 from tfcluster.agent.runs.store import RunStore
-from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.viewer import view
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
+from tfcluster.os import daemonize
+from tfcluster.os.atomic_file import remove_unless_file
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import set_state_home, state_folder
-from tfcluster.process_handle import ProcessHandle, mark_of
-from tfcluster.processes import daemonize
-from tfcluster.processes.runs.run_spec import driver_of
+from tfcluster.process_mark import mark_of, set_mark
+from tfcluster.processes.runs.run_plan import driver_of
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import secrets_path
 
@@ -64,10 +65,7 @@ def main(line: str) -> None:
         state_dir.make()
         older = options["older"]
         if older:
-            _check_journal(state_dir, host, older["pid"])
-            _wait_for_drivers(state_dir)
-            if not ProcessHandle(older["pid"], older["start_time"]).terminate(settings.AGENT_END_SECONDS):
-                raise ClusterError(f"the older agent (pid {older['pid']}) has not exited after SIGKILL")
+            _end_older(state_dir, host, ProcessHandle(older["pid"], older["start_time"]))
         if not state_dir.lock():
             readiness.send({"reply": {"serves": False}})
             return
@@ -77,7 +75,7 @@ def main(line: str) -> None:
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         agent_socket = AgentSocket(cluster, host)
         state_dir.publish_socket(agent_socket.path)
-        daemonize.set_mark(mark_of(state_dir.path))  # commands know by the lock file whose process this is
+        set_mark(mark_of(state_dir.path))  # commands know by the lock file whose process this is
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
         asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness, older and older["release"]))
     except (ClusterError, OSError) as problem:
@@ -95,19 +93,22 @@ def _describe(error: OSError, folder: Path) -> ClusterError:
     return ClusterError(f"{error.filename or folder}: the agent cannot start: {error.strerror}", hint=hint)
 
 
-def _check_journal(state_dir: StateDir, host: str, older: int) -> None:
-    """Check that this agent can succeed an older one, which must not be ended otherwise.
+def _end_older(state_dir: StateDir, host: str, older: ProcessHandle) -> None:
+    """End an agent of an older version, unless this one cannot succeed it.
 
     Raises:
-        ClusterError: The journal cannot be read.
+        ClusterError: The journal cannot be read, or the agent does not exit.
     """
     try:
         state_dir.journal.read(host)
     except JournalError as error:
         if error.is_newer:
             raise
-        hint = f"`kill {older}` ends the older agent, which may know more; then `tfcluster down` stops the cluster."
+        hint = f"`kill {older.pid}` ends the older agent, which may know more; then `tfcluster down` stops the cluster."
         raise ClusterError(error.message, hint=hint) from error
+    _wait_for_drivers(state_dir)
+    if not older.terminate(settings.AGENT_END_SECONDS, settings.AGENT_EXIT_SECONDS):
+        raise ClusterError(f"the older agent (pid {older.pid}) has not exited after SIGKILL")
 
 
 def _wait_for_drivers(state_dir: StateDir) -> None:

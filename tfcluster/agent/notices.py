@@ -1,4 +1,4 @@
-"""Deliver notices to a webhook or a command, with retries.
+"""Create notices (failed tasks, ended runs, unreachable hosts), and deliver them to a webhook or a command.
 
 The queue is a file, so that the next agent delivers what this one could not. A notice is delivered at least once: an
 agent that dies before it has recorded a delivery leaves the notice to its successor.
@@ -11,16 +11,22 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.state.files import AtomicFiles
+from tfcluster.agent.runs.outcome import result_event
+from tfcluster.agent.runs.store import RunRecord
 from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.timeout import wait_for
-from tfcluster.core.notices import Notice
-from tfcluster.core.topology import ClusterTopology, Notify
+from tfcluster.core.notices import Notice, host_notice, run_notice, task_notice
+from tfcluster.core.run_events import to_record
+from tfcluster.core.states import TaskState
+from tfcluster.core.topology import ClusterTopology, Notify, Task
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.processes.notice_sender import post, run_command
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode
@@ -57,19 +63,18 @@ class _State:
 class Notifier:
     """Delivers the notices of an agent; `path` is the file of the queue.
 
-    `topology` returns the topology, which says where notifications are sent; None if there is no cluster.
+    The topology of the supervisor says where notifications are sent.
     """
 
-    def __init__(self, title: str, path: Path, topology: Callable[[], ClusterTopology | None]) -> None:
+    def __init__(self, title: str, path: Path, supervisor: TaskSupervisor) -> None:
         self._title = title
         self._path = path
-        self._topology = topology
-        self._files = AtomicFiles()
+        self._supervisor = supervisor
         self._state = _State()
         self._changed = asyncio.Event()
 
     def _notify(self) -> Notify | None:
-        topology = self._topology()
+        topology = self._supervisor.topology
         return None if topology is None else topology.notify
 
     def load(self) -> None:
@@ -86,7 +91,7 @@ class Notifier:
             aside = self._path.with_suffix(".unreadable")
             _logger.error("%s: notices that cannot be read are kept in %s: %s", self._path, aside.name, error)
             with contextlib.suppress(OSError):
-                self._files.replace(self._path, aside)
+                self._path.replace(aside)
 
     def add(self, notice: Notice, *, command: str | None = None) -> None:
         """Queue a notice for the targets of the spec, if they want notices of its kind, and for its run's command."""
@@ -113,29 +118,28 @@ class Notifier:
             self._state.queue = [each for each in self._state.queue if each not in withdrawn]
             self._save()
 
-    def new_since_last_report(self, kind: str, present: Collection[str]) -> Iterator[str]:
-        """Yield what has come since the last call, such as tasks that have failed, and record it as reported.
+    def report(self, kind: str, notices: Mapping[str, Notice], ongoing: Collection[str]) -> list[Notice]:
+        """Add a notice of each incident that was not reported yet, and forget the incidents that are over.
 
-        What an earlier agent has reported is not yielded again. The new identities are recorded when all were yielded.
+        What an earlier agent has reported is not added again. A new incident is recorded after its notice was added.
 
         Args:
-            kind: What it is, with which each of the identities begins in the record.
-            present: The identities of what is so now.
-        """
-        added = {f"{kind}:{identity}" for identity in present} - self._state.reported
-        for identity in sorted(added):
-            yield identity.removeprefix(f"{kind}:")
-        if added:
-            self._state.reported |= added
-            self._save()
+            kind: The kind of the incidents, with which their identities begin in the record.
+            notices: The notices of the present incidents, by the identities of these.
+            ongoing: The identities of the incidents that are not over, whether or not they are to be reported.
 
-    def discard_outdated(self, kind: str, present: Collection[str]) -> None:
-        """Discard what was reported and is not so any more; the arguments are those of `new_since_last_report`."""
-        kept = {f"{kind}:{identity}" for identity in present}
-        outdated = {each for each in self._state.reported if each.startswith(f"{kind}:")} - kept
-        if outdated:
-            self._state.reported -= outdated
+        Returns:
+            The notices that were added.
+        """
+        before, lasting = self._state.reported, {f"{kind}:{identity}" for identity in ongoing}
+        kept = {each for each in before if each in lasting or not each.startswith(f"{kind}:")}
+        new = [notice for identity, notice in sorted(notices.items()) if f"{kind}:{identity}" not in kept]
+        for notice in new:
+            self.add(notice)
+        self._state.reported = kept | {f"{kind}:{identity}" for identity in notices}
+        if self._state.reported != before:
             self._save()
+        return new
 
     async def run(self) -> None:
         """Deliver notices until cancelled, one at a time."""
@@ -163,7 +167,7 @@ class Notifier:
             _logger.error("the cluster is down: %r was not delivered to %s", each.notice["text"], each.target)
         self._state = _State()
         with contextlib.suppress(OSError):
-            self._files.unlink(self._path)
+            self._path.unlink(missing_ok=True)
 
     async def _deliver(self, delivery: _Delivery) -> str | None:
         """Deliver a notice in a child process; return why that failed, or None."""
@@ -207,7 +211,90 @@ class Notifier:
         """Write the file; without it, notices are delivered as long as this agent lives."""
         self._changed.set()
         state = to_stored(self._state, _FORMAT)
-        new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(OSError):
-            self._files.write(new, json.dumps(state).encode(), durable=False)
-            self._files.replace(new, self._path)
+            write_atomically(self._path, json.dumps(state).encode())
+
+
+class IncidentMonitor:
+    """Creates notices of incidents on this host, and of other hosts that are unreachable.
+
+    A host is unreachable if none of its tasks answers, or refuses a connection, for some time. Tasks are probed only if
+    the spec asks for such notices. Of the reachable hosts, the first one in the spec reports it. An isolated host sees
+    all other hosts as unreachable and reports them, too. When it reaches another host again, it withdraws the notices
+    that were not delivered.
+    """
+
+    def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, notices: Notifier) -> None:
+        self._cluster = cluster
+        self._supervisor = supervisor
+        self._prober = prober
+        self._notices = notices
+        self._silent_since: dict[str, float] = {}
+        self._doubtful: set[str] = set()  # the ids of notices that were made while no other host answered
+        self._checking: asyncio.Task[None] | None = None
+
+    def note_end_of_run(self, record: RunRecord) -> None:
+        """Make a notice of a run that has ended."""
+        if not record.is_part:
+            self._notices.add(run_notice(self._cluster, to_record(result_event(record))), command=record.options.notify)
+
+    def note_failed_tasks(self) -> None:
+        """Make a notice of each task on this host that has failed for good since."""
+        host = self._supervisor.host
+        notices = {
+            f"{task.spec.short}:{task.last_exit.time}": task_notice(
+                self._cluster, host, task.spec.short, task.describe_problem(), task.last_exit.time
+            )
+            for task in self._supervisor.tasks.values()
+            if task.machine.state is TaskState.FAILED and task.last_exit is not None
+        }
+        self._notices.report("task", notices, ongoing=notices)
+
+    def schedule_check(self) -> None:
+        """Start a check of all other hosts in the background, unless one is in progress."""
+        topology = self._supervisor.topology
+        is_wanted = topology is not None and topology.notify is not None and "host-away" in topology.notify.events
+        if topology is None or not is_wanted or not topology.has_servers:
+            self._silent_since.clear()
+        elif self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(self._check(topology))
+
+    def stop(self) -> None:
+        """Cancel a check in progress, which would write the file of notices again after the agent has removed it."""
+        if self._checking is not None:
+            self._checking.cancel()
+
+    async def _check(self, topology: ClusterTopology) -> None:
+        others = [host.name for host in topology.hosts if host.name != self._supervisor.host and topology.on(host.name)]
+        answers = await asyncio.gather(*(self._is_reachable(topology.on(host)) for host in others))
+        now = time.time()
+        for host in self._silent_since.keys() - set(others):  # it has left the cluster
+            del self._silent_since[host]
+        for host, is_reachable in zip(others, answers, strict=True):
+            if is_reachable:
+                self._silent_since.pop(host, None)
+            else:
+                self._silent_since.setdefault(host, now)
+        if any(answers):
+            self._notices.withdraw(self._doubtful)
+            self._doubtful.clear()
+        unreachable = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
+        # A host without tasks is not probed, so it is never known to be unreachable.
+        reporters = (host.name for host in topology.hosts if topology.on(host.name) and host.name not in unreachable)
+        is_reporter = next(reporters, self._supervisor.host) == self._supervisor.host
+        notices = {
+            host: host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, self._silent_since[host])
+            for host in unreachable
+            if is_reporter
+        }
+        # Hosts that do not report forget too: one of them reports the next time if the reporter is unreachable.
+        new = self._notices.report("host", notices, ongoing=self._silent_since)
+        if not any(answers):
+            self._doubtful |= {notice["id"] for notice in new}
+
+    async def _is_reachable(self, tasks: tuple[Task, ...]) -> bool:
+        """Return whether a task answers, the host refuses a connection for it, or the prober gives no result."""
+        results = await asyncio.gather(
+            *(self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS) for task in tasks)
+        )
+        return any(result.outcome is not ProbeOutcome.SILENT or result.refused for result in results)

@@ -9,22 +9,17 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from tfcluster import settings
-from tfcluster.agent.socket_tables import OWN_TABLES, find_listener, has_listener
-from tfcluster.agent.state.files import FileLock
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import network_namespace
-from tfcluster.processes.netinfo import bind_all_addresses
+from tfcluster.os import procfs
+from tfcluster.os.file_lock import FileLock
+from tfcluster.os.network import bind_all_addresses
+from tfcluster.os.tcp_sockets import OWN_TABLES, find_listener, has_listener, read_sockets
 from tfcluster.runtime_dir import locks_dir
 
-# The kernel's tables of sockets, one line each: number, local address and port in hexadecimal, those of the peer,
-# state and more.
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
 #: The folder of the socket tables of a private network that does not exist yet.
-NOWHERE = Path(os.devnull)
+NO_SOCKET_TABLES = Path(os.devnull)
 
 
 class PortAllocator:
@@ -168,10 +163,8 @@ class PortAllocator:
         pid = find_listener(port, self._private or OWN_TABLES)
         if pid is None:
             return "a process that does not listen on it, as another cluster's agent while its server restarts"
-        try:
-            return f"process {pid} ({' '.join(psutil.Process(pid).cmdline()).strip()[:80]})" if pid else _UNSEEN
-        except psutil.Error:
-            return _UNSEEN
+        arguments = procfs.arguments(pid)
+        return f"process {pid} ({' '.join(arguments).strip()[:80]})" if arguments else _UNSEEN
 
 
 def _lock_path(port: int) -> Path:
@@ -180,22 +173,14 @@ def _lock_path(port: int) -> Path:
     Raises OSError if there is no directory for the file.
     """
     try:
-        return locks_dir() / f"port-{network_namespace()}-{port}.lock"
+        return locks_dir() / f"port-{procfs.namespace('net')}-{port}.lock"
     except ClusterError as error:
         raise OSError(errno.EACCES, error.message) from error
 
 
 def _is_in_use(port: int) -> bool:
-    """Return whether a socket of this machine listens on a port or has a connection on it; a bind alone does not count.
-
-    Reads the kernel's tables directly: psutil would also read the descriptors of every process to find the owners.
-    """
-    suffix = f":{port:04X}"
-    for table in _TABLES:
-        with suppress(FileNotFoundError), open(table) as sockets:  # a kernel without IPv6 has only the first table
-            if any(line.split(maxsplit=2)[1].endswith(suffix) for line in sockets):
-                return True
-    return False
+    """Return whether a socket of this machine listens on a port, or has a connection on it, and is not only bound."""
+    return any(each.port == port for each in read_sockets(OWN_TABLES))
 
 
 def _listen(bound_socket: socket.socket) -> bool:

@@ -1,17 +1,23 @@
-"""Preflight checks: whether this host can start a topology's tasks; allocates the ports and GPUs that are not set."""
+"""Preflight checks: whether this host can start a topology's tasks; allocates the ports and GPUs that are not set.
+
+An agent runs them for `up` and `scale`; for a dry run and `doctor`, `DryPreflight` does if there is none.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.host_facts import gpu_ids, other_accounts
+from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.text import pluralize
@@ -19,16 +25,18 @@ from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import find_obstacle
 from tfcluster.processes.netinfo import addresses_of
+from tfcluster.processes.probes import connection_failures
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.listen_guard import check_support
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
-from tfcluster.protocol.api.cluster import Allocation, FailedCheck
+from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.tf_install import missing_packages
+from tfcluster.tf_install import find_tensorflow_library, missing_packages
 
 
 @dataclass(frozen=True)
-class Candidate:
+class HostCheckInput:
     """A topology that this host is checked for, and what the host has for it."""
 
     topology: ClusterTopology  # tasks that already have GPUs keep them
@@ -56,8 +64,23 @@ class Candidate:
         return next((host.tls_port for host in self.topology.hosts if host.name == self.host), None)
 
 
+def prepare_host(
+    inputs: HostCheckInput,
+    load_tensorflow: Callable[[], TensorFlow],
+    failed_checks: Sequence[FailedCheck] | None = None,
+) -> Preparation:
+    """Run all checks for a topology, allocate ports and GPUs, and load TensorFlow's library; see `run_checks`."""
+    allocation, failures = run_checks(inputs, failed_checks)
+    version = None
+    try:
+        version = load_tensorflow().version
+    except ClusterError as error:
+        failures.append(FailedCheck("tensorflow", error))
+    return Preparation(version, allocation, tuple(failures), other_accounts())
+
+
 def run_checks(
-    candidate: Candidate, failed_checks: Sequence[FailedCheck] | None = None
+    inputs: HostCheckInput, failed_checks: Sequence[FailedCheck] | None = None
 ) -> tuple[Allocation, list[FailedCheck]]:
     """Run all checks for a topology, and allocate ports and GPUs for the tasks on this host.
 
@@ -68,29 +91,29 @@ def run_checks(
         The allocation, and all failures that keep the host from starting its tasks. If there are any, the allocation
         is empty and no additional port is reserved.
     """
-    ports, ports_before = candidate.ports, candidate.ports.reserved
-    failures = [FailedCheck("ports", error) for error in check_ports(candidate)]
-    failures += check_host(candidate) if failed_checks is None else failed_checks
+    ports, ports_before = inputs.ports, inputs.ports.reserved
+    failures = [FailedCheck("ports", error) for error in check_ports(inputs)]
+    failures += check_host(inputs) if failed_checks is None else failed_checks
     if not failures:
         try:
-            return _allocate(candidate), []
+            return _allocate(inputs), []
         except ClusterError as error:
             failures.append(FailedCheck("ports", error))
     # Keep the ports that were reserved before: other commands may be about to use them.
-    ports.release_except({*ports_before, *candidate.own_ports})
+    ports.release_except({*ports_before, *inputs.own_ports})
     return Allocation({}, {}), failures
 
 
-def check_host(candidate: Candidate) -> list[FailedCheck]:
+def check_host(inputs: HostCheckInput) -> list[FailedCheck]:
     """Run all `HOST_CHECKS` for a topology, and return the failures."""
-    return [FailedCheck(name, error) for name, check in HOST_CHECKS.items() for error in check(candidate)]
+    return [FailedCheck(name, error) for name, check in HOST_CHECKS.items() for error in check(inputs)]
 
 
-async def check_host_in_child(candidate: Candidate) -> list[FailedCheck]:
+async def check_host_in_child(inputs: HostCheckInput) -> list[FailedCheck]:
     """Run all `HOST_CHECKS` in a child process: looking up names takes long if a name server does not answer."""
 
     def check() -> Message:
-        return {"failures": to_json(check_host(candidate))}
+        return {"failures": to_json(check_host(inputs))}
 
     limit = settings.HOST_CHECKS_SECONDS
     try:
@@ -100,47 +123,47 @@ async def check_host_in_child(candidate: Candidate) -> list[FailedCheck]:
     if result is not None:
         return [decode(FailedCheck, failure) for failure in result["failures"]]
     error = ClusterError(
-        f"the checks of {candidate.host} took longer than {limit:g} s, or their process died",
+        f"the checks of {inputs.host} took longer than {limit:g} s, or their process died",
         hint="A name server may not answer there: write IP addresses to `address:`, or try again.",
     )
     return [FailedCheck("addresses", error)]
 
 
-def _allocate(candidate: Candidate) -> Allocation:
-    topology = candidate.topology
-    places = [task for task in (*topology.tasks, *topology.reserved) if task.host == candidate.host]
+def _allocate(inputs: HostCheckInput) -> Allocation:
+    topology = inputs.topology
+    places = [task for task in (*topology.tasks, *topology.reserved) if task.host == inputs.host]
     without_port = [task for task in places if task.port is None]
-    ports = zip(without_port, candidate.ports.allocate(len(without_port), candidate.own_ports), strict=True)
-    used_gpus = {gpu for task in candidate.tasks for gpu in task.gpu_ids}
-    free_gpus = (gpu for gpu in candidate.gpus if gpu not in used_gpus)
+    ports = zip(without_port, inputs.ports.allocate(len(without_port), inputs.own_ports), strict=True)
+    used_gpus = {gpu for task in inputs.tasks for gpu in task.gpu_ids}
+    free_gpus = (gpu for gpu in inputs.gpus if gpu not in used_gpus)
     return Allocation(
         {task.name: port for task, port in ports},
-        {task.name: tuple(islice(free_gpus, task.gpus)) for task in candidate.tasks if task.gpus and not task.gpu_ids},
-        next(candidate.tls_ports.allocate(1)) if candidate.lacks_tls_port else None,
+        {task.name: tuple(islice(free_gpus, task.gpus)) for task in inputs.tasks if task.gpus and not task.gpu_ids},
+        next(inputs.tls_ports.allocate(1)) if inputs.lacks_tls_port else None,
     )
 
 
-def reserve_ports(candidate: Candidate) -> None:
+def reserve_ports(inputs: HostCheckInput) -> None:
     """Reserve every port of a topology on this host; all of them are allocated already.
 
     Raises ClusterError if another process has taken one in the meantime; no additional port is reserved then.
     """
-    ports_before = candidate.ports.reserved
-    if errors := list(check_ports(candidate)):
-        candidate.ports.release_except({*ports_before, *candidate.own_ports})
+    ports_before = inputs.ports.reserved
+    if errors := list(check_ports(inputs)):
+        inputs.ports.release_except({*ports_before, *inputs.own_ports})
         message = "\n".join(error.message for error in errors)
         raise ClusterError(message, hint="Nothing was changed. Run the command again: it makes a new plan.")
 
 
-def check_ports(candidate: Candidate) -> Iterator[ClusterError]:
+def check_ports(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Reserve the ports that the topology names for this host, and yield an error for each that cannot be reserved."""
     hint = "Stop that process, or give the task another port in the spec, or leave the port out."
-    for task in (*candidate.topology.tasks, *candidate.topology.reserved):
-        is_needed = task.host == candidate.host and task.port not in candidate.own_ports
-        if is_needed and task.port and (reason := _reserve(task.short, task.port, candidate.ports)):
+    for task in (*inputs.topology.tasks, *inputs.topology.reserved):
+        is_needed = task.host == inputs.host and task.port not in inputs.own_ports
+        if is_needed and task.port and (reason := _reserve(task.short, task.port, inputs.ports)):
             yield ClusterError(reason, hint=hint)
-    port = candidate.named_tls_port if needs_forwarders(candidate.topology) else None
-    if port and port != candidate.own_tls_port and (reason := _reserve("tls_port", port, candidate.tls_ports)):
+    port = inputs.named_tls_port if needs_forwarders(inputs.topology) else None
+    if port and port != inputs.own_tls_port and (reason := _reserve("tls_port", port, inputs.tls_ports)):
         yield ClusterError(reason, hint="Stop that process, or give the host another `tls_port:` in the spec.")
 
 
@@ -154,14 +177,12 @@ def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:
     return f"{short}: port {port} is taken by {ports.owner(port)}"
 
 
-def check_addresses(candidate: Candidate) -> Iterator[ClusterError]:
+def check_addresses(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Yield an error for each task address of this host that does not belong to this machine."""
-    for address in dict.fromkeys(task.address_host for task in candidate.tasks):
-        tasks = ", ".join(task.short for task in candidate.tasks if task.address_host == address)
+    for address in dict.fromkeys(task.address_host for task in inputs.tasks):
+        tasks = ", ".join(task.short for task in inputs.tasks if task.address_host == address)
         if reason := _why_not_local(address):
-            yield ClusterError(
-                f"{tasks}: {address} is not an address of {candidate.host}: {reason}", hint=_own_address()
-            )
+            yield ClusterError(f"{tasks}: {address} is not an address of {inputs.host}: {reason}", hint=_own_address())
 
 
 def _own_address() -> str:
@@ -194,21 +215,21 @@ def _why_not_local(address: str) -> str | None:
     return reason
 
 
-def check_gpus(candidate: Candidate) -> Iterator[ClusterError]:
+def check_gpus(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Yield an error if the tasks request more GPUs than this host has."""
-    needed = sum(task.gpus for task in candidate.tasks)
-    if needed > len(candidate.gpus):
-        requests = ", ".join(f"{task.short} {task.gpus}" for task in candidate.tasks if task.gpus)
+    needed = sum(task.gpus for task in inputs.tasks)
+    if needed > len(inputs.gpus):
+        requests = ", ".join(f"{task.short} {task.gpus}" for task in inputs.tasks if task.gpus)
         yield ClusterError(
-            f"the tasks ask for {pluralize(needed, 'GPU')} ({requests}), {candidate.host} has {len(candidate.gpus)}",
+            f"the tasks ask for {pluralize(needed, 'GPU')} ({requests}), {inputs.host} has {len(inputs.gpus)}",
             hint="Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.",
         )
 
 
-def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
+def check_disk(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Yield an error if the disk with the state directory is nearly full."""
     try:
-        disk = os.statvfs(candidate.folder)
+        disk = os.statvfs(inputs.folder)
     except OSError:  # the directory was just deleted; it is recreated before anything is written
         return
     free = disk.f_bavail * disk.f_frsize
@@ -216,29 +237,29 @@ def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
     if free < settings.MIN_FREE_DISK_BYTES or not has_inodes:
         problem = f"only {free // 2**20} MiB are free there" if has_inodes else "the disk has no inode left for a file"
         yield ClusterError(
-            f"{candidate.folder}: {problem}; the journal and the logs need {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
+            f"{inputs.folder}: {problem}; the journal and the logs need {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
             hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
         )
 
 
-def check_packages(candidate: Candidate) -> Iterator[ClusterError]:
+def check_packages(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Yield an error for each package that is missing besides TensorFlow, which has its own check."""
     missing = {package: message for package, message in missing_packages().items() if package != "tensorflow"}
     for message in missing.values():
         yield ClusterError(message, hint=f"Type `{sys.executable} -m pip install {' '.join(missing)}`.")
 
 
-def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
+def check_port_isolation(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Check that this host can restrict the servers' ports, or make a private network, if the spec asks for it.
 
     Yields an error if it cannot (the machine does not support or allow it, or a host's address is unknown).
     """
-    if candidate.topology.network == PRIVATE and (problem := find_obstacle()) is not None:
+    if inputs.topology.network == PRIVATE and (problem := find_obstacle()) is not None:
         yield problem
-    if candidate.topology.network != CLOSED:
+    if inputs.topology.network != CLOSED:
         return
     try:
-        check_support(addresses_of(candidate.topology.hosts))
+        check_support(addresses_of(inputs.topology.hosts))
     except PortIsolationError as error:
         yield ClusterError(str(error), hint=OPEN_HINT)
     except OSError as error:
@@ -247,10 +268,48 @@ def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
 
 #: What is checked on a host before anything starts, besides its ports, by name; each check yields what prevents the
 #: start. The checks change nothing: an agent runs them in a child process.
-HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
+HOST_CHECKS: dict[str, Callable[[HostCheckInput], Iterator[ClusterError]]] = {
     "addresses": check_addresses,  # needs every address of the host's tasks to be one of its own
     "gpus": check_gpus,  # needs as many GPUs as the tasks request
     "disk": check_disk,  # needs room for the journal and the logs
     "packages": check_packages,  # needs what is imported later: the agent itself has started without
     "isolation": check_port_isolation,  # needs a kernel that can do what `network:` says
 }
+
+
+class DryPreflight:
+    """Runs the preflight on this host without an agent: starts nothing, and leaves nothing behind.
+
+    Args:
+        folder: The directory for the cluster's state, or its closest ancestor that exists.
+        environment: The environment that an agent would have; it is only read.
+    """
+
+    def __init__(self, host: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self._host = host
+        self._folder = folder
+        self._environment = environment
+        self._listening = ExitStack()
+
+    def prepare(self, topology: dict[str, Any], listens: bool) -> dict[str, Any]:
+        """Check the host for a topology, as an agent does for `PrepareRequest`.
+
+        With `listens`, the process accepts connections on the allocated ports until it exits. Otherwise the ports are
+        free again as soon as this method returns.
+        """
+        desired, ports, tls_ports = decode(ClusterTopology, topology), PortAllocator(), PortAllocator()
+        if desired.network == PRIVATE:
+            ports.move_to(NO_SOCKET_TABLES)
+        gpus = gpu_ids(self._environment)
+        inputs = HostCheckInput(desired, self._host, self._folder, ports, gpus, tls_ports=tls_ports)
+        preparation: dict[str, Any] = to_json(prepare_host(inputs, lambda: TensorFlow(find_tensorflow_library())))
+        for each in (ports, tls_ports):
+            if listens:
+                self._listening.enter_context(each.listen_temporarily(each.reserved))
+            else:
+                each.release_except(())
+        return preparation
+
+    def failures(self, addresses: list[str], timeout: float) -> dict[str, str]:
+        """Connect to addresses of other hosts, and return the error of each that failed; `timeout` is for each."""
+        return connection_failures(addresses, timeout)

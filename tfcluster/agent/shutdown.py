@@ -7,32 +7,31 @@ import os
 import select
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, mark_of, marked_processes, send_signal
+from tfcluster.os.process_handle import ProcessHandle, send_signal
+from tfcluster.process_mark import describe_process, mark_of, marked_processes
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
 
 class Shutdown:
-    """Stops the cluster's runs and tasks and removes its journal.
+    """Stops the cluster's runs and tasks and removes its journal."""
 
-    `abandon` cancels the execution of a plan, if one is in progress.
-    """
-
-    def __init__(self, context: AgentContext, abandon: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, context: AgentContext, cluster: ClusterHandlers) -> None:
         self._context = context
         self._supervisor = context.supervisor
-        self._abandon = abandon
+        self._cluster = cluster
         self._stopping: asyncio.Task[None] | None = None
         self._grace = 0.0  # seconds between SIGTERM and SIGKILL
         self._unrecorded: list[str] = []  # the processes that were stopped although the journal did not record them
@@ -69,7 +68,7 @@ class Shutdown:
 
     async def _stop_all(self) -> None:
         try:
-            await self._abandon()
+            await self._cluster.abandon()
             await self._context.runs.cancel_all()
             await self._supervisor.stop(self._grace)
             await self._context.notices.flush(settings.STOP_GRACE_SECONDS)
@@ -123,7 +122,7 @@ class UnreadableCluster:
 
     async def reject(self) -> Response[Any, Any]:
         """Reject a request: always raises ClusterError."""
-        running = summarize_list([process.describe(self._context.cluster) for process in self._processes()])
+        running = summarize_list([describe_process(each, self._context.cluster) for each in self._processes()])
         raise ClusterError(
             f"{self._problem.message}; still running: {running or 'nothing of the cluster'}", hint=self._problem.hint
         )
@@ -212,7 +211,7 @@ async def end_all(find: Callable[[], Sequence[ProcessHandle]], cluster: str, gra
     """
     ended: list[str] = []
     while processes := find():
-        names = {process: process.describe(cluster) for process in processes}
+        names = {process: describe_process(process, cluster) for process in processes}
         if survivors := await end_processes(processes, grace):
             raise ClusterError(
                 f"{summarize_list([names[each] for each in survivors])} of cluster {cluster!r}: still running "

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tfcluster.agent.timeout import wait_for
-from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
-from tfcluster.processes.daemonize import close_fds, detach
+from tfcluster.os.daemonize import close_fds, detach
+from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.
@@ -113,12 +113,8 @@ class ChildProcess:
             loop.remove_writer(self._link)
 
 
-def _keep_network() -> None:
-    """Keep a process in the agent's network."""
-
-
 def fork_child(
-    body: Callable[[socket.socket], None], on_exit: Callable[[int], None], enter: Callable[[], None] = _keep_network
+    body: Callable[[socket.socket], None], on_exit: Callable[[int], None], enter: Callable[[], None] | None = None
 ) -> ChildProcess:
     """Fork a child process that runs a function and exits with code 1 if the function returns.
 
@@ -167,7 +163,7 @@ def fork_child(
 
 
 async def run_in_child(
-    title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] = _keep_network
+    title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] | None = None
 ) -> Message | None:
     """Run a function that may block, and may start threads, in a child process of its own.
 
@@ -196,10 +192,13 @@ async def run_in_child(
         child.close_pipe()
 
 
-def _run_child(body: Callable[[socket.socket], None], connection: socket.socket, enter: Callable[[], None]) -> NoReturn:
+def _run_child(
+    body: Callable[[socket.socket], None], connection: socket.socket, enter: Callable[[], None] | None
+) -> NoReturn:
     """Run the function of a child process that was just forked, and exit."""
     try:
-        enter()
+        if enter is not None:
+            enter()
         close_fds({0, 1, 2, connection.fileno()})
         gc.enable()
         with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report

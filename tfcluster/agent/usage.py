@@ -10,60 +10,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent import subprocesses
-from tfcluster.agent.gpu_memory import sum_by_owner
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.subprocesses import ChildProcess
-from tfcluster.agent.tasks.health_monitor import ProbeClient
+from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.resource_usage import read_usage
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.status import GpuLoad, HostLoad, TrafficTotals
 from tfcluster.core.usage import HostUsage, ProcessUsage
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.os import procfs
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import HostTime
+from tfcluster.os.tcp_sockets import Counters
 from tfcluster.processes.gpus import report_gpus
-from tfcluster.processes.socket_traffic import Counters
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode
 
-_PROC = Path("/proc")
 _NVIDIA_DEVICE = Path("/dev/nvidiactl")  # it exists where the NVIDIA driver is loaded
-_TICKS = os.sysconf("SC_CLK_TCK")
-# The fields of the first line of /proc/stat that count no work: idle, iowait; those of guests are in user and nice.
-_IDLE_FIELDS, _FIELDS = (3, 4), 8
-
-
-@dataclass(frozen=True)
-class _HostTime:
-    """A sample of the processor time of a host, in seconds of all processors since it was booted."""
-
-    busy: float
-    total: float
-
-
-def read_host_time(proc: Path = _PROC) -> _HostTime | None:
-    """Read the processor time of this host; None if the kernel does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        ticks = [int(text) for text in (proc / "stat").read_text().partition("\n")[0].split()[1 : 1 + _FIELDS]]
-        total = sum(ticks) / _TICKS
-        return _HostTime(total - sum(ticks[number] for number in _IDLE_FIELDS) / _TICKS, total)
-    return None
-
-
-def read_memory(proc: Path = _PROC) -> tuple[int, int] | None:
-    """Read the memory of this host that is not available, and all of it, in bytes; None if the kernel does not tell."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
-        values = {name: int(value) * 1024 for name, value, *_ in lines}
-        return values["MemTotal:"] - values["MemAvailable:"], values["MemTotal:"]
-    return None
 
 
 @dataclass
@@ -97,12 +68,11 @@ class GpuReport:
     memory: dict[int, int] = field(default_factory=dict)  # bytes by pid, if the driver reports them
 
 
-class GpuReporter:
-    """Asks a child process for the load of the GPUs. The child exists while commands ask, and only with a driver."""
+class GpuReporter(HelperProcess):
+    """Asks a process for the load of the GPUs. The process exists while commands ask, and only with a driver."""
 
     def __init__(self, title: str) -> None:
-        self._title = title
-        self._child: ChildProcess | None = None
+        super().__init__(title)
         self._answer: asyncio.Future[Message] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._latest = GpuReport()
@@ -114,54 +84,47 @@ class GpuReporter:
         loop = asyncio.get_running_loop()
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self._end)
+        self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self.kill)
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             if self._answer is None or self._answer.done():  # else the driver has not answered the question before
-                child = self._start()
+                self.ensure_started()
                 self._answer = loop.create_future()  # after the fork, which may fail
-                child.send({})
+                self.send({})
             message = await wait_for(asyncio.shield(self._answer), timeout)
             self._latest = GpuReport(decode(tuple[GpuLoad, ...], message["gpus"]), dict(message["memory"]))
         return self._latest
 
-    def _start(self) -> ChildProcess:
-        if self._child is None:
-            body = partial(report_gpus, self._title, os.getpid())
-            self._child = subprocesses.fork_child(body, lambda status: None)
-            self._child.on_message(self._handle_reply, self._handle_exit)
-        return self._child
+    def run(self, agent: socket.socket) -> None:
+        """Report the GPUs, in the process."""
+        report_gpus(agent)
 
-    def _handle_reply(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
+        """Take the answer."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
-    def _handle_exit(self) -> None:
-        self._child, self._latest = None, GpuReport()
-        if self._answer is not None:
-            self._handle_reply({"gpus": [], "memory": []})
-
-    def _end(self) -> None:
-        """End the child, which was not asked for a while."""
-        if self._child is not None:
-            self._child.kill()
+    def handle_exit(self) -> None:
+        """Forget the latest answer, and let those that wait have none."""
+        self._latest = GpuReport()
+        self.handle_message({"gpus": [], "memory": []})
 
 
 class UsageMeter:
     """Measures the usage of this host."""
 
-    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, runs: RunManager) -> None:
+    def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, runs: RunManager) -> None:
         self._supervisor = supervisor
         self._runs = runs
         self._prober = prober
         self._gpus = GpuReporter(f"tfcluster: {cluster} GPU reporter")
         self._meters: dict[str, TrafficMeter] = {}
-        self._host_times: list[tuple[float, _HostTime]] = []  # the latest two, by their monotonic time
+        self._host_times: list[tuple[float, HostTime]] = []  # the latest two, by their monotonic time
         self._reading: asyncio.Future[HostUsage] | None = None
         self._read_at = 0.0
 
     def sample_host(self) -> None:
         """Sample the processor time of the host, to compare later values with it."""
-        if (sample := read_host_time()) is not None:
+        if (sample := procfs.host_time()) is not None:
             self._host_times = [*self._host_times[-1:], (time.monotonic(), sample)]
 
     async def read(self) -> HostUsage:
@@ -180,7 +143,7 @@ class UsageMeter:
         usages = {name: usage for name, each in processes.items() if (usage := _usage_of(each.pid)) is not None}
         own = _usage_of(os.getpid())
         assert own is not None, "this process has not exited"
-        host_time, memory = read_host_time(), read_memory()
+        host_time, memory = procfs.host_time(), procfs.host_memory()
         wait = settings.USAGE_WAIT_SECONDS
         traffic, gpus = await asyncio.gather(self._read_traffic(processes, wait), self._gpus.read(wait))
         load = None
@@ -195,7 +158,7 @@ class UsageMeter:
         }
         return HostUsage(own, tasks_used, load, host_time.busy if host_time is not None else 0.0, of_runs)
 
-    def _percent(self, now: _HostTime) -> float | None:
+    def _percent(self, now: HostTime) -> float | None:
         """Return the use of all processors since the newest sample that is old enough; None without one."""
         for at, earlier in reversed(self._host_times):
             if time.monotonic() - at >= settings.CPU_SAMPLE_MIN_SECONDS and now.total > earlier.total:
@@ -220,3 +183,16 @@ class UsageMeter:
 def _usage_of(pid: int) -> ProcessUsage | None:
     usage = read_usage(pid)
     return None if usage is None else ProcessUsage(usage.cpu_seconds, usage.rss_bytes)
+
+
+def sum_by_owner(memory: Mapping[int, int], owners: Mapping[int, str]) -> dict[str, int]:
+    """Add up the GPU memory of processes by their owner: the task or run that a process is, or that it descends from.
+
+    `memory` is in bytes, by pid; `owners` are names, by pid.
+    """
+    sums: Counter[str] = Counter()
+    for pid, used in memory.items():
+        owner = next((owners[each] for each in procfs.ancestors(pid) if each in owners), None)
+        if owner is not None:
+            sums[owner] += used
+    return dict(sums)

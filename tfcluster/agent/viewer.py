@@ -12,13 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.shutdown import Shutdown
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
-from tfcluster.processes.daemonize import set_process_title
+from tfcluster.os.daemonize import set_process_title
 from tfcluster.protocol.api import Request, Response
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
@@ -49,13 +47,12 @@ async def view(cluster: str, host: str, state_dir: StateDir, release: str, repor
     report_ready()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the command reads it no longer
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=0))
-    await RpcConnection(context, _ViewerDispatcher(context, release), reader, writer, lambda: True).serve()
+    await RpcConnection(context, _ViewerDispatcher(context, release), reader, writer, []).serve()
 
 
 class _ViewerDispatcher(Dispatcher):
     def __init__(self, context: AgentContext, release: str) -> None:
-        cluster = ClusterHandlers(context)
-        super().__init__(context, cluster, Shutdown(context, cluster.abandon))
+        super().__init__(context)
         self._error = ClusterError(
             f"the agent of {context.cluster!r} is tfcluster {release}, older than this command, {OWN_GREETING}, which "
             "can only show what its files record",

@@ -36,7 +36,7 @@ def command(
     With a RUN, it opens at that one. The agents open no port.
     """
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.dashboard.serve import serve
+    from tfcluster.dashboard.server import serve
 
     target = resolve_cluster(cluster)
     if report is not None:

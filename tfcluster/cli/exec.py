@@ -40,13 +40,13 @@ def command(on: str | None, cluster: str | None, words: tuple[str, ...]) -> int:
 
     Exits as COMMAND does: with 127 if there is no such command, and with --on all as the first one that fails.
     """
-    from tfcluster.client.environment import find_place
+    from tfcluster.client.environment import find_exec_target
     from tfcluster.client.exec import replace_process
     from tfcluster.client.resolve import resolve_cluster
 
     target = resolve_cluster(cluster)
     if on != _ALL_HOSTS:
-        replace_process(target, None if on is None else find_place(target, on), words)
+        replace_process(target, None if on is None else find_exec_target(target, on), words)
     return _run_everywhere(target, words)
 
 
@@ -86,17 +86,17 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     TF_CONFIG has the cluster, in which the program is the chief, or the place of TASK. TFCLUSTER_MASTER is the target
     for a session. TASK's variables in the spec are among its variables, secret values included.
     """
-    from tfcluster.client.environment import environment_here, find_place, request_environment
+    from tfcluster.client.environment import environment_here, find_exec_target, request_environment
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.core import env_format
+    from tfcluster.core.environment import format_dotenv, format_json, format_sh, needs_quotes
 
     target = resolve_cluster(cluster)
     if task is None:
         variables, network = environment_here(target)
     else:
-        reply = request_environment(target, find_place(target, task))
+        reply = request_environment(target, find_exec_target(target, task))
         variables, network = reply.variables, reply.network
-    formats = {"sh": env_format.format_sh, "json": env_format.format_json, "dotenv": env_format.format_dotenv}
+    formats = {"sh": format_sh, "json": format_json, "dotenv": format_dotenv}
     echo_exactly(formats[format](variables))
     if network is not None and not network.contains_this_process():
         echo(
@@ -104,6 +104,6 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
             "`tfcluster exec -- COMMAND` runs a command there, such as a shell",
             err=True,
         )
-    quoted = [name for name, value in variables.items() if env_format.needs_quotes(value)]
+    quoted = [name for name, value in variables.items() if needs_quotes(value)]
     if format == "dotenv" and quoted:
         echo(f"note: docker --env-file takes the quotes of {', '.join(quoted)} as part of the value", err=True)

@@ -94,11 +94,11 @@ def _invoke(
     if sum(option is not None for option in (spec, workers, cluster)) > 1:
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
     if spec is not None or workers is not None:
-        from tfcluster.client.up import prestart_agent
+        from tfcluster.client.cluster import prestart_agent
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
     from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.runs.launch import make_launch
+    from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
 
@@ -109,10 +109,10 @@ def _invoke(
     submission = describe(shared, **script)
     request = make_request(program, submission, shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
-    launch = make_launch(request, jobs, max_restarts)
+    group = make_group(request, jobs, max_restarts)
     with _cluster(spec, workers, cluster, jobs, detach) as target:
         shown = RunOutput(json=output == "json", detached=detach, is_remote=target.connect_head().transport.is_remote)
-        return show(launch.events(target), shown)
+        return show(launch(group, target), shown)
 
 
 @contextlib.contextmanager

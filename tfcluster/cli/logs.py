@@ -91,6 +91,7 @@ def command(
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
     """Show only the placements that the log lines contain, each operation of a run once."""
     from tfcluster.client.runs.placements import PlacementFilter
+    from tfcluster.core.run_events import to_record
     from tfcluster.ui.log_view import format_placement
 
     placements = PlacementFilter(None)
@@ -99,9 +100,9 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
         if placement is None:
             continue
         if output == "json":
-            echo_json(placement.to_event())
+            echo_json(to_record(placement))
         else:
-            view.show(line["task"], line["time"], format_placement(placement.to_event()))
+            view.show(line["task"], line["time"], format_placement(placement))
 
 
 @click.command(

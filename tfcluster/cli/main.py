@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
@@ -53,6 +52,7 @@ _COMMANDS = {
     "init": "Write a commented cluster.yaml to start from.",
     "completion": "Print the completion script for a shell.",
 }
+_ALIASES = {"ps": "status"}
 # The commands that share a module; each other command is in the module of its name.
 _LOCATIONS = {
     "attach": "runs:attach_command",
@@ -62,6 +62,7 @@ _LOCATIONS = {
     "env": "exec:env_command",
     "events": "logs:events_command",
     "init": "spec:init_command",
+    "metrics": "status:metrics_command",
     "validate": "spec:validate_command",
 }
 
@@ -90,52 +91,30 @@ _HABITS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A click group that imports a command only when it is called.
+class _Commands(click.Group):
+    """The group of all commands, which imports a command only when it is called.
 
-    Each command is the object `command` in the module of its name, in `package`. `commands` has their short help.
-
-    Args:
-        locations: Where else a command is, as `MODULE:OBJECT`, by name.
-        aliases: Other names of commands, each with the command's name.
-        habits: Names that users of other tools expect, each with an answer that names the command to type.
+    Each command is the object `command` in the module of its name, unless `_LOCATIONS` has it.
     """
-
-    def __init__(
-        self,
-        *,
-        package: str,
-        commands: Mapping[str, str],
-        locations: Mapping[str, str] | None = None,
-        aliases: Mapping[str, str] | None = None,
-        habits: Mapping[str, str] | None = None,
-        **attributes: Any,
-    ) -> None:
-        super().__init__(**attributes)
-        self._package = package
-        self._listed = commands
-        self._locations = locations or {}
-        self._aliases = aliases or {}
-        self._habits = habits or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order in which a new user needs them."""
-        return list(self._listed)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import a command; return None if there is none of that name."""
-        name = self._aliases.get(name, name)
-        if name not in self._listed:
+        name = _ALIASES.get(name, name)
+        if name not in _COMMANDS:
             return None
-        module, _, attribute = self._locations.get(name, f"{name}:command").partition(":")
-        command = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
+        module, _, attribute = _LOCATIONS.get(name, f"{name}:command").partition(":")
+        command = getattr(importlib.import_module(f"tfcluster.cli.{module}"), attribute)
         assert isinstance(command, click.Command), "each name in the table is a command's"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._listed.items()))
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -146,11 +125,11 @@ class LazyGroup(click.Group):
 
             from tfcluster.programs.registry import BUNDLED
 
-            near = get_close_matches(args[0], [*self._listed, *self._aliases], 1)
+            near = get_close_matches(args[0], [*_COMMANDS, *_ALIASES], 1)
             hint = f"Did you mean {near[0]!r}?" if near else ""
             if args[0] in BUNDLED or args[0].endswith(".py"):
                 hint = f"`tfcluster run {args[0]}` runs it."
-            raise click.UsageError(f"No such command {args[0]!r}. {self._habits.get(args[0], hint)}".rstrip(), ctx)
+            raise click.UsageError(f"No such command {args[0]!r}. {_HABITS.get(args[0], hint)}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -164,12 +143,7 @@ _HINTS = {
 
 
 @click.group(
-    cls=LazyGroup,
-    package="tfcluster.cli",
-    commands=_COMMANDS,
-    locations=_LOCATIONS,
-    aliases={"ps": "status"},
-    habits=_HABITS,
+    cls=_Commands,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "TFCLUSTER",

@@ -22,68 +22,6 @@ from tfcluster.cli.completion import complete_clusters, complete_files
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def cluster_option(function: Command) -> Command:
-    """Add -c/--cluster, the option of every command on a running cluster."""
-    return click.option(
-        "-c",
-        "--cluster",
-        metavar="NAME",
-        envvar="TFCLUSTER_CLUSTER",
-        shell_complete=complete_clusters,
-        help="The cluster. Default: that of ./cluster.yaml if there is one, else the only one that is running.",
-    )(function)
-
-
-def output_option(function: Command) -> Command:
-    """Add -o/--output text|json."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="The output format.",
-    )(function)
-
-
-def name_option(function: Command) -> Command:
-    """Add --name, the option of every command that starts a run."""
-    return click.option(
-        "--name", metavar="NAME", help="Name the run: its id is NAME-3f9a, and NAME alone is enough while it is unique."
-    )(function)
-
-
-def run_timeout_option(function: Command) -> Command:
-    """Add --timeout, the option of every command that starts a run."""
-    return click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped.")(
-        function
-    )
-
-
-def detach_option(function: Command) -> Command:
-    """Add --detach, the option of every command that starts a run."""
-    return click.option(
-        "--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."
-    )(function)
-
-
-def notify_option(function: Command) -> Command:
-    """Add --notify, the option of every command that starts a run."""
-    return click.option(
-        "--notify",
-        metavar="COMMAND",
-        help="Run a shell command when the run has ended, with its result as JSON on standard input and in variables.",
-    )(function)
-
-
-def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> list[click.Parameter]:
-    """Return the parameters that option decorators add, in their order, for a command that is not a function."""
-    command = click.Command(None)
-    for option in options:
-        option(command)
-    return command.params
-
-
 if TYPE_CHECKING:  # ParamType is generic since click 8.4
     _IntType = click.ParamType[int]
     _FloatType = click.ParamType[float]
@@ -213,24 +151,84 @@ class InputFile(_FileType):
         return file if ctx is None else ctx.with_resource(file)
 
 
-def since_option(function: Command) -> Command:
-    """Add --since, the option of every command that shows past events or logs."""
-    return click.option(
-        "--since",
-        type=Timestamp(),
-        metavar="TIME",
-        help="Only from this time on: 10m or 1h30m ago, or 2026-01-31T14:30.",
-    )(function)
+def seconds(minimum: float) -> FiniteFloat:
+    """Return a parameter type for a duration of at least `minimum` seconds."""
+    return FiniteFloat(min=minimum, max=1e9)
 
 
-def until_option(function: Command) -> Command:
-    """Add --until, the option of every command that shows past events or logs."""
-    return click.option(
-        "--until",
-        type=Timestamp(),
-        metavar="TIME",
-        help="Only up to this time, written as for --since.",
-    )(function)
+#: -c/--cluster, the option of every command on a running cluster.
+cluster_option = click.option(
+    "-c",
+    "--cluster",
+    metavar="NAME",
+    envvar="TFCLUSTER_CLUSTER",
+    shell_complete=complete_clusters,
+    help="The cluster. Default: that of ./cluster.yaml if there is one, else the only one that is running.",
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="The output format.",
+)
+
+# The options of every command that starts a run.
+name_option = click.option(
+    "--name", metavar="NAME", help="Name the run: its id is NAME-3f9a, and NAME alone is enough while it is unique."
+)
+run_timeout_option = click.option(
+    "--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."
+)
+detach_option = click.option(
+    "--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."
+)
+notify_option = click.option(
+    "--notify",
+    metavar="COMMAND",
+    help="Run a shell command when the run has ended, with its result as JSON on standard input and in variables.",
+)
+
+# The options of every command that shows past events or logs.
+since_option = click.option(
+    "--since",
+    type=Timestamp(),
+    metavar="TIME",
+    help="Only from this time on: 10m or 1h30m ago, or 2026-01-31T14:30.",
+)
+until_option = click.option(
+    "--until",
+    type=Timestamp(),
+    metavar="TIME",
+    help="Only up to this time, written as for --since.",
+)
+
+#: --timeout, the option of every command that waits only for hosts to answer.
+host_timeout_option = click.option(
+    "--timeout",
+    type=seconds(0.1),
+    metavar="S",
+    help=f"Seconds to wait for a host that is slow. Default: {settings.HOST_TIMEOUT_SECONDS:g}, "
+    f"or {settings.RPC_TIMEOUT_SECONDS:g} for a cluster on this machine only.",
+)
+#: --grace, the option of every command that stops tasks.
+grace_option = click.option(
+    "--grace",
+    type=seconds(0.0),
+    default=settings.STOP_GRACE_SECONDS,
+    show_default=True,
+    metavar="S",
+    help="Seconds between SIGTERM and SIGKILL.",
+)
+
+
+def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> list[click.Parameter]:
+    """Return the parameters that option decorators add, in their order, for a command that is not a function."""
+    command = click.Command(None)
+    for option in options:
+        option(command)
+    return command.params
 
 
 def check_period(since: float | None, until: float | None, *, follow: bool) -> None:
@@ -243,31 +241,3 @@ def check_period(since: float | None, until: float | None, *, follow: bool) -> N
         raise click.UsageError("--follow shows what comes from now on: leave out --until")
     if since is not None and until is not None and since > until:
         raise click.UsageError("--since is later than --until: exchange them (1h is earlier than 10m)")
-
-
-def seconds(minimum: float) -> FiniteFloat:
-    """Return a parameter type for a duration of at least `minimum` seconds."""
-    return FiniteFloat(min=minimum, max=1e9)
-
-
-def host_timeout_option(function: Command) -> Command:
-    """Add --timeout, the option of every command that waits only for hosts to answer."""
-    return click.option(
-        "--timeout",
-        type=seconds(0.1),
-        metavar="S",
-        help=f"Seconds to wait for a host that is slow. Default: {settings.HOST_TIMEOUT_SECONDS:g}, "
-        f"or {settings.RPC_TIMEOUT_SECONDS:g} for a cluster on this machine only.",
-    )(function)
-
-
-def grace_option(function: Command) -> Command:
-    """Add --grace, the option of every command that stops tasks."""
-    return click.option(
-        "--grace",
-        type=seconds(0.0),
-        default=settings.STOP_GRACE_SECONDS,
-        show_default=True,
-        metavar="S",
-        help="Seconds between SIGTERM and SIGKILL.",
-    )(function)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from tfcluster.cli.code import approve_code
+from tfcluster.cli.code import approve_code, show_sending
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import cluster_option, name_option, output_option
 from tfcluster.cli.output import echo
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
-    from tfcluster.core.runs import RunOrigin
+    from tfcluster.core.runs import RunOptions
 
 
 @click.command("rerun", short_help="Run a run again.", epilog="Example: tfcluster rerun pi-3f9a")
@@ -32,15 +33,14 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     RUN is an id or a unique prefix of one. The script runs as it is now: a message says if it, or the git commit of its
     folder, has changed since. The cluster must be up.
     """
-    from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs.launch import make_launch
-    from tfcluster.client.runs.origin import describe_changes
+    from tfcluster.client.runs.launch import launch, make_group
+    from tfcluster.client.runs.origin import describe_changes, with_origin
     from tfcluster.client.runs.runs import find_record
-    from tfcluster.core.runs import RunOrigin
+    from tfcluster.client.runs.submission import RunSubmission
+    from tfcluster.core.runs import RunOptions, check_name, nest_options
     from tfcluster.core.states import RunState
-    from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import find
     from tfcluster.protocol.serialization import decode
 
@@ -51,42 +51,47 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     program = find(record["program"])
     if program is None or record["origin"] is None:
         raise ClusterError(f"{record['run']} cannot be run again: its program {record['program']!r} is not installed")
-    origin, parameters = decode(RunOrigin, record["origin"]), record["parameters"]
+    then = decode(RunOptions, {"traits": {}, **nest_options(record)["options"]}, lenient=True)
+    if name is not None:
+        check_name(name)
     with contextlib.ExitStack() as stack:
-        upload = _open_input(stack, record, origin)
-        shared = SharedOptions(
-            None, origin.devices, origin.gpus, origin.strict, record["timeout"], False, None, detach, None, output, name
-        )
-        approve = partial(approve_code, yes=yes)
-        submission = Submission(parameters, upload, origin.upload_name, None, approve, origin.start_timeout)
-        request = make_request(program, submission, shared)
-        for change in describe_changes(record["run"], parameters, origin, request.describe_origin()):
+        upload = _open_input(stack, record["run"], then)
+        now = with_origin(replace(then, traits=program.traits(then.parameters), name=name), upload)
+        for change in describe_changes(record["run"], then, now):
             echo(change, err=True)
-        raw = program.declaration.is_script and origin.jobs is None
+        submission = RunSubmission(
+            now,
+            detach=detach,
+            upload=upload,
+            approve_code=partial(approve_code, yes=yes),
+            show_sending=show_sending,
+            shows_output=output == "text",
+        )
+        raw = program.declaration.is_script and now.jobs is None
         shown = RunOutput(
             json=output == "json", raw=raw, detached=detach, is_remote=target.connect_head().transport.is_remote
         )
-        if origin.jobs is None:
-            return show(request.events(target), shown)
-        return show(make_launch(request, origin.jobs, origin.max_restarts).events(target), shown)
+        if now.jobs is None:
+            return show(submission.events(target), shown)
+        return show(launch(make_group(submission, now.jobs, now.max_restarts), target), shown)
 
 
-def _open_input(stack: contextlib.ExitStack, record: dict[str, Any], origin: RunOrigin) -> BinaryIO | None:
+def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:
     """Open the file that was uploaded with a run, if one was."""
     from tfcluster.input_file import open_input
 
-    path = record["parameters"].get("path") if origin.upload is None else None
+    path = options.parameters.get("path") if options.upload is None else None
     if path is not None and not Path(path).is_file():
-        raise ClusterError(f"{path}: the script of {record['run']} is not there any more", exit_code=ExitCode.USAGE)
-    if origin.upload == "":
+        raise ClusterError(f"{path}: the script of {run} is not there any more", exit_code=ExitCode.USAGE)
+    if options.upload == "":
         raise ClusterError(
-            f"{record['run']} read a pipe or its standard input, which is gone",
+            f"{run} read a pipe or its standard input, which is gone",
             hint="Give the input again: `tfcluster run`.",
             exit_code=ExitCode.USAGE,
         )
-    if origin.upload is None:
+    if options.upload is None:
         return None
     try:
-        return stack.enter_context(open_input(origin.upload))
+        return stack.enter_context(open_input(options.upload))
     except OSError as error:
-        raise ClusterError(f"{origin.upload}: the input of {record['run']}: {error.strerror}") from error
+        raise ClusterError(f"{options.upload}: the input of {run}: {error.strerror}") from error

@@ -212,29 +212,33 @@ def _shared_params() -> list[click.Parameter]:
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunSubmission:
     """Return the request of a run."""
+    from tfcluster.client.runs.origin import with_origin
     from tfcluster.client.runs.submission import RunSubmission
-    from tfcluster.core.runs import check_name
+    from tfcluster.core.runs import RunOptions, check_name
 
     if options.name is not None:
         check_name(options.name)
-    return RunSubmission(
+    asked = RunOptions(
         program.name,
         program.traits(submission.parameters),
         submission.parameters,
-        list(options.devices),
-        options.gpus,
-        options.strict,
-        options.timeout,
+        devices=options.devices,
+        gpus=options.gpus,
+        strict=options.strict,
+        timeout=options.timeout,
+        start_timeout=submission.start_timeout,
         log_placement=options.log_placement or options.placement_graph is not None,
+        name=options.name,
+        notify=options.notify,
+        upload_name=submission.upload_name,
+    )
+    return RunSubmission(
+        with_origin(asked, submission.upload),
         detach=options.detach,
         upload=submission.upload,
-        upload_name=submission.upload_name,
         approve_code=submission.approve_code,
         show_sending=show_sending,
-        name=options.name,
         shows_output=options.output == "text",
-        start_timeout=submission.start_timeout,
-        notify=options.notify,
     )
 
 

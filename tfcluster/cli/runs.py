@@ -50,7 +50,7 @@ def show(
         from tfcluster.ui.run_view import RunView
 
         view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
-        views = [view.update]
+        views: list[Callable[[dict[str, Any]], None]] = [view.update]
         if output.placement_graph is not None:
             from tfcluster.ui.graph_diagram import PlacedGraph
 

@@ -1,11 +1,11 @@
-"""The commands `tfcluster status` and `devices`."""
+"""The commands `tfcluster status`, `devices` and `metrics`."""
 
 from __future__ import annotations
 
 import click
 
 from tfcluster.cli.options import cluster_option, host_timeout_option, output_option
-from tfcluster.cli.output import echo_json
+from tfcluster.cli.output import echo_exactly, echo_json
 
 
 @click.command("status", short_help="Show what runs where.", epilog="Example: tfcluster status -o json | jq .state")
@@ -28,7 +28,7 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
 
     target = resolve_cluster(cluster)
     if output == "json":
-        from tfcluster.client.usage import take_snapshot_with_usage
+        from tfcluster.client.status import take_snapshot_with_usage
 
         snapshot, _ = take_snapshot_with_usage(target, timeout)
         echo_json(snapshot.status)
@@ -73,3 +73,26 @@ def devices_command(cluster: str | None, timeout: float | None, output: str) -> 
     if problem is not None:
         raise problem
     return int(ExitCode.DONE)
+
+
+@click.command(
+    "metrics",
+    short_help="Print the metrics of a cluster for Prometheus.",
+    epilog="Example: tfcluster metrics -c demo > demo.prom",
+)
+@cluster_option
+@host_timeout_option
+def metrics_command(cluster: str | None, timeout: float | None) -> None:
+    """Print what `status` shows as OpenMetrics text: the state, restarts and usage of every task, hosts, agents, runs.
+
+    A task that is not ready and a host that is away are metrics, and no failure: the command exits with 0 if any host
+    answers. A cluster that is not running (exit code 3), and one whose hosts cannot be reached (5), have metrics that
+    say so.
+    """
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.status import collect_metrics
+
+    text, error = collect_metrics(resolve_cluster(cluster), timeout)
+    echo_exactly(text.removesuffix("\n"))
+    if error is not None:
+        raise error

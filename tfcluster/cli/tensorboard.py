@@ -28,17 +28,16 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
     On another host, TensorBoard listens on the loopback device only, and ssh forwards its port through the connection
     that the commands share.
     """
-    from tfcluster.client import logdir
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.tensorboard import NoLogFolderError, serve
+    from tfcluster.client.tensorboard import NoLogFolderError, find_folders, find_here, serve
     from tfcluster.ui.progress_views import StatusLine
 
-    here = None if data is None else logdir.find_here(data)
+    here = None if data is None else find_here(data)
     if here is not None:
         target, folders = None, [here]
     else:
         target = resolve_cluster(cluster)
-        folders = logdir.find_folders(target, data)
+        folders = find_folders(target, data)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that is closed ends all as Ctrl-C does
         signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
     progress = StatusLine(silent=output == "json")

@@ -89,7 +89,7 @@ def change_cluster(cluster: str, make_plan: Callable[..., UpPlan], options: Chan
     If the cluster changes between planning and applying, this plans again. `make_plan` is `plan_up` or `plan_scale`; it
     is called with `dry` and `progress`. `began` is the start of the command in monotonic seconds.
     """
-    from tfcluster.client.apply import PlanConflictError
+    from tfcluster.client.up import PlanConflictError
 
     accepted_loss: set[str] = set()
     for remaining_attempts in reversed(range(settings.PLANS_MAX)):
@@ -118,8 +118,8 @@ def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
 
 def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
     """Apply a plan and wait until every task is ready."""
-    from tfcluster.client.apply import apply
     from tfcluster.client.status import watch_until_ready
+    from tfcluster.client.up import apply
     from tfcluster.ui.progress_views import UpView
 
     cluster, status = plan.topology.cluster, None
@@ -225,11 +225,11 @@ def command(
     Exits with 4 if a task does not become ready, 5 if a host cannot be reached.
     """
     began = time.monotonic()
-    from tfcluster.client import up
+    from tfcluster.client.cluster import prestart_agent
 
     if not dry_run:
-        # Prestart the agent before the imports for reading the spec, so that these and the agent's run in parallel.
-        up.prestart_agent()
+        prestart_agent()  # before the other imports, so that these and the agent's run in parallel
+    from tfcluster.client import up
     from tfcluster.client.resolve import load_topology, spec_source, warn_of_renamed
 
     topology, source = load_topology(spec, cluster_spec), spec_source(spec, cluster_spec)

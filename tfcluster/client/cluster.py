@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, make_private_folder, spec_record_path
 from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.local import LocalTransport
+from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
 
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host
@@ -195,15 +197,10 @@ def unregister(name: str) -> None:
 
 def _write(path: Path, data: bytes, what: str) -> None:
     """Write a file of the registry atomically, readable by this user only."""
-    temporary = path.with_suffix(f".{os.getpid()}")
     try:
         make_private_folder(path.parent)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        temporary.replace(path)
+        write_atomically(path, data, is_shared=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise ClusterError(
             f"{path}: cannot write {what}: {error.strerror}",
             hint="Set XDG_STATE_HOME to a folder that you can write to.",

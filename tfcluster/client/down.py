@@ -10,7 +10,14 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster, register, unregister
 from tfcluster.client.resolve import clusters_of_processes, find_cluster, resolve_cluster
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
-from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
+from tfcluster.client.rpc.parallel import (
+    StreamContext,
+    format_host_errors,
+    join_hints,
+    map_hosts,
+    merge_streams,
+    unreachable,
+)
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES
@@ -65,7 +72,7 @@ def take_down(
     lost_hosts = {host: error for host, error in errors.items() if error.exit_code is ExitCode.UNREACHABLE}
     if len(lost_hosts) < len(errors):
         raise ClusterError(
-            "\n".join(lines_of(cluster, errors)), hint=hints_of(errors) or "Type `tfcluster down` again."
+            "\n".join(format_host_errors(cluster, errors)), hint=join_hints(errors) or "Type `tfcluster down` again."
         )
     if lost_hosts:
         tasks = [f"{task.short} on {task.host}" for task in snapshot.topology.tasks if task.host in lost_hosts]

@@ -12,27 +12,27 @@ from tfcluster.client.rpc.parallel import map_hosts, partition, warn
 from tfcluster.core.environment import client_variables, no_proxy_env
 from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.free_port import free_port
+from tfcluster.os.network import free_port
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, TopologyRequest
 
 
 @dataclass(frozen=True)
-class Place:
+class ExecTarget:
     """Where a process of a cluster runs, and as what."""
 
     host: str
     task: str | None = None  # short name of the task whose environment it has; None for that of a client
 
 
-def find_place(cluster: Cluster, name: str) -> Place:
-    """Return the place that a host's or a task's name means.
+def find_exec_target(cluster: Cluster, name: str) -> ExecTarget:
+    """Return what the name of a host or a task means.
 
     A task is named `worker:1`, `/job:worker/task:1`, or by its job if that has one task.
     """
     if name in cluster.hosts:
-        return Place(name)
+        return ExecTarget(name)
     tasks = {task.short: task for task in read_topology(cluster).tasks}
     try:
         matches = matching_tasks([name], list(tasks))
@@ -45,12 +45,12 @@ def find_place(cluster: Cluster, name: str) -> Place:
         raise ClusterError(
             f"{name!r} has {len(matches)} tasks", hint=f"Name one: {', '.join(matches)}.", exit_code=ExitCode.USAGE
         )
-    return Place(tasks[matches[0]].host, matches[0])
+    return ExecTarget(tasks[matches[0]].host, matches[0])
 
 
-def request_environment(cluster: Cluster, place: Place) -> EnvironmentReply:
+def request_environment(cluster: Cluster, target: ExecTarget) -> EnvironmentReply:
     """Ask the agent of a host for an environment."""
-    return cluster.connect(place.host).call(EnvironmentRequest(place.task))
+    return cluster.connect(target.host).call(EnvironmentRequest(target.task))
 
 
 def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork | None]:
@@ -59,7 +59,7 @@ def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork |
     With the variables comes the private network in which alone a client can connect to the servers; None for none.
     """
     if LOCAL_HOST in cluster.hosts:
-        reply = request_environment(cluster, Place(LOCAL_HOST))
+        reply = request_environment(cluster, ExecTarget(LOCAL_HOST))
         # The agent has replied with the exceptions from the proxy of its own environment.
         proxy = no_proxy_env(os.environ, reply.variables["no_grpc_proxy"].split(","))
         return {**reply.variables, **proxy}, reply.network

@@ -12,7 +12,7 @@ from tfcluster.client.cluster import Cluster, cluster_of, read_registry, recorde
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import CLUSTER_NAME, DEFAULT_SPEC, journal_path, running_clusters, state_folder, validate_name
-from tfcluster.process_handle import mark_of, processes_with_marks
+from tfcluster.process_mark import mark_of, processes_with_marks
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology

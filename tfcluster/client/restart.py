@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, unreachable
 from tfcluster.client.status import take_snapshot, watch_until_ready
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
@@ -126,7 +126,7 @@ def request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collectio
     _, errors = partition(map_hosts(by_host, restart_on, settings.HOST_TIMEOUT_SECONDS))
     if errors:
         raise ClusterError(
-            "\n".join(lines_of(cluster, errors)),
-            hint=hints_of(errors),
+            "\n".join(format_host_errors(cluster, errors)),
+            hint=join_hints(errors),
             exit_code=max(error.exit_code for error in errors.values()),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import find_place
+from tfcluster.client.environment import find_exec_target
 from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
@@ -17,8 +17,8 @@ def is_task(name: str) -> bool:
 
 def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
     """Return what the server of a task (`worker:1` or `/job:worker/task:1`) does, in a cluster that is up."""
-    place = find_place(cluster, name)
-    return cluster.connect(place.host).call(TaskThreadsRequest(place.task or name))
+    target = find_exec_target(cluster, name)
+    return cluster.connect(target.host).call(TaskThreadsRequest(target.task or name))
 
 
 def read_run_stacks(cluster: Cluster, run: str) -> tuple[list[RunStacksReply], ClusterError | None]:

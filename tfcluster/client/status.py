@@ -1,11 +1,13 @@
-"""The status of a cluster on all its hosts: take a snapshot, watch until tasks are ready, list the tasks' devices."""
+"""The status of a cluster on all its hosts: take a snapshot, also with what is used, as metrics; watch until tasks are
+ready; list the tasks' devices.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tfcluster import settings
@@ -15,9 +17,10 @@ from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_stream
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.wait_diagnosis import follow_late_tasks
 from tfcluster.core.devices import Device
-from tfcluster.core.states import TERMINAL_STATES, TaskState
-from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, aggregate_status
+from tfcluster.core.states import TERMINAL_STATES, ClusterState, TaskState
+from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, TaskStatus, aggregate_status
 from tfcluster.core.topology import ClusterTopology, latest_topology
+from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api import Done
@@ -26,6 +29,7 @@ from tfcluster.protocol.api.cluster import (
     DevicesRequest,
     StatusRequest,
     TopologyRequest,
+    UsageRequest,
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
@@ -105,6 +109,50 @@ def _limit(cluster: Cluster, timeout: float | None) -> float | None:
 
 def _contains_no_error(reply: object) -> None:
     """See `find_lost` of `map_hosts`."""
+
+
+def take_snapshot_with_usage(
+    cluster: Cluster, timeout: float | None = None
+) -> tuple[ClusterSnapshot, dict[str, HostUsage]]:
+    """Take a snapshot of a cluster, with the load of its hosts and the traffic of its tasks, by host.
+
+    See `take_snapshot` for the timeout and for errors. A host that has reported no usage is left out of it.
+    """
+    snapshot = take_snapshot(cluster, timeout)
+
+    def query(host: str) -> HostUsage:
+        return cluster.connect(host).call(UsageRequest(), timeout=timeout)
+
+    limit = settings.HOST_TIMEOUT_SECONDS if timeout is None else timeout
+    usages, _ = partition(map_hosts(snapshot.statuses, query, limit))
+    return replace(snapshot, status=with_usage(snapshot.status, usages)), usages
+
+
+def collect_metrics(cluster: Cluster, timeout: float | None = None) -> tuple[str, ClusterError | None]:
+    """Collect the metrics of a cluster, on all its hosts.
+
+    Return OpenMetrics text, and the error if the cluster is not running, or none of its hosts can be reached; then the
+    text says no more than that.
+    """
+    from tfcluster.core.metrics import render_metrics
+
+    names = tuple(cluster.hosts)
+    try:
+        snapshot, usages = take_snapshot_with_usage(cluster, timeout)
+    except NoStatusError as error:
+        return _without_status(cluster.name, ClusterState.DEGRADED, names, "unreachable"), error
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.NOT_RUNNING:
+            raise
+        return _without_status(cluster.name, ClusterState.STOPPED, names, "down"), error
+    return render_metrics(snapshot.status, usages), None
+
+
+def _without_status(name: str, state: ClusterState, hosts: tuple[str, ...], host_state: str) -> str:
+    from tfcluster.core.metrics import render_metrics
+
+    statuses = tuple(HostStatus(host, host_state, None, None) for host in hosts)
+    return render_metrics(ClusterStatus(name, state, "", statuses, (), ()), {})
 
 
 def watch_until_ready(

@@ -1,10 +1,14 @@
-"""Run TensorBoard on the host that has the data, and forward it to this machine over the ssh connection that exists."""
+"""Find where the data for TensorBoard is (a folder here or on a host, or what a run writes to), and run it there.
+
+From another host it is forwarded to this machine over the ssh connection that exists.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import json
+import os
 import re
 import shlex
 import socket
@@ -12,25 +16,116 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
 from queue import SimpleQueue
-from typing import IO
+from typing import IO, Any
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import Place, request_environment
-from tfcluster.client.logdir import LogFolder
+from tfcluster.client.environment import ExecTarget, request_environment
+from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.runs import list_runs
+from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST
+from tfcluster.paths import LOCAL_HOST, state_folder
+from tfcluster.protocol.api.runs import RunsRequest, RunSummary
 from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
+from tfcluster.transport.cluster_process import remote_argv, supervised_argv
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, words_of
+from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, tensorboard_argv
 from tfcluster.transport.ssh_errors import SSH_FAILED
 
 # What TensorBoard prints when it serves.
 _URL = re.compile(rb"http://[^\s/]+:(\d+)/")
+# The options by which scripts name the folder for their summaries.
+_OPTIONS = ("logdir", "log_dir", "tensorboard_dir", "summary_dir", "model_dir", "output_dir")
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """Where data may be."""
+
+    host: str  # LOCAL_HOST for this machine
+    folders: tuple[str, ...]  # the log folder: the first of these that exists
+    run_folder: str | None  # the run's own folder, which may have the data; None if it is not of a run
+    name: str  # what the user asked for
+
+
+def find_here(name: str) -> LogFolder | None:
+    """Return the folder of a name if that is one on this machine, for which no cluster is needed; else None."""
+    return LogFolder(LOCAL_HOST, (os.path.abspath(name),), None, name) if os.path.isdir(name) else None
+
+
+def find_folders(cluster: Cluster, name: str | None) -> list[LogFolder]:
+    """Return where the data of a name may be, in the order in which to look.
+
+    A name is a run's id or a unique prefix of it, a path, or `HOST:PATH`; None means the latest run that names a
+    folder, or else the latest run.
+    """
+    host, _, path = (name or "").partition(":")
+    if path and host in cluster.hosts:
+        return [LogFolder(host, (path,), None, str(name))]
+    if name is not None and "/" in name:
+        return [LogFolder(host, (name,), None, name) for host in cluster.hosts if host != LOCAL_HOST]
+    run, host = _find_run(cluster, name)
+    folder = os.path.join(_state_folder(cluster, host), "runs", run.run)
+    named = tuple(named_folders(run.parameters, folder))
+    return [LogFolder(host, named, folder, run.run)]
+
+
+def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
+    """Return a run, and the host that has its record."""
+    if name is None:
+        runs, _ = list_runs(cluster, None)
+        if not runs:
+            raise ClusterError(
+                f"there is no run of {cluster.name}",
+                hint="Name a folder: tfcluster tensorboard LOGDIR, or HOST:LOGDIR.",
+                exit_code=ExitCode.USAGE,
+            )
+        name = str(next((run for run in reversed(runs) if any(named_folders(run["parameters"], ""))), runs[-1])["run"])
+    leader, run_id = locate_run(cluster, name, start=True)
+    summaries = {run.run: run for run in leader.connect_head().call(RunsRequest(None), start=True).runs}
+    if not matching_runs(run_id, summaries):
+        raise ClusterError(
+            f"there is no folder and no run {name!r}",
+            hint="`tfcluster runs` lists the runs. A folder on another host is HOST:LOGDIR.",
+            exit_code=ExitCode.USAGE,
+        )
+    return summaries[find_run(run_id, summaries)], leader.head
+
+
+def _state_folder(cluster: Cluster, host: str) -> str:
+    if host == LOCAL_HOST:
+        return str(state_folder(cluster.name))
+    return request_environment(cluster, ExecTarget(host)).state
+
+
+def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[str]:
+    """Yield the log folders that a run's parameters name.
+
+    A script runs in `run_folder` if the user's folder does not exist on the host.
+    """
+    if isinstance(logdir := parameters.get("logdir"), str):
+        yield logdir
+    words = parameters.get("args")
+    for option, value in _options_in([str(word) for word in words] if isinstance(words, list) else []):
+        if "{" in value:  # each process of `launch` has a folder of its own: all of them are in this one
+            value = os.path.dirname(value.partition("{")[0])
+        if option in _OPTIONS and value:
+            yield str(Path(str(parameters.get("cwd", "")), value))
+            yield str(Path(run_folder, value))
+
+
+def _options_in(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command line with their values, both `--name=value` and `--name value`."""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            yield name.replace("-", "_"), value if equals else following
 
 
 @dataclass
@@ -61,16 +156,16 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     with contextlib.ExitStack() as stack:
         if folder.host == LOCAL_HOST:
             start = TensorBoardRequest(folder.folders, folder.run_folder, local_port)
-            line = supervised_words(words_of(start, sys.executable, CODE))
+            line = supervised_argv(tensorboard_argv(start, sys.executable, boot.CODE))
         else:
             assert cluster is not None, "only a folder on this machine needs none"
             transport = cluster.connect(folder.host).transport
-            environment = request_environment(cluster, Place(folder.host))
-            words = words_of(
+            environment = request_environment(cluster, ExecTarget(folder.host))
+            argv = tensorboard_argv(
                 TensorBoardRequest(folder.folders, folder.run_folder), environment.python, environment.code
             )
-            words = remote_words(environment, None, words, is_supervised=True)
-            line = transport.command_line(words, is_terminal=False)
+            argv = remote_argv(environment, None, argv, is_supervised=True)
+            line = transport.command_line(argv, is_terminal=False)
         process = stack.enter_context(_Process(folder.host, line))
         started = process.read_start()
         if started.logdir is None:

@@ -1,35 +1,49 @@
-"""Plan `up` and `scale` (the first half of reconcile): run the preflight, compare observed and desired state, plan."""
+"""Plan `up` and `scale` (run the preflight, compare observed and desired state), and apply the plan on all hosts."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tfcluster.client.cluster import Cluster, read_registry
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
+from tfcluster.client.down import stop_hosts
 from tfcluster.client.preflight.checks import VERSIONS, CheckResult, Severity, to_error
-from tfcluster.client.preflight.host_certificates import hosts_without_certificate
 from tfcluster.client.preflight.host_preflight import HostPreflight
 from tfcluster.client.preflight.preflight import (
     Preflight,
     Progress,
     abort,
     close_inspectors,
+    hosts_without_certificate,
     observe_hosts,
     run_preflight,
 )
 from tfcluster.client.resolve import check_source
-from tfcluster.client.rpc.parallel import warn
+from tfcluster.client.rpc.agent_client import AgentDisconnectedError
+from tfcluster.client.rpc.parallel import StreamContext, format_host_errors, join_hints, merge_streams, warn
+from tfcluster.core.forwarding import Certificate
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.plan import ActionKind, PlannedAction, data_losses, kept_servers, plan
+from tfcluster.core.plan import (
+    ActionKind,
+    PlannedAction,
+    data_losses,
+    kept_servers,
+    plan,
+    summary,
+    terminated_tasks,
+)
 from tfcluster.core.reconcile import ObservedState, scale
+from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
+from tfcluster.protocol.api.cluster import ApplyRequest
 from tfcluster.transport.channel import not_running
-from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
 
 
 @dataclass(frozen=True)
@@ -262,3 +276,154 @@ def _plan_actions(
         from_base = plan(topology, replace(observed, topology=base))
         actions += [each for each in from_base if each.task is not None and each.task.host == host]
     return tuple(actions)
+
+
+class PlanConflictError(ClusterError):
+    """The cluster has changed since the plan was made, and this host has not carried it out: plan again."""
+
+
+def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[ClusterStatus], None]) -> None:
+    """Apply a plan on all hosts.
+
+    The host of the head task applies it first, then all others do in parallel. If two commands change the cluster
+    concurrently, that host rejects one of them before anything has changed.
+
+    When this returns, every task that has to start is starting; it need not be ready yet.
+
+    A PlanConflictError says that the cluster has changed since the plan was made.
+
+    Args:
+        accept_any_loss: Accept every data loss, including one that the plan does not list, such as that of a run
+            that was submitted since.
+        show_status: Called with the cluster's status at each change while tasks are being stopped.
+    """
+    try:
+        if plan.actions:
+            _apply_on_all(plan, None if accept_any_loss else data_losses(plan.actions), show_status)
+        if plan.source is not None:
+            record_spec(plan.cluster.name, plan.source)
+        if plan.removed_hosts:
+            _register(plan, _stop_removed_hosts(plan))
+    finally:
+        close_inspectors(plan.hosts)
+
+
+def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Callable[[ClusterStatus], None]) -> None:
+    topology = plan.observed.topology if plan.observed else plan.topology
+    statuses: dict[str, ClusterStatus | HostUnavailable] = {}
+    certificates: dict[str, Certificate] = {}
+    if plan.without_certificate:
+        from tfcluster.client.preflight.certificates import issue_certificates  # imports cryptography, which is slow
+
+        certificates = issue_certificates(plan.cluster.name, plan.without_certificate)
+
+    def apply_on(hosts: Collection[str]) -> dict[str, ClusterError]:
+        errors: dict[str, ClusterError] = {}
+        streams = {host: partial(_apply_on_host, plan, accepted_loss, certificates.get(host), host) for host in hosts}
+        with contextlib.closing(merge_streams(streams)) as items:
+            for host, item in items:
+                if isinstance(item, ClusterError):
+                    errors[host] = item
+                else:
+                    statuses[host] = item
+                    show_status(aggregate_status(topology, statuses))
+        return errors
+
+    # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
+    is_new = read_registry(plan.cluster.name) is None
+    _register(plan, plan.removed_hosts)
+    head_host = _head_host(plan)
+    if errors := apply_on([head_host]):
+        error = errors[head_host]
+        is_unknown = isinstance(error, AgentDisconnectedError) or error.exit_code is ExitCode.UNREACHABLE
+        if is_new and plan.observed is None and not is_unknown and not isinstance(error, PlanConflictError):
+            unregister(plan.cluster.name)
+        raise error
+    if errors := apply_on([host for host in plan.hosts if host != head_host]):
+        raise _combined(plan.all_hosts, errors)
+    # A `status` that ran before anything was up may have removed the registry entry: write it again.
+    _register(plan, plan.removed_hosts)
+
+
+def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError:
+    """Build the error for hosts that failed to apply a plan that all other hosts have applied."""
+    conflicts = [error for error in errors.values() if isinstance(error, PlanConflictError)]
+    if len(conflicts) == len(errors):
+        return conflicts[0]
+    completion = "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."
+    return ClusterError(
+        "\n".join([*format_host_errors(cluster, errors), "The other hosts have applied the change."]),
+        hint=" ".join(filter(None, [join_hints(errors), completion])),
+        exit_code=max(error.exit_code for error in errors.values()),
+    )
+
+
+def _head_host(plan: UpPlan) -> str:
+    topology = plan.observed.topology if plan.observed else plan.topology
+    host = topology.head().host
+    return host if host in plan.hosts else plan.reachable.head
+
+
+def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:
+    """Write the cluster's hosts to the registry, and further hosts that may still run some of its tasks."""
+    cluster = plan.cluster
+    register(Cluster(cluster.name, (*cluster.hosts.values(), *other_hosts), cluster.head))
+
+
+def _apply_on_host(
+    plan: UpPlan,
+    accepted_loss: list[str] | None,
+    certificate: Certificate | None,
+    host: str,
+    context: StreamContext,
+) -> Iterator[ClusterStatus]:
+    """Apply the plan on one host, and yield its status at each change while tasks are being stopped."""
+    observed = plan.hosts[host].observed
+    client = plan.all_hosts.connect(host)
+    request = ApplyRequest(
+        base_revision=observed.revision if observed else None,
+        topology=plan.topology,
+        summary=_summary_on(plan, host),
+        accepted_loss=None if accepted_loss is None else tuple(accepted_loss),
+        terminating=tuple(terminated_tasks(plan.actions)),
+        certificate=certificate,
+    )
+    stream = client.stream(request, start=observed is None)
+    with contextlib.closing(stream):
+        try:
+            yield from context.events(stream)
+            conflict = stream.result().conflict
+        except ClusterError as error:
+            stream.close_and_reap()
+            if isinstance(error, AgentDisconnectedError) and observed is None and not client.transport.is_up():
+                raise AgentDisconnectedError(
+                    f"the agent of {plan.topology.cluster!r} on {host} died before it had started a task: none runs",
+                    hint="Type the command again.",
+                ) from None
+            raise
+    if conflict is not None:
+        raise PlanConflictError(
+            f"cluster {plan.topology.cluster!r} has changed since the plan was made ({conflict}): nothing was done",
+            hint="Run the command again: it plans from the current state.",
+        )
+
+
+def _summary_on(plan: UpPlan, host: str) -> str:
+    """Summarize the planned actions on one host, for its event log."""
+    actions = [action for action in plan.actions if action.task is None or action.task.host == host]
+    updates = dict.fromkeys(action.cause for action in actions if action.kind is ActionKind.UPDATE)
+    return ", ".join(filter(None, [summary(actions), *updates]))
+
+
+def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
+    """Stop everything that the cluster has on the hosts that are removed from it.
+
+    Return the hosts on which tasks may still be running.
+    """
+    remaining = {host.name: host for host in plan.removed_hosts if host.name not in plan.hosts}
+    removed_hosts = {host.name: host for host in plan.removed_hosts if host.name in plan.hosts}
+    for name, status in stop_hosts(plan.all_hosts, removed_hosts, settings.STOP_GRACE_SECONDS):
+        if isinstance(status, ClusterError):
+            warn("\n".join(format_host_errors(plan.all_hosts, {name: status})))
+            remaining[name] = removed_hosts[name]
+    return list(remaining.values())

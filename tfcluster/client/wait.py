@@ -21,7 +21,7 @@ from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.runs import AttachRequest, RunEvent
+from tfcluster.protocol.api.runs import AttachRequest, EventRecord
 
 
 def wait_for_runs(cluster: Cluster, runs: Sequence[str], timeout: float | None) -> Iterator[tuple[str, Event]]:
@@ -56,7 +56,7 @@ def _wait_for_run(cluster: Cluster, run: str, context: StreamContext) -> Iterato
     if not client.transport.has_state():
         raise unknown_cluster(cluster.name)
     request = AttachRequest(run, events=0, output=0, cancel_on_disconnect=False, only_result=True)
-    reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+    reconnector: Reconnector[EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
     for event in reconnector.events(lambda: client.stream(request, start=True), reap_agent=True):
         if event is not None and event.record["event"] == "result":
             yield event.record

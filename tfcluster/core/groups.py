@@ -60,7 +60,6 @@ class Group:
 
     members: tuple[Member, ...]  # in the order of their ranks
     servers: dict[str, list[str]]  # the addresses of the cluster's servers by job, for the jobs that have no members
-    max_restarts: int  # how often the whole group may be started again
     secret: str = field(repr=False)  # what a host has to know to take part, in hexadecimal digits
     address_host: str  # the host part of the address at which the other hosts reach the coordinator
     coordinator: str | None = None  # the address, for a host that is to connect to it; None for the coordinator

@@ -50,6 +50,9 @@ class Host:
 #: The only host of a cluster whose spec names no hosts. Only this machine connects, and can connect, to its tasks.
 THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)
 
+#: How the note begins that a host's `env` would affect what is loaded there, and is not set for a dry run.
+ENV_NOTE = "env: "
+
 
 @dataclass(frozen=True)
 class RegistryEntry:

@@ -10,45 +10,88 @@ ours to `exported_job`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
-from tfcluster.core.status import ClusterStatus, TaskStatus
-from tfcluster.core.usage import HostUsage, with_usage
+from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, TaskStatus
+from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Family:
-    """A metric family: its metadata and its samples."""
+    """The metadata of a metric family."""
 
     name: str  # without `tfcluster_`, and of a counter without `_total`
     kind: str  # `gauge` or `counter`
     help: str
     unit: str = ""  # with which the name ends
-    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
 
-    def add(self, value: float, labels: Mapping[str, str]) -> None:
-        """Add a sample."""
-        self.samples.append((labels, value))
 
-    def add_states(self, state: Enum, labels: Mapping[str, str]) -> None:
+_FAMILIES = (
+    _Family("cluster_state", "gauge", "Whether the cluster is in this state."),
+    _Family("host_up", "gauge", "Whether the cluster's agent on this host answers."),
+    _Family("host_info", "gauge", "Always 1; the TensorFlow of a host is a label."),
+    _Family("agent_cpu_seconds", "counter", "Processor time that the host's agent has used.", "seconds"),
+    _Family("agent_resident_memory_bytes", "gauge", "Resident memory of the host's agent.", "bytes"),
+    _Family("host_cpus", "gauge", "Logical processors of the host."),
+    _Family("host_cpu_seconds", "counter", "Processor time that all processes of the host have used.", "seconds"),
+    _Family("host_memory_bytes", "gauge", "Memory of the host.", "bytes"),
+    _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available.", "bytes"),
+    _Family("gpu_info", "gauge", "Always 1; the product name of a GPU is a label."),
+    _Family("gpu_utilization_ratio", "gauge", "Part of the time in which the GPU computed.", "ratio"),
+    _Family("gpu_memory_bytes", "gauge", "Memory of the GPU.", "bytes"),
+    _Family("gpu_memory_used_bytes", "gauge", "Memory of the GPU that any process uses.", "bytes"),
+    _Family("task_state", "gauge", "Whether the task is in this state."),
+    _Family("task_info", "gauge", "Always 1; the address of a task's server is a label."),
+    _Family("task_restarts", "counter", "Restarts of the task since a command started it."),
+    _Family("task_uptime_seconds", "gauge", "Time since the task's server was started.", "seconds"),
+    _Family("task_cpu_seconds", "counter", "Processor time that the task's server has used.", "seconds"),
+    _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server.", "bytes"),
+    _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP.", "bytes"),
+    _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP.", "bytes"),
+    _Family("task_gpu_memory_bytes", "gauge", "GPU memory of the task's processes, on all GPUs.", "bytes"),
+    _Family("task_devices", "gauge", "TensorFlow devices of the task, by their type."),
+    _Family(
+        "task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server.", "seconds"
+    ),
+    _Family("runs", "gauge", "Runs that the agents know, by their state."),
+    _Family("run_duration_seconds", "gauge", "Time since a run that is active was submitted.", "seconds"),
+    _Family("run_gpu_memory_bytes", "gauge", "GPU memory of the run's own processes.", "bytes"),
+)
+
+
+class _Samples:
+    """The samples of a cluster, by the names of their families."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._lines: dict[str, list[str]] = {family.name: [] for family in _FAMILIES}
+
+    def add(self, name: str, value: float | None, **labels: str) -> None:
+        """Add a sample to a family, unless its value is not known."""
+        if value is not None:
+            pairs = ",".join(
+                f'{label}="{_escape(text)}"' for label, text in {"cluster": self._cluster, **labels}.items()
+            )
+            self._lines[name].append(f"{{{pairs}}} {value:.15g}")
+
+    def add_states(self, name: str, state: Enum, **labels: str) -> None:
         """Add a sample for each state that there is: 1 for the present one, 0 for all others."""
         for each in type(state):
-            self.add(float(each is state), {**labels, "state": each.value})
+            self.add(name, float(each is state), **labels, state=each.value)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the family."""
-        name = f"tfcluster_{self.name}"
-        yield f"# TYPE {name} {self.kind}"
-        if self.unit:
-            yield f"# UNIT {name} {self.unit}"
-        yield f"# HELP {name} {self.help}"
-        suffix = "_total" if self.kind == "counter" else ""
-        for labels, value in self.samples:
-            pairs = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
-            yield f"{name}{suffix}{{{pairs}}} {value:.15g}"
+        """Yield the lines of all families."""
+        for family in _FAMILIES:
+            name = f"tfcluster_{family.name}"
+            yield f"# TYPE {name} {family.kind}"
+            if family.unit:
+                yield f"# UNIT {name} {family.unit}"
+            yield f"# HELP {name} {family.help}"
+            suffix = "_total" if family.kind == "counter" else ""
+            yield from (f"{name}{suffix}{line}" for line in self._lines[family.name])
 
 
 def _escape(text: str) -> str:
@@ -60,124 +103,72 @@ def render_metrics(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> st
 
     Of a host that is away nothing is known but that: its tasks have a state, and no other value.
     """
-    cluster = {"cluster": status.cluster}
-    families = [
-        *_cluster_families(status, cluster),
-        *_host_families(status, usages, cluster),
-        *_load_families(usages, cluster),
-        *_task_families(status, usages, cluster),
-        *_run_families(with_usage(status, usages), cluster),
-    ]
-    lines = [line for family in families for line in family.lines()]
-    return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-def _cluster_families(status: ClusterStatus, cluster: Mapping[str, str]) -> list[_Family]:
-    state = _Family("cluster_state", "gauge", "Whether the cluster is in this state.")
-    state.add_states(status.state, cluster)
-    return [state]
-
-
-def _host_families(status: ClusterStatus, usages: Mapping[str, HostUsage], cluster: Mapping[str, str]) -> list[_Family]:
-    up = _Family("host_up", "gauge", "Whether the cluster's agent on this host answers.")
-    info = _Family("host_info", "gauge", "Always 1; the TensorFlow of a host is a label.")
-    cpu = _Family("agent_cpu_seconds", "counter", "Processor time that the host's agent has used.", "seconds")
-    memory = _Family("agent_resident_memory_bytes", "gauge", "Resident memory of the host's agent.", "bytes")
+    samples = _Samples(status.cluster)
+    samples.add_states("cluster_state", status.state)
     for host in status.hosts:
-        labels = {**cluster, "host": host.host}
-        up.add(float(host.state == "up"), labels)
-        if host.tensorflow is not None:
-            info.add(1.0, {**labels, "tensorflow": host.tensorflow})
-        if host.host in usages:
-            cpu.add(usages[host.host].agent.cpu_seconds, labels)
-            memory.add(usages[host.host].agent.rss_bytes, labels)
-    return [up, info, cpu, memory]
-
-
-def _load_families(usages: Mapping[str, HostUsage], cluster: Mapping[str, str]) -> list[_Family]:
-    cpus = _Family("host_cpus", "gauge", "Logical processors of the host.")
-    cpu = _Family("host_cpu_seconds", "counter", "Processor time that all processes of the host have used.", "seconds")
-    memory = _Family("host_memory_bytes", "gauge", "Memory of the host.", "bytes")
-    used = _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available.", "bytes")
-    gpu_info = _Family("gpu_info", "gauge", "Always 1; the product name of a GPU is a label.")
-    busy = _Family("gpu_utilization_ratio", "gauge", "Part of the time in which the GPU computed.", "ratio")
-    gpu_memory = _Family("gpu_memory_bytes", "gauge", "Memory of the GPU.", "bytes")
-    gpu_used = _Family("gpu_memory_used_bytes", "gauge", "Memory of the GPU that any process uses.", "bytes")
-    for host, usage in usages.items():
-        if usage.load is None:
-            continue
-        labels = {**cluster, "host": host}
-        cpus.add(usage.load.cpus, labels)
-        cpu.add(usage.cpu_seconds, labels)
-        memory.add(usage.load.memory_total_bytes, labels)
-        used.add(usage.load.memory_used_bytes, labels)
-        for gpu in usage.load.gpus:
-            of_gpu = {**labels, "gpu": gpu.gpu}
-            gpu_info.add(1.0, {**of_gpu, "product": gpu.name})
-            if gpu.utilization_percent is not None:
-                busy.add(gpu.utilization_percent / 100.0, of_gpu)
-            gpu_memory.add(gpu.memory_total_bytes, of_gpu)
-            gpu_used.add(gpu.memory_used_bytes, of_gpu)
-    return [cpus, cpu, memory, used, gpu_info, busy, gpu_memory, gpu_used]
-
-
-def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], cluster: Mapping[str, str]) -> list[_Family]:
-    state = _Family("task_state", "gauge", "Whether the task is in this state.")
-    info = _Family("task_info", "gauge", "Always 1; the address of a task's server is a label.")
-    restarts = _Family("task_restarts", "counter", "Restarts of the task since a command started it.")
-    uptime = _Family("task_uptime_seconds", "gauge", "Time since the task's server was started.", "seconds")
-    cpu = _Family("task_cpu_seconds", "counter", "Processor time that the task's server has used.", "seconds")
-    memory = _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server.", "bytes")
-    received = _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP.", "bytes")
-    sent = _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP.", "bytes")
-    gpu_memory = _Family("task_gpu_memory_bytes", "gauge", "GPU memory of the task's processes, on all GPUs.", "bytes")
-    devices = _Family("task_devices", "gauge", "TensorFlow devices of the task, by their type.")
-    last_exit = _Family(
-        "task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server.", "seconds"
-    )
+        _add_host(samples, host, usages.get(host.host))
+    for name, usage in usages.items():
+        _add_load(samples, name, usage)
     up_hosts = {host.host for host in status.hosts if host.state == "up"}
     for task in status.tasks:
-        labels = {**cluster, "host": task.host, "tf_job": task.job, "task": task.short}
-        state.add_states(task.state, labels)
-        info.add(1.0, {**labels, "address": task.address})
-        if task.host not in up_hosts:
-            continue
-        restarts.add(task.restarts, labels)
-        if task.uptime_s is not None:
-            uptime.add(task.uptime_s, labels)
-        usage = usages[task.host].tasks.get(task.task) if task.host in usages else None
-        if usage is not None:
-            cpu.add(usage.cpu_seconds, labels)
-        if usage is not None and usage.traffic is not None:
-            received.add(usage.traffic.received_bytes, labels)
-            sent.add(usage.traffic.sent_bytes, labels)
-        if usage is not None and usage.gpu_memory_bytes is not None:
-            gpu_memory.add(usage.gpu_memory_bytes, labels)
-        if task.rss_bytes is not None:
-            memory.add(task.rss_bytes, labels)
-        for kind, count in _device_types(task).items():
-            devices.add(count, {**labels, "type": kind})
-        if task.last_exit is not None:
-            last_exit.add(task.last_exit.time, labels)
-    return [state, info, restarts, uptime, cpu, memory, received, sent, gpu_memory, devices, last_exit]
+        labels = {"host": task.host, "tf_job": task.job, "task": task.short}
+        samples.add_states("task_state", task.state, **labels)
+        samples.add("task_info", 1.0, **labels, address=task.address)
+        if task.host in up_hosts:
+            used = usages[task.host].tasks.get(task.task) if task.host in usages else None
+            _add_task(samples, task, used, labels)
+    _add_runs(samples, with_usage(status, usages).runs)
+    return "\n".join([*samples.lines(), "# EOF"]) + "\n"
 
 
-def _device_types(task: TaskStatus) -> Counter[str]:
-    """Count a task's devices, such as `/job:worker/replica:0/task:0/device:GPU:0`, by their type."""
-    return Counter(device.rpartition("device:")[2].partition(":")[0] for device in task.devices)
+def _add_host(samples: _Samples, host: HostStatus, usage: HostUsage | None) -> None:
+    samples.add("host_up", float(host.state == "up"), host=host.host)
+    if host.tensorflow is not None:
+        samples.add("host_info", 1.0, host=host.host, tensorflow=host.tensorflow)
+    if usage is not None:
+        samples.add("agent_cpu_seconds", usage.agent.cpu_seconds, host=host.host)
+        samples.add("agent_resident_memory_bytes", usage.agent.rss_bytes, host=host.host)
 
 
-def _run_families(status: ClusterStatus, cluster: Mapping[str, str]) -> list[_Family]:
-    runs = _Family("runs", "gauge", "Runs that the agents know, by their state.")
-    duration = _Family("run_duration_seconds", "gauge", "Time since a run that is active was submitted.", "seconds")
-    gpu_memory = _Family("run_gpu_memory_bytes", "gauge", "GPU memory of the run's own processes.", "bytes")
-    counts = Counter(run.state for run in status.runs)
+def _add_load(samples: _Samples, host: str, usage: HostUsage) -> None:
+    load = usage.load
+    if load is None:
+        return
+    samples.add("host_cpus", load.cpus, host=host)
+    samples.add("host_cpu_seconds", usage.cpu_seconds, host=host)
+    samples.add("host_memory_bytes", load.memory_total_bytes, host=host)
+    samples.add("host_memory_used_bytes", load.memory_used_bytes, host=host)
+    for gpu in load.gpus:
+        percent = gpu.utilization_percent
+        samples.add("gpu_info", 1.0, host=host, gpu=gpu.gpu, product=gpu.name)
+        samples.add("gpu_utilization_ratio", None if percent is None else percent / 100.0, host=host, gpu=gpu.gpu)
+        samples.add("gpu_memory_bytes", gpu.memory_total_bytes, host=host, gpu=gpu.gpu)
+        samples.add("gpu_memory_used_bytes", gpu.memory_used_bytes, host=host, gpu=gpu.gpu)
+
+
+def _add_task(samples: _Samples, task: TaskStatus, usage: ProcessUsage | None, labels: Mapping[str, str]) -> None:
+    samples.add("task_restarts", task.restarts, **labels)
+    samples.add("task_uptime_seconds", task.uptime_s, **labels)
+    samples.add("task_resident_memory_bytes", task.rss_bytes, **labels)
+    if usage is not None:
+        samples.add("task_cpu_seconds", usage.cpu_seconds, **labels)
+        samples.add("task_gpu_memory_bytes", usage.gpu_memory_bytes, **labels)
+        if usage.traffic is not None:
+            samples.add("task_network_receive_bytes", usage.traffic.received_bytes, **labels)
+            samples.add("task_network_transmit_bytes", usage.traffic.sent_bytes, **labels)
+    # The type of a device such as `/job:worker/replica:0/task:0/device:GPU:0`.
+    types = Counter(device.rpartition("device:")[2].partition(":")[0] for device in task.devices)
+    for kind, count in types.items():
+        samples.add("task_devices", count, **labels, type=kind)
+    if task.last_exit is not None:
+        samples.add("task_last_exit_timestamp_seconds", task.last_exit.time, **labels)
+
+
+def _add_runs(samples: _Samples, runs: Collection[RunStatus]) -> None:
+    counts = Counter(run.state for run in runs)
     for state in RunState:
-        runs.add(counts[state], {**cluster, "state": state.value})
-    for run in status.runs:
+        samples.add("runs", counts[state], state=state.value)
+    for run in runs:
         if run.state in ACTIVE_RUN_STATES:
-            labels = {**cluster, "run": run.run, "program": run.program}
-            duration.add(run.seconds, labels)
-            if run.gpu_memory_bytes is not None:
-                gpu_memory.add(run.gpu_memory_bytes, labels)
-    return [runs, duration, gpu_memory]
+            samples.add("run_duration_seconds", run.seconds, run=run.run, program=run.program)
+            samples.add("run_gpu_memory_bytes", run.gpu_memory_bytes, run=run.run, program=run.program)

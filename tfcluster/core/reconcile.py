@@ -73,11 +73,11 @@ def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> Cl
     reserved = tuple(map(carry_over.reserved, desired.reserved))
     generation = observed.topology.generation + 1
     names = {task.name for task in (*tasks, *reserved)}
-    places = {_place(task) for task in (*tasks, *reserved)}
+    places = {_host_port(task) for task in (*tasks, *reserved)}
     removed = (
         replace(task, gpu_ids=(), valid_until_generation=task.valid_until_generation or generation)
         for task in (*observed.topology.tasks, *observed.topology.reserved)
-        if task.name not in names and _place(task) not in places and not _is_forgotten(task, observed)
+        if task.name not in names and _host_port(task) not in places and not _is_forgotten(task, observed)
     )
     hosts = tuple(_with_ports(host, observed.topology) for host in desired.hosts)
     return replace(desired, tasks=tasks, reserved=(*reserved, *removed), hosts=hosts, generation=generation)
@@ -98,7 +98,7 @@ class _CarryOver:
         self._existing = {task.name: task for task in (*before.reserved, *before.tasks)}
         self._running = {task.name for task in before.tasks}
         # The tasks for which the desired topology names a port, by host and port.
-        self._owners = {_place(task): task.name for task in (*desired.tasks, *desired.reserved) if task.port}
+        self._owners = {_host_port(task): task.name for task in (*desired.tasks, *desired.reserved) if task.port}
 
     def task(self, task: Task) -> Task:
         """Return a desired task with the port and the GPUs that it has so far, as far as it can keep them."""
@@ -126,7 +126,9 @@ class _CarryOver:
     def _keeps_address(self, task: Task, old: Task) -> bool:
         if (task.host, task.address_host) != (old.host, old.address_host) or old.port is None:
             return False
-        return task.port == old.port or (task.port is None and self._owners.get(_place(old), task.name) == task.name)
+        return task.port == old.port or (
+            task.port is None and self._owners.get(_host_port(old), task.name) == task.name
+        )
 
 
 def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology:
@@ -164,7 +166,7 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
     return replace(observed, tasks=tuple(tasks), reserved=tuple(reserved))
 
 
-def _place(task: Task) -> tuple[str, int | None]:
+def _host_port(task: Task) -> tuple[str, int | None]:
     """Return the host and port of a task.
 
     No two tasks may share this pair, because a server listens on every interface of its host.

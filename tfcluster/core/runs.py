@@ -1,4 +1,4 @@
-"""What is known of a run besides its program: its name, and what it was started from."""
+"""What a user asks for with a run, its name and its exit code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError, ExitCode
 
 # A name is the first part of the run's id, which names a folder and a resource container of TensorFlow.
@@ -15,27 +16,59 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
 
 
 @dataclass(frozen=True)
-class RunOrigin:
-    """What a run was started from, by which it can be started again."""
+class RunOptions:
+    """What a user asks for with a run, and what it is started from: by this it can be started again.
 
-    version: str  # the version of tfcluster that submitted it
-    commit: str | None  # the git commit of the script's work tree; None if it is in none
-    is_clean: bool | None  # whether the files that git tracks there were as in the commit
-    digest: str | None  # the SHA-256 digest of the script; None for a module and for other programs
-    devices: tuple[str, ...]  # the TensorFlow device strings; empty if the cluster chose
-    gpus: int | None  # the number of GPU devices that was asked for; None for what was available
-    strict: bool  # whether fewer GPUs than requested were an error
-    upload: str | None  # the path of the uploaded file; empty if it was a pipe, None if there was none
-    upload_name: str  # the name of that file in the run's folder
-    start_timeout: float | None  # seconds that the script could wait for its tasks; None for no limit
-    jobs: tuple[str, ...] | None  # the jobs of a group, as in `GroupRequest`; None for a run that is none
-    max_restarts: int  # how often a group could be started again
+    The command, the request for the run, its plan, its record and `rerun` all have this object.
+    """
+
+    program: str  # the name of the program
+    traits: ProgramTraits  # what is to be known of the program without importing it
+    parameters: dict[str, Any]  # the program's own, which are JSON values
+    devices: tuple[str, ...] = ()  # TensorFlow device strings that choose the devices; if empty, the cluster chooses
+    gpus: int | None = None  # how many GPU devices to use; None for what is available
+    strict: bool = False  # whether fewer GPUs than requested are an error
+    timeout: float | None = None  # seconds from the submission until the run is stopped; None for no limit
+    start_timeout: float | None = None  # seconds for which its script may wait for its tasks; None for no limit
+    log_placement: bool = False  # whether the servers log the placement of each operation
+    name: str | None = None  # what the run's id begins with; None for the program's name, or `launch`
+    notify: str | None = None  # the command that the agent runs when the run has ended; None for none
+    upload: str | None = None  # the path of the uploaded file; empty if it is a pipe, None if there is none
+    upload_name: str = "upload"  # the name of that file in the run's folder
+    jobs: tuple[str, ...] | None = None  # those of a group; empty for `worker` and `chief`; None for a single process
+    max_restarts: int = 0  # how often the whole group may be started again after a failure
+    version: str | None = None  # that of tfcluster; None if it is not known what the run was started from
+    commit: str | None = None  # the git commit of the script's work tree; None if it is in none
+    is_clean: bool | None = None  # whether the files that git tracks there were as in the commit
+    digest: str | None = None  # the SHA-256 digest of the script; None for a module and for other programs
+
+    def describe_origin(self) -> dict[str, Any] | None:
+        """Return what the run was started from, as `runs -o json` has it; None if that is not known."""
+        return None if self.version is None else {name: getattr(self, name) for name in _ORIGIN}
 
     def describe_commit(self) -> str:
         """Describe the commit in short."""
         if self.commit is None:
             return "no git commit"
         return f"commit {self.commit[: settings.COMMIT_CHARACTERS]}{'' if self.is_clean else ' with changes'}"
+
+
+_ORIGIN = (
+    *("version", "commit", "is_clean", "digest", "devices", "gpus", "strict"),
+    *("upload", "upload_name", "start_timeout", "jobs", "max_restarts"),
+)
+_BESIDE = ("program", "traits", "parameters", "timeout", "start_timeout", "log_placement", "notify")
+
+
+def nest_options(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the options of its run in `options`, as JSON values.
+
+    `runs -o json` and the files of tfcluster 0.1.0 have them beside the other fields, and some of them in `origin`.
+    """
+    if "options" in document:
+        return dict(document)
+    options = {name: document[name] for name in _BESIDE if name in document} | (document.get("origin") or {})
+    return {**{name: document[name] for name in document if name not in (*_BESIDE, "origin")}, "options": options}
 
 
 def check_name(name: str) -> None:

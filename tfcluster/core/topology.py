@@ -72,6 +72,11 @@ class Task:
         """Return `host:port`, or only the host until a port is allocated; an IPv6 address is put in brackets."""
         return join_address(self.address_host, self.port)
 
+    @property
+    def lost_secrets(self) -> list[str]:
+        """Return the names of the secret variables whose values are lost: no topology that was stored has them."""
+        return [name for name in self.secrets if name not in self.env]
+
     def is_valid_in(self, generation: int) -> bool:
         """Return whether a server that was started in a generation of the topology knows the task's address."""
         until = self.valid_until_generation
@@ -99,34 +104,30 @@ class Notify:
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """The topology of a cluster: its tasks in the order of the spec, and the settings that apply to all of them.
-
-    Attributes:
-        reserved: Tasks that do not run but whose addresses are kept, either for tasks to be added later or because
-            running servers still know the addresses.
-        max: The number of tasks of a job that have addresses from the start, by job, for the jobs where the spec
-            sets it.
-        generation: The number of changes made to the cluster. A server knows the addresses of the topology in which
-            it was started, as long as it runs.
-        host_order: The placement order: the names of the hosts for the tasks of a job, by job. The task with an index
-            is on the host at this index, wrapping around after the last host.
-        kept: The tasks that the change to this generation leaves alone, with the generation in which the server of
-            each was started, or None if it waits for its next restart; any other server is stopped first.
-        lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
-            None for no lease.
-    """
+    """The topology of a cluster: its tasks in the order of the spec, and the settings that apply to all of them."""
 
     cluster: str
     spec: str  # the spec's file as the user named it
     network: str  # `private`, `closed` or `open`
     tasks: tuple[Task, ...]
     logs: LogLimits = LogLimits()
+    # Tasks that do not run but whose addresses are kept, either for tasks to be added later or because running servers
+    # still know the addresses.
     reserved: tuple[Task, ...] = ()
+    # The number of tasks of a job that have addresses from the start, by job, for the jobs where the spec sets it.
     max: dict[str, int] = field(default_factory=dict)
     hosts: tuple[Host, ...] = (THIS_MACHINE,)
+    # The number of changes made to the cluster. A server knows the addresses of the topology in which it was started,
+    # as long as it runs.
     generation: int = 0
+    # The placement order: the names of the hosts for the tasks of a job, by job. The task with an index is on the host
+    # at this index, wrapping around after the last host.
     host_order: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # The lease in seconds: a host that no command has reached for this long stops its part of the cluster; None for no
+    # lease.
     lease: float | None = None
+    # The tasks that the change to this generation leaves alone, with the generation in which the server of each was
+    # started, or None if it waits for its next restart; any other server is stopped first.
     kept: dict[str, int | None] = field(default_factory=dict)
     has_servers: bool = True  # without them, the tasks are only where groups of processes run
     notify: Notify | None = None
@@ -211,21 +212,21 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
     wildcards as in a shell (`worker:*`, `worker:[0-3]`). Without arguments, all tasks match. Raises ClusterError if an
     argument matches no task.
     """
-    names = [_short(name) for name in arguments]
+    names = [_normalize_task_name(name) for name in arguments]
     for argument, name in zip(arguments, names, strict=True):
-        if not any(_names(name, short) for short in shorts):
+        if not any(_matches(name, short) for short in shorts):
             raise ClusterError(
                 f"no task {argument!r}",
                 hint="The tasks are " + ", ".join(shorts) + "." if shorts else "The cluster never ran.",
                 exit_code=ExitCode.USAGE,
             )
-    return [short for short in shorts if not names or any(_names(name, short) for name in names)]
+    return [short for short in shorts if not names or any(_matches(name, short) for name in names)]
 
 
-def _names(name: str, short: str) -> bool:
+def _matches(name: str, short: str) -> bool:
     return fnmatchcase(short, name) or fnmatchcase(short.partition(":")[0], name)
 
 
-def _short(name: str) -> str:
+def _normalize_task_name(name: str) -> str:
     job, _, index = name.removeprefix("/job:").partition("/task:")
     return f"{job}:{index}" if name.startswith("/job:") and index else job

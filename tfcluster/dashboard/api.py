@@ -13,7 +13,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Positions, read_logs
 from tfcluster.client.restart import plan_restart, request_restart
 from tfcluster.client.runs.runs import cancel_run, find_record
-from tfcluster.client.usage import collect_metrics
+from tfcluster.client.status import collect_metrics
 from tfcluster.core.text import compile_patterns
 from tfcluster.dashboard.feed import Cursor, Feed, Message
 from tfcluster.dashboard.graph import placed_graph

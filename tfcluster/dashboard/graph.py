@@ -10,8 +10,9 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.run_history import RunHistory
 from tfcluster.client.logs import read_logs
-from tfcluster.client.runs.placements import Placement, PlacementFilter
+from tfcluster.client.runs.placements import PlacementFilter
 from tfcluster.client.runs.runs import find_record
+from tfcluster.core.run_events import PlacementEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 
 if TYPE_CHECKING:
@@ -33,13 +34,13 @@ def placed_graph(cluster: Cluster, history: RunHistory) -> dict[str, Any]:
         grep = (f"^{re.escape(history.run)}/",)  # the name scope of its operations
     elif RunState(record["state"]) not in ACTIVE_RUN_STATES:
         until = latest_end(record)
-    placements: list[Placement] = []
+    placements: list[PlacementEvent] = []
     accepted = PlacementFilter(history.run if grep else None)
     for line in read_logs(cluster, since=record["started"], until=until, grep=grep):
         placement = accepted.parse_line(line["line"])
         if placement is not None:
             device = placement.device.replace("/replica:0", "")
-            placements.append(Placement(placement.op, placement.type, device))
+            placements.append(PlacementEvent(placement.op, placement.type, device))
     nodes = [Node(name, kind, tuple(inputs)) for name, kind, inputs in history.operations]
     return _draw(nodes, placements)
 
@@ -49,7 +50,7 @@ def latest_end(record: dict[str, Any]) -> float:
     return float(record["started"] + (record["seconds"] or 0.0) + settings.DASHBOARD_START_SECONDS)
 
 
-def _draw(nodes: Sequence[Node], placements: Sequence[Placement]) -> dict[str, Any]:
+def _draw(nodes: Sequence[Node], placements: Sequence[PlacementEvent]) -> dict[str, Any]:
     """Return the size of the drawing and of a box, a lane for each device, and boxes and edges with their places."""
     from tfcluster.ui.graph_diagram import BOX, LANE_GAP, MARGIN, build_diagram, place
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from tfcluster.core.status import GpuLoad
-from tfcluster.processes import daemonize
+from tfcluster.os import procfs
 from tfcluster.protocol.codec import encode
 
 _NVML = "libnvidia-ml.so.1"
@@ -51,14 +50,13 @@ def count_gpus() -> int:
         return 0 if nvml is None else _count(nvml)
 
 
-def report_gpus(title: str, parent: int, agent: socket.socket) -> None:
+def report_gpus(agent: socket.socket) -> None:
     """Report the load of the GPUs and the memory of each process on them, until the agent closes the connection.
 
     The agent asks by sending a JSON line.
 
     NVML may block for seconds, as when a driver wakes up or a GPU has failed: so the agent has this process for it.
     """
-    daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     with _open_nvml() as nvml:
         while agent.recv(1 << 10):
             numbers = range(0 if nvml is None else _count(nvml))
@@ -135,10 +133,4 @@ def _process_memory(nvml: ctypes.CDLL, number: int) -> dict[int, int]:
 
 def _has_device(pid: int) -> bool:
     """Return whether a process has a device of the driver open; False if it has exited or is of another user."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            with suppress(OSError):  # it was closed meanwhile
-                if os.readlink(f"{folder}/{name}").startswith(_DEVICES):
-                    return True
-    return False
+    return any(file.startswith(_DEVICES) for file in procfs.open_files(pid))

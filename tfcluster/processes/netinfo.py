@@ -1,22 +1,14 @@
-"""Resolve the IP addresses of a cluster's hosts, and find the network interface that reaches only them."""
+"""Resolve the IP addresses of a cluster's hosts."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import random
 import socket
-import struct
-from collections.abc import Collection, Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from pathlib import Path
+from collections.abc import Iterable
+from ipaddress import IPv4Address, ip_address
 
-from tfcluster import settings
 from tfcluster.core.hosts import Host
+from tfcluster.os.network import Address
 from tfcluster.paths import LOCAL_HOST
-
-Address = IPv4Address | IPv6Address
-_Network = IPv4Network | IPv6Network
 
 
 def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
@@ -25,112 +17,19 @@ def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
     Raises:
         OSError: The address of a host cannot be resolved. The message names the host.
     """
-    return frozenset(address for host in hosts for address in _resolve(host))
-
-
-def _resolve(host: Host) -> Iterable[Address]:
-    if host.address == LOCAL_HOST:  # a lookup would add milliseconds to the start of every server
-        yield IPv4Address("127.0.0.1")
-        return
-    try:
-        entries = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name
-        why = error.strerror if isinstance(error, OSError) else error
-        raise OSError(
-            f"host {host.name}: its address {host.address!r} cannot be resolved on this machine ({why})"
-        ) from error
-    for _, _, _, _, name in entries:
-        address = ip_address(str(name[0]).partition("%")[0])  # "%eth0" follows a link-local address
-        yield (address.version == 6 and address.ipv4_mapped) or address
-
-
-def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
-    """Bind a socket to a port on all addresses, as TensorFlow's servers do.
-
-    With `reuse`, SO_REUSEADDR is set before the bind. For port 0 the kernel chooses one.
-
-    Raises:
-        OSError: The port is taken, or cannot be used.
-    """
-    try:
-        bound_socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        bound_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    except OSError:  # a kernel without IPv6
-        bound_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-    try:
-        bound_socket.bind(("", port))
-    except BaseException:
-        bound_socket.close()
-        raise
-    return bound_socket
-
-
-def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
-    """Bind a socket to a free port on all addresses.
-
-    `ports` are those to choose from; empty for those that a cluster's servers get, because firewalls between hosts may
-    let only these pass.
-    """
-    ports = ports or range(settings.FIRST_PORT, settings.LAST_PORT + 1)
-    first = random.randrange(len(ports))
-    for port in (*ports[first:], *ports[:first]):
-        with contextlib.suppress(OSError):  # it is taken
-            return bind_all_addresses(port)
-    raise OSError(errno.EADDRINUSE, f"no free port between {ports[0]} and {ports[-1]}")
-
-
-def detect_loss(connection: socket.socket) -> None:
-    """Have the kernel end a connection when the other host is gone, whether or not something is to be sent."""
-    seconds = settings.LINK_SECONDS
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, seconds // 3),
-        (socket.TCP_KEEPINTVL, seconds // 3),
-        (socket.TCP_KEEPCNT, 2),
-        (socket.TCP_USER_TIMEOUT, 1000 * seconds),
-    ):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
-    """Return the network interface through which exactly a cluster's addresses are reached, or None if there is none.
-
-    `cluster` includes the addresses of this host. `routes` is the folder with the kernel's main routing tables.
-    """
-    networks_of: dict[str, set[_Network]] = {}
-    for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
-        networks_of.setdefault(interface, set()).add(network)
-    for interface, networks in networks_of.items():
-        # Most networks have more addresses than the cluster. Skip them, so that their addresses are not enumerated.
-        if all(network.num_addresses <= len(cluster) + 2 for network in networks):
-            reached = {address for network in networks for address in network.hosts()}
-            if reached == set(cluster):
-                return interface
-    return None
-
-
-def _ipv4_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Yield each IPv4 route of the kernel's routing table as an interface and a network."""
-    for line in table.read_text().splitlines()[1:]:
-        interface, destination, _, _, _, _, _, mask, *_ = line.split()
-        # The addresses in the table are in the machine's byte order.
-        yield interface, IPv4Network((_ipv4(destination), str(_ipv4(mask))))
-
-
-def _ipv4(word: str) -> IPv4Address:
-    return IPv4Address(struct.pack("=I", int(word, 16)))
-
-
-def _ipv6_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Yield each IPv6 route of the kernel's routing table as an interface and a network; none if IPv6 is disabled.
-
-    Link-local and multicast networks, which every interface has, are left out.
-    """
-    if not table.exists():
-        return
-    for line in table.read_text().splitlines():
-        destination, bits, *_, interface = line.split()
-        network = IPv6Network((bytes.fromhex(destination), int(bits, 16)))
-        if not (network.is_link_local or network.is_multicast):
-            yield interface, network
+    addresses: set[Address] = set()
+    for host in hosts:
+        if host.address == LOCAL_HOST:  # a lookup would add milliseconds to the start of every server
+            addresses.add(IPv4Address("127.0.0.1"))
+            continue
+        try:
+            entries = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OSError(
+                f"host {host.name}: its address {host.address!r} cannot be resolved on this machine ({why})"
+            ) from error
+        for _, _, _, _, name in entries:
+            address = ip_address(str(name[0]).partition("%")[0])  # "%eth0" follows a link-local address
+            addresses.add((address.version == 6 and address.ipv4_mapped) or address)
+    return frozenset(addresses)

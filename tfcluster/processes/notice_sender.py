@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.notices import Notice, environment_of
-from tfcluster.process_handle import MARK
-from tfcluster.processes.daemonize import set_parent_death_signal
+from tfcluster.os.daemonize import set_parent_death_signal
+from tfcluster.process_mark import MARK
 
 # The exit code of timeout(1) when the time is over.
 _TIMED_OUT = 124

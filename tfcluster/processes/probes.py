@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.processes import daemonize
-from tfcluster.processes.socket_traffic import read_traffic
+from tfcluster.os.tcp_sockets import read_traffic
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -25,7 +24,7 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def probe(title: str, parent: int, agent: socket.socket) -> None:
+def probe(agent: socket.socket) -> None:
     """Run the health prober: handle the agent's requests to servers until the agent closes the connection.
 
     A request is a line `{"id", "address", "timeout", "clear"}`, and its reply `{"id", "devices", "incarnation"}` or
@@ -35,7 +34,6 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
     The prober is in the servers' network: a request `{"id", "traffic": [PID, …]}` asks what processes there have sent
     and received; its reply is `{"id", "traffic": [[PID, [[INODE, RECEIVED, SENT], …]], …]}`.
     """
-    daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     import grpc  # imported after the fork, as it starts threads
 
     # Blocking calls in a few threads take 20 % less processor time than futures, for which gRPC starts threads.
@@ -68,8 +66,7 @@ def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, reques
     message: Message = {"id": request["id"]}
     try:
         data = call(b"" if container is None else protos.cleanup_request(container), timeout=request["timeout"])
-        message["devices"] = protos.devices_of(data)  # the response that clears a container is empty
-        message["incarnation"] = protos.incarnation_of(data)
+        message["devices"], message["incarnation"] = protos.parse_status(data)  # empty if a container was cleared
     except grpc.RpcError as error:
         message["error"] = f"{error.code().name}: {error.details()}"
     with write_lock:

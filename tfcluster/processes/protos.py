@@ -109,11 +109,16 @@ def server_def(addresses: dict[str, list[str]], job: str, index: int, cpus: int)
     return bytes(message.SerializeToString())
 
 
-def devices_of(status_response: bytes) -> list[dict[str, Any]]:
-    """Return the name, type, memory in bytes and description of each device in a serialised GetStatusResponse."""
+def parse_status(response: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the devices in a serialised GetStatusResponse, and the incarnation of the server.
+
+    Of each device, the name, type, memory in bytes and description are returned. The incarnation is that of the first
+    device: the server draws this random number when it starts, so it changes when the server is restarted. It is 0 if
+    the response contains no device.
+    """
     message = _message("GetStatusResponse")
-    message.ParseFromString(status_response)
-    return [
+    message.ParseFromString(response)
+    devices = [
         {
             "name": device.name,
             "type": device.device_type,
@@ -122,17 +127,7 @@ def devices_of(status_response: bytes) -> list[dict[str, Any]]:
         }
         for device in message.device_attributes
     ]
-
-
-def incarnation_of(status_response: bytes) -> int:
-    """Return the incarnation of a server's first device from a serialised GetStatusResponse.
-
-    The server draws this random number when it starts, so it changes when the server is restarted. It is 0 if the
-    response contains no device.
-    """
-    message = _message("GetStatusResponse")
-    message.ParseFromString(status_response)
-    return next((int(device.incarnation) for device in message.device_attributes), 0)
+    return devices, next((int(device.incarnation) for device in message.device_attributes), 0)
 
 
 def cleanup_request(container: str) -> bytes:

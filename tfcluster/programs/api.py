@@ -60,11 +60,9 @@ class Program:
     describe: Callable[[Mapping[str, Any]], str] | None = None
 
     def traits(self, parameters: Mapping[str, Any], package: str = "") -> ProgramTraits:
-        """Return what an agent has to know to supervise a run.
+        """Return what an agent has to know to supervise a run with these parameters.
 
-        Args:
-            parameters: The parameters of the run.
-            package: The installed package that the program belongs to; empty for a program that is part of tfcluster.
+        `package` is the installed package that the program belongs to; empty if it is part of tfcluster.
         """
         return ProgramTraits(package, self.fault_tolerant, self.is_script, tuple(self.required_tasks(parameters)))
 
@@ -122,12 +120,7 @@ class Emit(Protocol):
     """Callback that writes one event of the run."""
 
     def __call__(self, event: str, **fields: Any) -> None:
-        """Write an event.
-
-        Args:
-            event: Name of the event.
-            fields: Fields of the event.
-        """
+        """Write an event of a name."""
 
 
 @dataclass
@@ -167,21 +160,11 @@ class Context:
     ports: tuple[int, ...] = ()
 
     def stats_of(self, device: str) -> dict[str, int]:
-        """Return the work counters of a device, which become part of the run's result.
-
-        Args:
-            device: Full name of the device.
-        """
+        """Return the work counters of a device of a full name, which become part of the run's result."""
         return self.device_stats.setdefault(device.replace("/replica:0", ""), {"ops": 0})
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Emit a progress event.
-
-        Args:
-            done: Amount of work done, in `unit`.
-            total: Total amount of work, in `unit`.
-            unit: The unit of work, in the plural, such as `samples`.
-        """
+        """Emit a progress event; `unit` is the unit of both amounts of work in the plural, such as `samples`."""
         seconds = round(time.monotonic() - self.started_at, 3)
         self.emit("progress", done=done, total=total, unit=unit, seconds=seconds)
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
-from tfcluster.programs.scheduler import ShardRange, ShardScheduler, next_size
+from tfcluster.programs.scheduler import ShardRange, ShardScheduler
 
 Value = TypeVar("Value")
 
@@ -19,12 +19,14 @@ Value = TypeVar("Value")
 class DeviceLostError(Exception):
     """Raised when a device cannot be used because its task died, was restarted, or does not respond.
 
-    `worked` tells whether the device was lost during a step, and not before it.
+    `worked` tells whether the device was lost during a step, and not before it. After a final loss the device is not
+    tried again.
     """
 
-    def __init__(self, message: str, *, worked: bool) -> None:
+    def __init__(self, message: str, *, worked: bool, is_final: bool = False) -> None:
         super().__init__(message)
         self.worked = worked
+        self.is_final = is_final
 
 
 class StepTimeoutError(Exception):
@@ -51,6 +53,9 @@ def map_shards(
     step: Callable[[str, int, int], Value],
     *,
     pinned: Mapping[str, Sequence[range]] | None = None,
+    first_size: int = 1,
+    backups: bool = True,
+    all_lost_seconds: float | None = None,
 ) -> Iterator[ShardResult[Value]]:
     """Run `step(device, first, count)` on all shards, on all devices in parallel, and yield the results as they arrive.
 
@@ -63,29 +68,31 @@ def map_shards(
     shards that raises StepTimeoutError is done again in smaller steps. Each shard is in exactly one result.
 
     Args:
-        devices: Full names of the devices that work.
-        shards: Number of shards.
-        step: The function to run; it is called in one thread per device.
+        devices: Full names of the devices.
+        step: Called in one thread per device.
         pinned: By device, ranges of shards that only this device does unless it is lost.
+        first_size: Number of shards in a device's first step.
+        backups: Whether a step may be run on two devices at once, as it has no side effects.
+        all_lost_seconds: How long all devices may be lost; None for `settings.MAP_ALL_LOST_SECONDS`.
 
     Raises:
-        ValueError: There are shards but no device.
         ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or a single shard
             takes too long.
+        DeviceLostError: The final loss of the last device that was left.
         Exception: The first other exception of `step`; no device begins another step after it.
     """
     if shards and not devices:
         raise ValueError("there is no device to work on")
-    scheduler = ShardScheduler(shards, devices, pinned)
+    scheduler = ShardScheduler(shards, devices, pinned, backups=backups)
     results: queue.SimpleQueue[ShardResult[Value] | Exception] = queue.SimpleQueue()
-    workers = [_Worker(device, scheduler, step, results) for device in devices]
+    workers = [_Worker(device, scheduler, step, results, first_size) for device in devices]
     for worker in workers:
         # Daemon threads, so that a cancelled run does not wait for the steps in progress.
         threading.Thread(target=worker.take_steps, daemon=True).start()
     done = 0
     try:
         while done < shards:
-            result = _next_result(results, workers)
+            result = _next_result(results, workers, all_lost_seconds)
             done += result.count
             yield result
     finally:
@@ -93,14 +100,19 @@ def map_shards(
 
 
 def _next_result(
-    results: queue.SimpleQueue[ShardResult[Value] | Exception], workers: Sequence[_Worker[Value]]
+    results: queue.SimpleQueue[ShardResult[Value] | Exception],
+    workers: Sequence[_Worker[Value]],
+    all_lost_seconds: float | None,
 ) -> ShardResult[Value]:
     """Wait for the next result; raise the exception that a step raised, or an error if every device stays lost."""
+    limit = settings.MAP_ALL_LOST_SECONDS if all_lost_seconds is None else all_lost_seconds
     while True:
         try:
             result = results.get(timeout=settings.MAP_POLL_SECONDS)
         except queue.Empty:
-            _raise_if_all_are_lost(workers, time.monotonic())
+            _raise_if_all_are_lost(workers, time.monotonic() - limit)
+            continue
+        if isinstance(result, DeviceLostError) and not all(worker.is_dropped for worker in workers):
             continue
         if isinstance(result, Exception):
             raise result
@@ -113,6 +125,7 @@ class _Worker(Generic[Value]):
     Attributes:
         lost: When the device was lost, in monotonic seconds, and the latest error; None while it is healthy.
         is_trying: Whether the device has a step in progress.
+        is_dropped: Whether the loss is final.
     """
 
     def __init__(
@@ -121,17 +134,20 @@ class _Worker(Generic[Value]):
         scheduler: ShardScheduler,
         step: Callable[[str, int, int], Value],
         results: queue.SimpleQueue[ShardResult[Value] | Exception],
+        first_size: int,
     ) -> None:
         self.lost: tuple[float, DeviceLostError] | None = None
         self.is_trying = False
+        self.is_dropped = False
         self._device = device
         self._scheduler = scheduler
         self._step = step
         self._results = results
+        self._first_size = first_size
 
     def take_steps(self) -> None:
         """Run steps until no shards remain."""
-        size, pause = settings.MAP_FIRST_STEP_SHARDS, settings.MAP_RETRY_INITIAL_SECONDS
+        size, pause = self._first_size, settings.MAP_RETRY_INITIAL_SECONDS
         try:
             while True:
                 span = self._scheduler.take(self._device, size, time.monotonic())
@@ -139,11 +155,15 @@ class _Worker(Generic[Value]):
                     if not self._scheduler.wait():
                         return
                 elif (seconds := self._run_step(span)) is not None:
-                    size = next_size(size, span.count, seconds, settings.MAP_STEP_SECONDS)
+                    size = next_size(size, span.count, seconds)
                     pause = settings.MAP_RETRY_INITIAL_SECONDS
+                elif self.is_dropped:
+                    return
                 else:
                     self._scheduler.pause(pause)
-                    size, pause = settings.MAP_FIRST_STEP_SHARDS, min(2 * pause, settings.MAP_RETRY_MAX_SECONDS)
+                    pause = min(2 * pause, settings.MAP_RETRY_MAX_SECONDS)
+                    # It may only have been slow.
+                    size = max(1, min(self._first_size, span.count // 2))
         except Exception as error:  # passed to the caller's thread, which raises it
             self._scheduler.stop()
             self._results.put(error)
@@ -162,10 +182,16 @@ class _Worker(Generic[Value]):
             self._scheduler.requeue(span, self._device, worked=error.worked)
             if span.losses >= settings.MAP_SHARD_LOSSES_MAX:
                 raise _lost_tasks_error(span, error) from error
+            if error.is_final:
+                self.is_dropped = True
+                self._results.put(error)
             return None
         except StepTimeoutError as error:
             if span.count == 1:
-                raise _timeout_error(span, error) from error
+                raise ClusterError(
+                    f"shard {span.first} takes longer than the {error.seconds:.0f} s that a step may take",
+                    hint="Make more and smaller shards of the work.",
+                ) from error
             self.lost = None
             self._scheduler.requeue(span, self._device, worked=False)
             return error.seconds
@@ -178,10 +204,19 @@ class _Worker(Generic[Value]):
         return seconds
 
 
-def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], now: float) -> None:
-    """Raise an error if all devices have been lost for `MAP_ALL_LOST_SECONDS` and none is being retried."""
+def next_size(size: int, count: int, seconds: float) -> int:
+    """Return how many shards a device should take next, such that they take `MAP_STEP_SECONDS`.
+
+    The device last requested `size` and got `count`, which took `seconds`. The number grows at most fourfold, because
+    the duration of the first steps after a start is not representative.
+    """
+    return max(1, min(4 * size, int(count * settings.MAP_STEP_SECONDS / max(seconds, 1e-6))))
+
+
+def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], since: float) -> None:
+    """Raise an error if all devices have been lost since then, in monotonic seconds, and none is being retried."""
     losses = [worker.lost for worker in workers if not worker.is_trying]
-    lost = [loss for loss in losses if loss is not None and now - loss[0] > settings.MAP_ALL_LOST_SECONDS]
+    lost = [loss for loss in losses if loss is not None and loss[0] < since]
     if len(lost) == len(workers):
         raise ClusterError(
             "; ".join(dict.fromkeys(str(error) for _, error in lost)),
@@ -194,11 +229,4 @@ def _lost_tasks_error(span: ShardRange, error: DeviceLostError) -> ClusterError:
     return ClusterError(
         f"{span.losses} tasks were lost while they worked on {shards}, the last time so: {error}",
         hint="`tfcluster events` shows what ended the tasks; shards that need less memory may help.",
-    )
-
-
-def _timeout_error(span: ShardRange, error: StepTimeoutError) -> ClusterError:
-    return ClusterError(
-        f"shard {span.first} takes longer than the {error.seconds:.0f} s that a step may take",
-        hint="Make more and smaller shards of the work.",
     )

@@ -31,10 +31,7 @@ __all__ = ["Computation", "DeviceLostError", "Progress", "SessionPool", "ShardRe
 class Progress:
     """Counts the work done by each device and emits progress events.
 
-    Args:
-        context: The run.
-        total: Total amount of work, in `unit`.
-        unit: The unit of work, in the plural, such as `samples`.
+    `unit` is the unit of all amounts of work in the plural, such as `samples`.
     """
 
     def __init__(self, context: Context, total: int, unit: str) -> None:
@@ -45,12 +42,7 @@ class Progress:
         self._reported: float | None = None
 
     def add(self, device: str, done: int) -> None:
-        """Add work done by a device.
-
-        Args:
-            device: Full name of the device.
-            done: Amount of work, in the unit of this progress.
-        """
+        """Add work done by a device of a full name."""
         work = self._context.stats_of(device)
         work[self._unit] = work.get(self._unit, 0) + done
         self._done += done
@@ -128,13 +120,5 @@ def _all_shards(function: Callable[[Any], Any]) -> Computation:
 
 
 def _values(stacked: Any, count: int) -> list[Any]:
-    """Split stacked values.
-
-    Args:
-        stacked: The stacked values of consecutive shards.
-        count: Number of shards.
-
-    Returns:
-        The value of each shard.
-    """
+    """Split the stacked values of consecutive shards into those of each."""
     return [tf.nest.map_structure(lambda each, index=index: each[index], stacked) for index in range(count)]

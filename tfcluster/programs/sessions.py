@@ -1,11 +1,14 @@
-"""TensorFlow sessions on the cluster: device filters, timeouts, what a lost server is, and placement of operations."""
+"""TensorFlow sessions on the cluster: device filters, timeouts, lost servers, and placement of operations."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import queue
 import socket
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -17,7 +20,8 @@ from tfcluster.programs.api import Context
 
 # Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
 _emitted_graphs: WeakSet[Any] = WeakSet()
-# Sessions of lost servers; see `leak`.
+# Sessions of lost servers, kept deliberately. To close one, or to let it be garbage-collected, blocks on a server that
+# hangs (SIGSTOP), and does not end the call in progress either. Their connections are closed when the driver exits.
 _leaked: list[Any] = []
 
 #: Errors which mean that a server is down or has been restarted, and not that the computation is wrong.
@@ -98,8 +102,92 @@ def open_session(
     return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
 
 
+class ServerSession:
+    """A session on the tasks of some devices, which opens when it is needed, also after a server was lost. Thread-safe.
+
+    See `open_session` for the options.
+    """
+
+    def __init__(self, context: Context, graph: tf.Graph, devices: Sequence[str], **options: Any) -> None:
+        self._context = context
+        self._graph = graph
+        self._devices = devices
+        self._options = options
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._is_closed = False
+
+    def open(self) -> Any:
+        """Return TensorFlow's session; one of `SERVER_LOST` is raised if a server is down."""
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionError("the session is closed")
+            if self._session is None:
+                for device in {task_of(device): device for device in self._devices}.values():
+                    _check_server(self._context, device)
+                connect = partial(open_session, self._context, self._graph, self._devices, **self._options)
+                self._session = self.call(connect)
+            return self._session
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Return what a call to the servers returns, or raise ConnectionError if the first task's server is down.
+
+        The call has a thread of its own, and is left to it in this case: a call to a server that hangs (SIGSTOP) cannot
+        be cancelled, as closing the session blocks too, and does not end the call.
+        """
+        outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def make_call() -> None:
+            try:
+                outcome.put((function(), None))
+            except Exception as error:  # raised again in the caller's thread
+                outcome.put((None, error))
+
+        threading.Thread(target=make_call, daemon=True).start()
+        while True:
+            try:
+                value, error = outcome.get(timeout=settings.SESSION_SERVER_POLL_SECONDS)
+            except queue.Empty:
+                _check_server(self._context, self._devices[0])
+                continue
+            if error is not None:
+                raise error
+            return value
+
+    def forget(self, session: Any) -> bool:
+        """Leave a session that lost a server, so that the next is a new one; return False if that was done before."""
+        with self._lock:
+            if self._session is not session:
+                return False
+            self._session = None
+            _leaked.append(session)
+            return True
+
+    def close(self) -> None:
+        """Close the session for good, which ends its steps in progress, and has the servers free its graph."""
+        with self._lock:
+            session, self._session = self._session, None
+            self._is_closed = True
+        if session is not None:
+            with contextlib.suppress(tf.errors.OpError):  # the server is down
+                session.close()
+
+
+def close_all(sessions: Iterable[ServerSession], seconds: float) -> None:
+    """Close sessions in parallel and with a timeout: closing never returns if a task's process is stopped (SIGSTOP)."""
+    closing = [threading.Thread(target=session.close, daemon=True) for session in sessions]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(seconds)
+
+
 def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
-    """Return whether the task of a device completes an empty step within a number of milliseconds."""
+    """Return whether the task of a device accepts connections and completes an empty step in a new session in time."""
+    try:
+        check_listening(context, device, settings.SESSION_CONNECT_SECONDS)
+    except OSError:
+        return False
     spec = tf.DeviceSpec.from_string(device)
     config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=timeout_ms, device_filters=[task_of(device)])
     with tf.Graph().as_default():
@@ -107,7 +195,7 @@ def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
         try:
             session.run(tf.no_op())
         except tf.errors.OpError:
-            leak(session)
+            _leaked.append(session)
             return False
     session.close()
     return True
@@ -134,21 +222,17 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
         raise
 
 
-def leak(session: Any) -> None:
-    """Keep a session of a lost server deliberately, instead of closing it. None is allowed.
+def _check_server(context: Context, device: str) -> None:
+    """Check that a process listens at the address of a device's task; raise ConnectionError if it does not.
 
-    To close a session, or to let it be garbage-collected, blocks on a server that hangs (SIGSTOP), and does not end the
-    call in progress either. Its connections are closed when the driver exits.
+    A server that is slow to accept counts as up.
     """
-    if session is not None:
-        _leaked.append(session)
-
-
-def close(session: Any) -> None:
-    """Close a session, ignoring errors of servers that are down. None is allowed."""
-    if session is not None:
-        with contextlib.suppress(tf.errors.OpError):
-            session.close()
+    try:
+        check_listening(context, device, settings.SESSION_CONNECT_SECONDS)
+    except TimeoutError:
+        pass
+    except ConnectionError as error:
+        raise ConnectionError(f"nothing listens at {short_task(device)}") from error
 
 
 def _emit_graph(context: Context, graph: tf.Graph) -> None:
@@ -192,6 +276,13 @@ def session_config(*, as_written: bool, optimized: bool = True) -> Any:
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = as_written or not optimized
     return config
+
+
+def run_and_count(run: Callable[..., Any], fetches: Any, feed: Any) -> tuple[Any, dict[str, int]]:
+    """Return what the `run` of a session fetches, and the operations on each device; see `count_operations`."""
+    metadata = tf.compat.v1.RunMetadata()
+    values = run(fetches, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
+    return values, count_operations(metadata)
 
 
 def count_operations(metadata: Any) -> dict[str, int]:

@@ -4,7 +4,6 @@
 STEP_TIMEOUT_MS = 120_000  # a step takes half a second, and a task that does not respond must not block a run forever
 SERVER_CHECK_TIMEOUT_MS = 10_000
 MAP_STEP_SECONDS = 0.4  # a round trip (1 ms) does not matter, and progress and cancelling are quick
-MAP_FIRST_STEP_SHARDS = 1
 MAP_SHARDS_PER_DEVICE = 4
 MAP_RETRY_INITIAL_SECONDS = 0.1  # of a lost device: an agent restarts a killed server within tens of milliseconds
 MAP_RETRY_MAX_SECONDS = 1.0
@@ -36,14 +35,14 @@ TRAINING_CALL_EXAMPLES_MAX = 1 << 20  # 8 MB
 TRAINING_CURVE_POINTS = 200
 PARAMETER_RECOVERY_SECONDS = 15.0  # of a lost task: an agent restarts a hanging one after 12 s
 PARAMETER_CALL_TIMEOUT_MS = 10_000  # a block of steps takes 300 ms
-PARAMETER_CONNECT_SECONDS = 1.0
 PARAMETER_RETRY_SECONDS = 0.1
 SNAPSHOT_INTERVAL_SECONDS = 1.0  # the loss of a parameter server costs the steps since the last snapshot
 EVALUATION_INTERVAL_SECONDS = 0.5
 EVALUATION_SCORES_MIN = 1000  # with twice as many every second one is dropped, so that a run of days keeps few
-WORKER_START_SECONDS = 5.0  # workers wait for each other so as to begin together
 WORKER_FAILURES_MAX = 5  # in a row: each halves the block, so that the last two blocks had one step
-WORKER_JOIN_SECONDS = 10.0  # a thread that is blocked in a call to a hanging server ends with the driver
-CANCELLED_JOIN_SECONDS = 1.0  # with the next two, less than RUN_STOP_GRACE_SECONDS: finish the blocks in progress,
-CANCELLED_READ_SECONDS = 0.5  # read the variables for a last checkpoint,
+EVALUATOR_JOIN_SECONDS = (
+    10.0  # of the last score; a thread that is blocked in a call to a hanging server ends with the driver
+)
+CANCELLED_READ_SECONDS = 0.5  # with the next two, less than RUN_STOP_GRACE_SECONDS: read the variables for a last
+CANCELLED_JOIN_SECONDS = 1.0  # checkpoint, wait for the evaluator,
 CANCELLED_CLOSE_SECONDS = 0.5  # and close the sessions

@@ -33,14 +33,14 @@ class DecodeError(ValueError):
     """Raised when a JSON value does not match its type.
 
     Args:
-        place: The path of the value, such as `tasks.0.port`; empty for the top-level value.
+        json_path: The path of the value, such as `tasks.0.port`; empty for the top-level value.
 
     Attributes:
         without_value: The message without the value, which may be secret.
     """
 
-    def __init__(self, place: str, problem: str, value: str = "") -> None:
-        self.without_value = f"{place}: {problem}" if place else problem
+    def __init__(self, json_path: str, problem: str, value: str = "") -> None:
+        self.without_value = f"{json_path}: {problem}" if json_path else problem
         super().__init__(f"{self.without_value}, got {value}" if value else self.without_value)
 
 
@@ -76,7 +76,7 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.init)
 
 
-def decode(kind: type[T], value: Any, place: str = "", *, lenient: bool = False) -> T:
+def decode(kind: type[T], value: Any, json_path: str = "", *, lenient: bool = False) -> T:
     """Decode a JSON value, as `json.loads` returned it, into a value of a type.
 
     On the wire every field of a dataclass must be present, including fields that have a default value, and unknown
@@ -89,7 +89,7 @@ def decode(kind: type[T], value: Any, place: str = "", *, lenient: bool = False)
         lenient: Give missing fields their default values, and ignore unknown ones, at every level: another version of
             tfcluster may have written the data; see `protocol.stored`.
     """
-    decoded: T = _decoder(cast(Any, kind), lenient)(value, place)
+    decoded: T = _decoder(cast(Any, kind), lenient)(value, json_path)
     return decoded
 
 
@@ -103,7 +103,7 @@ def _decoder(kind: Any, lenient: bool) -> _Decoder:
     if kind in (None, NoneType):
         return _none
     if kind is Any:
-        return lambda value, place: value
+        return lambda value, json_path: value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _union(tuple(_decoder(each, lenient) for each in arguments))
@@ -129,12 +129,12 @@ def _decoder(kind: Any, lenient: bool) -> _Decoder:
 def _plain(kind: type) -> _Decoder:
     name, types = _PLAIN[kind]
 
-    def decode_plain(value: Any, place: str) -> Any:
+    def decode_plain(value: Any, json_path: str) -> Any:
         # In Python, bool is a subclass of int.
         if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
-            raise _mismatch(place, name, value)
+            raise _mismatch(json_path, name, value)
         if kind is str and not _is_text(value):
-            raise _mismatch(place, "text", value)
+            raise _mismatch(json_path, "text", value)
         if kind is not float:
             return value
         try:
@@ -142,26 +142,26 @@ def _plain(kind: type) -> _Decoder:
         except OverflowError:  # an integer of more than 308 digits
             number = math.inf
         if not math.isfinite(number):
-            raise _mismatch(place, "a finite number", value)
+            raise _mismatch(json_path, "a finite number", value)
         return number
 
     return decode_plain
 
 
-def _none(value: Any, place: str) -> None:
+def _none(value: Any, json_path: str) -> None:
     if value is not None:
-        raise _mismatch(place, "null", value)
+        raise _mismatch(json_path, "null", value)
 
 
 def _union(members: tuple[_Decoder, ...]) -> _Decoder:
-    def decode_union(value: Any, place: str) -> Any:
+    def decode_union(value: Any, json_path: str) -> Any:
         if value is None and _none in members:
             return None
         problem: DecodeError | None = None
         for member in members:
             if member is not _none:
                 try:
-                    return member(value, place)
+                    return member(value, json_path)
                 except DecodeError as error:
                     problem = problem or error
         assert problem is not None, "a union has a member besides None"
@@ -171,46 +171,46 @@ def _union(members: tuple[_Decoder, ...]) -> _Decoder:
 
 
 def _list(member: _Decoder, kind: type[list[Any]] | type[tuple[Any, ...]]) -> _Decoder:
-    def decode_list(value: Any, place: str) -> Any:
+    def decode_list(value: Any, json_path: str) -> Any:
         if not isinstance(value, list):
-            raise _mismatch(place, "a list", value)
-        return kind(member(each, _inside(place, str(index))) for index, each in enumerate(value))
+            raise _mismatch(json_path, "a list", value)
+        return kind(member(each, _inside(json_path, str(index))) for index, each in enumerate(value))
 
     return decode_list
 
 
 def _tuple(members: tuple[_Decoder, ...]) -> _Decoder:
-    def decode_tuple(value: Any, place: str) -> tuple[Any, ...]:
+    def decode_tuple(value: Any, json_path: str) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) != len(members):
-            raise _mismatch(place, f"a list of {len(members)}", value)
+            raise _mismatch(json_path, f"a list of {len(members)}", value)
         pairs = zip(members, value, strict=True)
-        return tuple(member(each, _inside(place, str(index))) for index, (member, each) in enumerate(pairs))
+        return tuple(member(each, _inside(json_path, str(index))) for index, (member, each) in enumerate(pairs))
 
     return decode_tuple
 
 
 def _dict(member: _Decoder) -> _Decoder:
-    def decode_dict(value: Any, place: str) -> dict[str, Any]:
+    def decode_dict(value: Any, json_path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _mismatch(place, "an object", value)
-        return {name: member(each, _inside(place, name)) for name, each in value.items()}
+            raise _mismatch(json_path, "an object", value)
+        return {name: member(each, _inside(json_path, name)) for name, each in value.items()}
 
     return decode_dict
 
 
 def _enum(kind: type[Enum]) -> _Decoder:
-    def decode_enum(value: Any, place: str) -> Enum:
+    def decode_enum(value: Any, json_path: str) -> Enum:
         try:
             return kind(value)
         except ValueError:
-            raise _mismatch(place, "one of " + ", ".join(repr(each.value) for each in kind), value) from None
+            raise _mismatch(json_path, "one of " + ", ".join(repr(each.value) for each in kind), value) from None
 
     return decode_enum
 
 
-def _path(value: Any, place: str) -> Path:
+def _path(value: Any, json_path: str) -> Path:
     if not isinstance(value, str) or "\0" in value or not _is_text(value):
-        raise _mismatch(place, "a path", value)
+        raise _mismatch(json_path, "a path", value)
     return Path(value)
 
 
@@ -221,12 +221,12 @@ class _ErrorFields:
     exit_code: int
 
 
-def _error(value: Any, place: str) -> ClusterError:
-    error = decode(_ErrorFields, value, place)
+def _error(value: Any, json_path: str) -> ClusterError:
+    error = decode(_ErrorFields, value, json_path)
     try:
         return ClusterError(error.message, hint=error.hint, exit_code=ExitCode(error.exit_code))
     except ValueError:
-        raise _mismatch(_inside(place, "exit_code"), "an exit code", error.exit_code) from None
+        raise _mismatch(_inside(json_path, "exit_code"), "an exit code", error.exit_code) from None
 
 
 def _dataclass(kind: Any, lenient: bool) -> _Decoder:
@@ -235,15 +235,15 @@ def _dataclass(kind: Any, lenient: bool) -> _Decoder:
     optional = {each.name for each in fields(kind) if not (each.default is each.default_factory is MISSING)}
     required = members.keys() - optional if lenient else members.keys()
 
-    def decode_dataclass(value: Any, place: str) -> Any:
+    def decode_dataclass(value: Any, json_path: str) -> Any:
         if not isinstance(value, dict):
-            raise _mismatch(place, "an object", value)
+            raise _mismatch(json_path, "an object", value)
         for name in required - value.keys():
-            raise DecodeError(_inside(place, name), "missing")
+            raise DecodeError(_inside(json_path, name), "missing")
         for name in value.keys() - members.keys() if not lenient else ():
-            raise DecodeError(_inside(place, name), f"unknown; expected {', '.join(members)}")
+            raise DecodeError(_inside(json_path, name), f"unknown; expected {', '.join(members)}")
         present = {name: member for name, member in members.items() if name in value}
-        return kind(**{name: member(value[name], _inside(place, name)) for name, member in present.items()})
+        return kind(**{name: member(value[name], _inside(json_path, name)) for name, member in present.items()})
 
     return decode_dataclass
 
@@ -262,10 +262,10 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _inside(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _inside(json_path: str, name: str) -> str:
+    return f"{json_path}.{name}" if json_path else name
 
 
-def _mismatch(place: str, expected: str, value: Any) -> DecodeError:
+def _mismatch(json_path: str, expected: str, value: Any) -> DecodeError:
     shown = repr(value) if isinstance(value, (str, int, float, bool, NoneType)) else f"a {type(value).__name__}"
-    return DecodeError(place, f"expected {expected}", shown[: settings.ERROR_VALUE_MAX_CHARS])
+    return DecodeError(json_path, f"expected {expected}", shown[: settings.ERROR_VALUE_MAX_CHARS])

@@ -57,15 +57,10 @@ JobName = Annotated[
 
 
 class Address(FrozenModel):
-    """The address of a task as the user wrote it.
+    """The address of a task as the user wrote it."""
 
-    Attributes:
-        host: The name of a host, or its address.
-        port: The TCP port; None if it is to be chosen.
-    """
-
-    host: StrictStr
-    port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
+    host: StrictStr  # the name of a host, or its address
+    port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None  # the TCP port; None if it is to be chosen
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

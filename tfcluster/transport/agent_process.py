@@ -6,7 +6,6 @@ Tasks and runs continue when their agent ends, and the next agent adopts them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -18,8 +17,10 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.file_lock import FileLock
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, send_signal, tracer_of
 from tfcluster.paths import state_folder
-from tfcluster.process_handle import ProcessHandle, is_frozen, is_marked, mark_of, send_signal, tracer_of
+from tfcluster.process_mark import is_marked, mark_of
 from tfcluster.runtime_dir import locks_dir
 
 
@@ -110,7 +111,7 @@ class AgentProcess:
             raise error
         if not self._is_agent():
             raise ClusterError(f"process {self.pid} is not the agent of {self.cluster!r}")
-        if self._process.terminate(grace):
+        if self._process.terminate(grace, settings.AGENT_EXIT_SECONDS):
             return
         raise ClusterError(
             f"the agent of {self.cluster!r} (pid {self.pid}) has not exited after SIGKILL",
@@ -125,31 +126,23 @@ class AgentProcess:
         A command that has waited for the lock checks the agent again: the one that it saw may have been replaced.
         """
         path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
-        fd = _acquire(path)
+        deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS
+        while (lock := _try_to_lock(path)) is None:
+            if time.monotonic() >= deadline:
+                raise ClusterError(
+                    f"another command is replacing the agent, for more than {settings.AGENT_REPLACE_SECONDS:g} s",
+                    hint=f"`fuser {path}` shows its pid.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
+            time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
-            os.close(fd)
+            lock.release()
 
 
-def _acquire(path: Path) -> int:
-    """Lock a file, which is created if it is missing, and return its descriptor."""
-    deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS
-    while True:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise ClusterError(f"{path}: cannot create the lock file: {error.strerror}") from error
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(fd), path.stat()):  # else the previous holder has removed the file meanwhile
-                return fd
-        os.close(fd)
-        if time.monotonic() >= deadline:
-            raise ClusterError(
-                f"another command is replacing the agent, for more than {settings.AGENT_REPLACE_SECONDS:g} s",
-                hint=f"`fuser {path}` shows its pid.",
-                exit_code=ExitCode.UNREACHABLE,
-            )
-        time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
+def _try_to_lock(path: Path) -> FileLock | None:
+    try:
+        return FileLock.acquire(path)
+    except OSError as error:
+        raise ClusterError(f"{path}: cannot create the lock file: {error.strerror}") from error

@@ -13,22 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
-from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import decode_response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
 from tfcluster.transport.local import LocalAgentConnection
 
-# The first program on a host. It imports the code that the agent there runs: sys.argv[1] is the folder.
-_PROGRAM = (
-    "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
-    "from tfcluster.transport.cluster_process import main;main(sys.argv[2:])"
-)
-#: The folder from which this process imports tfcluster.
-CODE = str(PACKAGE_ROOT)
 _SUPERVISED, _ALONE = "supervised", "alone"
 _STDIN = 0
 # The exit codes of every shell.
@@ -59,12 +51,12 @@ def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn
         os._exit(_NOT_FOUND if is_missing else _NOT_EXECUTABLE)
 
 
-def remote_words(
+def remote_argv(
     environment: EnvironmentReply, task: str | None, command: Sequence[str], *, is_supervised: bool
 ) -> list[str]:
-    """Return the words of the command line that becomes a process of the cluster on another host.
+    """Return the command line that becomes a process of the cluster on another host.
 
-    The values of the environment's variables are not among them, because other users see the words; the process asks
+    The values of the environment's variables are not in it, because other users see it; the process asks
     the agent there for them.
 
     Args:
@@ -72,25 +64,24 @@ def remote_words(
             number of a signal.
     """
     mode = _SUPERVISED if is_supervised else _ALONE
-    words = [environment.python, "-c", _PROGRAM, environment.code, environment.socket, mode, task or ""]
-    return [*words, *command]
+    arguments = (environment.socket, mode, task or "", *command)
+    return boot.command(__name__, main.__name__, *arguments, python=environment.python, code=environment.code)
 
 
-def supervised_words(command: Sequence[str]) -> list[str]:
-    """Return the words of the command line that runs a supervised command on this machine; see `remote_words`.
+def supervised_argv(command: Sequence[str]) -> list[str]:
+    """Return the command line that runs a supervised command on this machine; see `remote_argv`.
 
     The command is no part of a cluster: it has the environment of this process.
     """
-    return [sys.executable, "-c", _PROGRAM, CODE, "", _SUPERVISED, "", *command]
+    return boot.command(__name__, main.__name__, "", _SUPERVISED, "", *command)
 
 
-def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the process of `remote_words` on the host.
+def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
+    """Run on the host: become the process of `remote_argv`.
 
-    The arguments are the path of the agent's socket, or an empty string for a command that is no part of a cluster; the
-    mode; the task or an empty string; and the words of the command.
+    `path` is that of the agent's socket, or an empty string for a command that is no part of a cluster. `task` may be
+    empty too.
     """
-    path, mode, task, *command = arguments
     variables = None
     try:
         if path:

@@ -3,61 +3,41 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfcluster import settings
-from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.reconcile import ObservedState
+from tfcluster import boot, settings
+from tfcluster.core.hosts import ENV_NOTE, THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
+from tfcluster.protocol.api.cluster import Observation, Preparation
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.ssh_errors import clean_lines
 from tfcluster.transport.ssh_session import InterpreterError, Session
 
-# On this machine the code is imported from the folder that the command imported it from; see `local`.
-_PROGRAM = """
-import sys
-sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
-import tfcluster
-del sys.path[0]
-import json
-from tfcluster.transport.remote.dry_run_server import serve
-serve(json.loads(sys.stdin.readline()))
-"""
 # Prefixes of the environment variables that affect what Python or the dynamic linker loads.
 _LOADER_PREFIXES = ("PYTHON", "LD_")
 
 
 class Probe:
-    """A probe process on a host: it examines the host and answers requests until the probe is closed.
-
-    `listens` says whether the process accepts connections on the ports that it has allocated.
-    """
+    """A probe process on a host: it examines the host and answers requests until the probe is closed."""
 
     def __init__(self, session: Session) -> None:
-        self.listens = False
         self._session = session
 
-    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, tuple[FailedCheck, ...]]:
+    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
 
-        The values of environment variables are masked before the topology is sent. With `listen`, the process accepts
-        connections on the allocated ports until `close`. With the reply come the problems with the installed packages.
+        The values of environment variables are masked before the topology is sent. With `listens`, the process accepts
+        connections on the allocated ports until `close`, unless the cluster has an agent.
         """
         timeout = settings.DRY_RUN_PREPARE_SECONDS
-        reply = self._session.request("prepare", timeout, topology=to_json(topology.masked()), listen=listen)
-        self.listens = reply.pop("listens")
-        installation = decode(tuple[FailedCheck, ...], reply.pop("installation"))
-        return decode(PrepareReply, reply), installation
+        reply = self._session.request("prepare", timeout, topology=to_json(topology.masked()), listens=listens)
+        return decode(Preparation, reply)
 
-    def observe(self) -> ObservedState | None:
-        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
-        observed = self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS)["observed"]
-        return decode(ObservedState, observed) if observed else None
+    def observe(self) -> Observation:
+        """Return what the cluster has on the host."""
+        return decode(Observation, self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Return the addresses (`host:port`) to which the host cannot connect by TCP, each with the reason.
@@ -78,7 +58,7 @@ class _LocalSession(Session):
     """A session with a process on this machine instead of ssh. The process inherits the command's environment."""
 
     def __init__(self) -> None:
-        super().__init__(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT)])
+        super().__init__(THIS_MACHINE, boot.command("tfcluster.transport.remote.dry_run_server", "main"))
 
     def with_host(self, error: ClusterError) -> ClusterError:
         """See `Session.with_host`. On this machine, messages do not name it."""
@@ -128,7 +108,8 @@ def split_problems(
     request; see `remote.dry_run_server.serve`.
     """
     problems = [*missing, *map(ClusterError.from_json, survey["folders"])]
-    notes = environment_notes(host)
+    names = [name for name in host.env if name.startswith(_LOADER_PREFIXES)]
+    notes = [f"{ENV_NOTE}{', '.join(names)}: not set for this, so what that changes is not examined"] * bool(names)
     if not survey["setup"]:
         notes += [f"{problem.message}; `setup:` may change that: not examined" for problem in problems]
         return [], [*notes, "`setup:` has not been run there: what it changes is not examined"]
@@ -137,12 +118,3 @@ def split_problems(
         notes += [f"{problem.message}; {reason}" for problem in missing]
         return problems[len(missing) :], notes
     return problems, notes
-
-
-def environment_notes(host: Host) -> list[str]:
-    """Return a note that names the host's variables that affect what is loaded there, as a dry run does not set them.
-
-    The list is empty if the host has no such variables.
-    """
-    names = [name for name in host.env if name.startswith(_LOADER_PREFIXES)]
-    return [f"env: {', '.join(names)}: not set for this, so what that changes is not examined"] if names else []

@@ -60,7 +60,7 @@ class HostTransport(Protocol):
         If neither is the case, close what is shared between commands.
         """
 
-    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+    def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return the command line on this machine that runs a command on the host, with the streams of this process.
 
         With `is_terminal`, the command has a terminal; on this machine it has that of this process.

@@ -9,15 +9,15 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST, LOCK, PACKAGE_ROOT, journal_path, state_folder, state_home
-from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
+from tfcluster.os.process_handle import ProcessHandle, peer_credentials
+from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
+from tfcluster.process_mark import MARK, NO_MARK, describe_process, mark_of, marked_processes
 from tfcluster.protocol.api import Request, encode_request
 from tfcluster.protocol.codec import (
     OWN_GREETING,
@@ -39,25 +39,6 @@ from tfcluster.transport.channel import Channel, UnrecordedProcessesError, not_r
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
 
-# The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
-# another version is installed: sys.argv[1] is on the path only while the package is imported, and all of the package's
-# modules come from there. The current directory is removed from the path, so that the agent does not import a stray
-# json.py there. The shared lock keeps code that was sent to this host from being pruned while an agent runs it:
-# `exec` starts processes with it, whereas the agent needs none of the files once it has kept the code in memory.
-_PROGRAM = """
-import contextlib, fcntl, sys
-sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
-import tfcluster
-del sys.path[0]
-code = open(tfcluster.__file__)
-with contextlib.suppress(OSError):
-    fcntl.flock(code, fcntl.LOCK_SH)
-from tfcluster.agent.main import main
-from tfcluster.boot import keep_code
-keep_code()
-if line := sys.stdin.readline():
-    main(line)
-"""
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NO_LISTENER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
 # Prestarted agents, which do not know their cluster yet.
@@ -275,7 +256,7 @@ class LocalTransport:
             return None
         from tfcluster.core.text import summarize_list  # rarely needed
 
-        running = summarize_list([process.describe(self.cluster) for process in processes])
+        running = summarize_list([describe_process(process, self.cluster) for process in processes])
         journal = journal_path(self.cluster, self.host)
         return UnrecordedProcessesError(self.cluster, f"{journal} is missing; still running: {running}")
 
@@ -288,9 +269,9 @@ class LocalTransport:
         """See `HostTransport.has_state`."""
         return state_folder(self.cluster, self.host).exists()
 
-    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+    def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """See `HostTransport.command_line`."""
-        return list(words)
+        return list(argv)
 
     def forward_port(self, local: int, remote: int) -> contextlib.nullcontext[None]:
         """See `HostTransport.forward_port`. The port is one of this machine already."""
@@ -365,7 +346,7 @@ def _kill_unused() -> None:
 
 def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT)],
+        boot.command(boot.__name__, boot.start_agent.__name__),
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
         stdin=stdin,

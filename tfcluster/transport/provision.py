@@ -26,8 +26,8 @@ from tfcluster.transport.ssh_session import SHELL_FAILED, Session
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
     *("__init__.py", "boot.py", "control_characters.py", "version.py", "errors.py", "settings.py", "tf_install.py"),
-    *("free_port.py", "paths.py", "private_network.py", "process_handle.py", "reporting.py", "runtime_dir.py"),
-    *("core", "protocol", "processes", "programs", "agent", "transport"),
+    *("paths.py", "private_network.py", "process_mark.py", "reporting.py", "runtime_dir.py"),
+    *("os", "core", "protocol", "processes", "programs", "agent", "transport"),
 )
 # The modules of a program that only the command line imports.
 _COMMAND_LINE = ("options.py", "render.py")
@@ -134,9 +134,9 @@ def in_environment(command: str, shell: str | None) -> str:
     return command if shell is None else f"{quote(['bash', '-lc', _IN_SHELL, shell])} {command}"
 
 
-def host_command(words: Iterable[str], host: Host) -> str:
+def host_command(argv: Iterable[str], host: Host) -> str:
     """Return the command line for a host's shell that runs a command in the environment of the host's Python."""
-    return in_environment(quote(words), host.shell)
+    return in_environment(quote(argv), host.shell)
 
 
 def bootstrap(*, is_dry_run: bool) -> dict[str, str]:

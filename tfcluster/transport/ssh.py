@@ -148,9 +148,9 @@ class SshTransport:
         finally:
             session.end()
 
-    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+    def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """See `HostTransport.command_line`."""
-        command = host_command(words, self._host)
+        command = host_command(argv, self._host)
         return ssh_command(self._host, command, control_path=self._master.control_path, is_terminal=is_terminal)
 
     def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:

@@ -1,15 +1,21 @@
-"""Classify the errors that ssh prints, and return errors with a hint that says what to type."""
+"""Classify the errors that ssh prints, and return errors with a hint that says what to type.
+
+The keys that ssh cannot use without a terminal are named: those with a passphrase that no ssh-agent has.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.ssh_keys import find_locked_key
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
@@ -53,6 +59,8 @@ _ERRORS = (
     (r"bad configuration option", "", "Correct ~/.ssh/config."),
 )
 _NO_KEY_ACCEPTED = re.compile("Permission denied|Too many authentication failures")
+_NO_AGENT = 2  # the exit code of ssh-add if it cannot connect to an agent
+_WRONG_PASSPHRASE = "incorrect passphrase"  # what ssh-keygen says of a key that has one, if none is given
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
@@ -115,3 +123,33 @@ def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> Host
         f"{hint}, which takes the passphrase once. If the host does not know that key: `ssh -v "
         f"{shlex.quote(host.destination)}` shows which keys were tried.",
     )
+
+
+def find_locked_key(destination: str) -> tuple[Path, bool] | None:
+    """Find a key that ssh would offer to a host if its passphrase were typed, and whether an ssh agent is running."""
+    lines = (line.partition(" ") for line in _run(["ssh", "-G", "--", destination])[1].splitlines())
+    options = [(name.lower(), value) for name, _, value in lines]
+    agent = next((value for name, value in options if name == "identityagent"), "SSH_AUTH_SOCK")
+    code, held = _run(["ssh-add", "-l"], {} if agent == "SSH_AUTH_SOCK" else {"SSH_AUTH_SOCK": agent})
+    for path in [Path(value).expanduser() for name, value in options if name == "identityfile"]:
+        if _WRONG_PASSPHRASE in _run(["ssh-keygen", "-y", "-P", "", "-f", str(path)])[1]:
+            is_unknown, text = _run(["ssh-keygen", "-l", "-f", str(path)])  # the fingerprint is the second word
+            if is_unknown or text.split()[1] not in held:
+                return path, code != _NO_AGENT
+    return None
+
+
+def _run(command: list[str], variables: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run a command; return its exit code and its output, which is empty if it cannot be run."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        process = subprocess.run(
+            command,
+            env={**os.environ, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=settings.SSH_CONTROL_SECONDS,
+            check=False,
+        )
+        return process.returncode, process.stdout.decode(errors="replace")
+    return _NO_AGENT, ""

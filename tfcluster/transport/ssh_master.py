@@ -24,6 +24,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
 from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, no_response, ssh_not_runnable
 
@@ -103,11 +104,8 @@ class SshMaster:
 
     def write_agent(self, agent: RemoteAgent) -> None:
         """Record where the host's agent listens. Without a record, the next command asks the host."""
-        record = self._socket_path.with_suffix(".json")
-        new = record.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            new.write_text(json.dumps(asdict(agent)))
-            new.replace(record)
+            write_atomically(self._socket_path.with_suffix(".json"), json.dumps(asdict(agent)).encode(), is_shared=True)
 
     def connect(self, agent: RemoteAgent) -> socket.socket | None:
         """Connect to the forwarded socket, and have ssh forward it first unless it leads to the socket of the agent.

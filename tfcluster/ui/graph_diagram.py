@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.runs.placements import Placement
+from tfcluster.core.run_events import PlacementEvent
 from tfcluster.ui.console import error_console
 
 #: The name of an operation or scope, and a device.
@@ -52,7 +52,7 @@ class GraphDiagram:
     edges: tuple[tuple[int, int], ...]  # from the index of a box to that of a box that depends on it
 
 
-def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> GraphDiagram:
+def build_diagram(nodes: Iterable[Node], placements: Iterable[PlacementEvent]) -> GraphDiagram:
     """Build the diagram of a placed graph, or of several graphs that have the same names on different devices.
 
     An operation without a placement is left out, such as an operation that the graph optimizer removed.
@@ -246,7 +246,7 @@ class PlacedGraph:
         self._path = path
         self._title = ""
         self._nodes: list[Node] = []
-        self._placements: list[Placement] = []
+        self._placements: list[PlacementEvent] = []
 
     def update(self, event: dict[str, Any]) -> None:
         """Add an event of the run."""
@@ -255,7 +255,9 @@ class PlacedGraph:
         elif event["event"] == "graph":
             self._nodes += [Node(name, kind, tuple(inputs)) for name, kind, inputs in event["operations"]]
         elif event["event"] == "placement":
-            self._placements.append(Placement(event["op"], event["type"], event["device"].replace("/replica:0", "")))
+            self._placements.append(
+                PlacementEvent(event["op"], event["type"], event["device"].replace("/replica:0", ""))
+            )
 
     def write(self) -> None:
         """Write the collected graph to the file, and print the file's name; raise OSError if it cannot be written."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 from zlib import crc32
 
 from rich.table import Table
 
-from tfcluster.control_characters import escape_control_characters
+from tfcluster.control_characters import escape_all_control_characters, escape_control_characters
+from tfcluster.core.run_events import PlacementEvent
+from tfcluster.core.text import compile_patterns
+from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, make_table
 from tfcluster.ui.format import style_of, without_replica
-from tfcluster.ui.highlight import Highlighter
 
+_HIGHLIGHT = "bold red"  # as grep has it
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -60,6 +64,53 @@ class LogView:
         return self._prefixes[task, err]
 
 
+class Highlighter:
+    """Escapes lines for standard output, and highlights what matches on a terminal that is to have colours.
+
+    A regular expression that this Python does not know is left out: hosts may have a later Python.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._expressions = []
+        self._begin = self._end = ""
+        screen = console()
+        if screen.color_system is None or screen.no_color:
+            return
+        for pattern in patterns:
+            with suppress(ClusterError):
+                self._expressions += compile_patterns([pattern])
+        with screen.capture() as captured:
+            screen.print(Text("-", style=_HIGHLIGHT), end="")
+        self._begin, _, self._end = captured.get().partition("-")
+
+    def escape(self, line: str) -> str:
+        """Return a line with its control characters escaped, and with what matches highlighted.
+
+        The expressions are applied to the line as it was printed, as the search for lines applies them.
+        """
+        if not self._expressions:
+            return escape_control_characters(line)
+        parts, at = [], 0
+        shown = len(line.removesuffix("\r"))
+        for start, end in self._matches(line):
+            end = min(end, shown)
+            if start < end:
+                match = escape_all_control_characters(line[start:end])
+                parts += [escape_all_control_characters(line[at:start]), self._begin, match, self._end]
+                at = end
+        return "".join([*parts, escape_all_control_characters(line[at:shown])])
+
+    def _matches(self, line: str) -> Iterator[tuple[int, int]]:
+        """Yield where the matches of all expressions begin and end, in order; those that overlap or touch are one."""
+        first = last = 0
+        for start, end in sorted(match.span() for each in self._expressions for match in each.finditer(line)):
+            if start > last:
+                yield first, last
+                first = start
+            last = max(last, end)
+        yield first, last
+
+
 def _colour_of(task: str) -> str:
     """Return the colour of a task, the same in every command; the tasks of a job have one after the other."""
     job, _, index = task.partition(":")
@@ -89,9 +140,9 @@ def show_event(event: dict[str, Any]) -> None:
     console().print(line, soft_wrap=True)
 
 
-def format_placement(event: dict[str, Any]) -> str:
-    """Format a placement event as a line: the device first, then the operation, whose name may be long."""
-    return f"{without_replica(event['device'])}  {event['op']} ({event['type']})"
+def format_placement(event: PlacementEvent) -> str:
+    """Format a placement as a line: the device first, then the operation, whose name may be long."""
+    return f"{without_replica(event.device)}  {event.op} ({event.type})"
 
 
 class PlacementView:
@@ -100,9 +151,9 @@ class PlacementView:
     def __init__(self) -> None:
         self._types: dict[str, Counter[str]] = {}
 
-    def line(self, event: dict[str, Any]) -> str:
-        """Add a placement event to the summary and return its line."""
-        self._types.setdefault(without_replica(event["device"]), Counter())[event["type"]] += 1
+    def line(self, event: PlacementEvent) -> str:
+        """Add a placement to the summary and return its line."""
+        self._types.setdefault(without_replica(event.device), Counter())[event.type] += 1
         return format_placement(event)
 
     def summary(self) -> Table | None:

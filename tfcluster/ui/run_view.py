@@ -15,6 +15,18 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from tfcluster import settings
 from tfcluster.client.runs.output_lines import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
+from tfcluster.core.run_events import (
+    OutputEvent,
+    PlacementEvent,
+    ProgressEvent,
+    RestartEvent,
+    ResultEvent,
+    SubmittedEvent,
+    TaskDownEvent,
+    WaitingEndedEvent,
+    WaitingEvent,
+    parse_event,
+)
 from tfcluster.core.runs import script_exit_code
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
@@ -73,35 +85,40 @@ class RunView:
         if self._progress is not None:
             self._progress.stop()
 
-    def update(self, event: dict[str, Any]) -> None:
+    def update(self, record: dict[str, Any]) -> None:
         """Show an event, if it is of a type that is shown."""
-        if event["event"] == "run":
-            self._run = event["run"]
+        event = parse_event(record)
+        if isinstance(event, SubmittedEvent):
+            self._run = event.run
         if self._silent:
             return
-        if event["event"] == "run":
-            self._show_notes(event.get("notes", []))
-        if event["event"] == "restart":
-            problem = event["problem"].partition("\n")[0]
-            self._show_notes([f"{problem}: starting all again ({event['left']} more left)"])
-        if event["event"] == "task_down":
-            self._show_notes([event["problem"]])
-        if event["event"] == "waiting":
-            hints = dict.fromkeys(each["hint"] for each in event["problems"])
-            logs = [f"{task} | {line}" for task, lines in event.get("logs", {}).items() for line in lines]
-            self._show_notes(["\n  ".join((event["message"], *hints, *logs))])
-        if event["event"] == "waiting_ended":
-            self._show_notes([f"{event['call']} continued after {format_duration(event['seconds'])}"])
-        if event["event"] in ("output", "result"):
-            self._print_output(event)
-        if event["event"] == "placement" and self._shows_placements:
+        if isinstance(event, SubmittedEvent):
+            self._show_notes(event.notes or [])
+        elif isinstance(event, RestartEvent):
+            problem = event.problem.partition("\n")[0]
+            self._show_notes([f"{problem}: starting all again ({event.left} more left)"])
+        elif isinstance(event, TaskDownEvent):
+            self._show_notes([event.problem])
+        elif isinstance(event, WaitingEvent):
+            hints = dict.fromkeys(each["hint"] for each in event.problems)
+            logs = [f"{task} | {line}" for task, lines in (event.logs or {}).items() for line in lines]
+            self._show_notes(["\n  ".join((event.message, *hints, *logs))])
+        elif isinstance(event, WaitingEndedEvent):
+            self._show_notes([f"{event.call} continued after {format_duration(event.seconds)}"])
+        elif isinstance(event, OutputEvent):
+            self._print_output(record)
+        elif isinstance(event, ResultEvent):
+            self._print_output(record)
+            if event.state == "cancelled" and script_exit_code(record) is None:
+                error_console().print(f"{self._run} was cancelled after {format_duration(event.seconds)}")
+        elif isinstance(event, PlacementEvent) and self._shows_placements:
             self._print_above(self._placements.line(event))
-        if event["event"] == "result" and event["state"] == "cancelled" and script_exit_code(event) is None:
-            error_console().print(f"{self._run} was cancelled after {format_duration(event['seconds'])}")
-        if event["event"] == "metric":
-            self._metrics.update(event)
-        if event["event"] != "progress":
-            return
+        elif isinstance(event, ProgressEvent):
+            self._show_progress(event)
+        elif record["event"] == "metric":  # of a script or, with fields of its own, of another program
+            self._metrics.update(record)
+
+    def _show_progress(self, event: ProgressEvent) -> None:
         if self._may_show_progress:
             self._may_show_progress = False
             self._start_progress()
@@ -109,9 +126,9 @@ class RunView:
             self._progress.update(
                 self._progress.task_ids[0],
                 description=self._run,
-                completed=event["done"],
-                total=event["total"],
-                unit=event["unit"],
+                completed=event.done,
+                total=event.total,
+                unit=event.unit,
             )
         elif time.monotonic() - self._printed_at >= settings.PIPE_PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
@@ -261,9 +278,9 @@ class _Rate(ProgressColumn):
         return Text(format_rate(task.speed, task.fields["unit"]))
 
 
-def _format_progress(run: str, event: dict[str, Any]) -> str:
-    done, total, unit = event["done"], event["total"], event["unit"]
-    speed = done / event["seconds"] if event["seconds"] else 0.0
+def _format_progress(run: str, event: ProgressEvent) -> str:
+    done, total, unit = event.done, event.total, event.unit
+    speed = done / event.seconds if event.seconds else 0.0
     remaining = format_duration((total - done) / speed) if speed else "-"
     return (
         f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {format_rate(speed, unit)}, {remaining} left"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.programs.linear.config import Roles, assign_roles, cpu_of
+from tfcluster.programs.linear.model import Roles, assign_roles, cpu_of
 from tfcluster.programs.sessions import short_task
 
 

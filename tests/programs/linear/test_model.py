@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs.api import Context
-from tfcluster.programs.linear.config import Roles, TrainingConfig
 from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
-from tfcluster.programs.linear.model import EvaluationGraph, StateGraph, TrainingGraph
+from tfcluster.programs.linear.model import EvaluationGraph, Roles, StateGraph, TrainingConfig, TrainingGraph
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3)]
 
@@ -121,9 +120,10 @@ def test_all_variables_are_read_and_set() -> None:
     assert state.values.keys() == state.uninitialized.keys() == state.devices.keys() == names
     with tf.compat.v1.Session(graph=state.graph) as session:
         assert all(session.run(state.uninitialized).values())
-        state.set(session, {name: number for number, name in enumerate(sorted(names))})
+        values = {name: number for number, name in enumerate(sorted(names))}
+        session.run(state.assign, {state.inputs[name]: value for name, value in values.items()})
         assert not any(session.run(state.uninitialized).values())
-        assert session.run(state.values) == {name: number for number, name in enumerate(sorted(names))}
+        assert session.run(state.values) == values
         session.run(state.initialize)
         assert session.run(state.values)["w"] == 0
 

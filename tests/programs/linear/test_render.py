@@ -63,7 +63,7 @@ def test_metrics_are_printed_with_the_progress(
     monkeypatch.setattr("tfcluster.ui.run_view.time.monotonic", lambda: now[0])
     view = RunView(silent=False)
     with view:
-        view.update({"event": "run", "run": "linear-3f9a"})
+        view.update({"event": "run", "run": "linear-3f9a", "program": "linear", "devices": []})
         view.update(metric("worker:0", 10))
         now[0] += 1.5
         view.update({"event": "progress", "done": 25, "total": 100, "unit": "steps", "seconds": 1.0})
@@ -81,7 +81,7 @@ def test_metrics_are_below_the_bar_on_a_terminal(
     monkeypatch.setattr("tfcluster.ui.run_view.is_interactive", lambda screen: True)
     view = RunView(silent=False)
     with view:
-        view.update({"event": "run", "run": "linear-3f9a"})
+        view.update({"event": "run", "run": "linear-3f9a", "program": "linear", "devices": []})
         view.update(metric("worker:0", 10))
         view.update({"event": "progress", "done": 25, "total": 100, "unit": "steps", "seconds": 1.0})
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)

@@ -17,10 +17,11 @@ import tensorflow as tf
 import tfcluster.programs.linear.run as linear
 from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs import settings
+from tfcluster.programs import executor, sessions, settings
 from tfcluster.programs.api import Context
-from tfcluster.programs.linear import parameter_client, worker
+from tfcluster.programs.linear import servers, training
 from tfcluster.programs.linear.checkpoints import Checkpoints
+from tfcluster.programs.linear.servers import ParameterClient, Values
 from tfcluster.programs.sessions import open_session
 
 OPTIONS: dict[str, Any] = {
@@ -60,35 +61,21 @@ def dead() -> Iterator[str]:
         yield f"localhost:{holder.getsockname()[1]}"
 
 
-class FailingSession:
-    """A session whose calls of more than `most` steps fail."""
-
-    def __init__(self, session: Any, most: int, error: type[tf.errors.OpError]) -> None:
-        self._session = session
-        self._most = most
-        self._error = error
-
-    def run(self, fetches: Any, feed: dict[Any, int], *rest: Any) -> Any:
-        if list(feed.values())[1] > self._most:
-            raise self._error(None, None, "From /job:worker/replica:0/task:0:\nno more of this")
-        return self._session.run(fetches, feed, *rest)
-
-    def close(self) -> None:
-        self._session.close()
-
-
 def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -> None:
     """Have the workers' calls of more than `most` steps fail."""
 
-    def connect(*args: Any) -> FailingSession:
-        return FailingSession(parameter_client.connect(*args), most, error)
+    class FailingSession(servers.TrainingSession):
+        def run(self, *arguments: Any) -> Any:
+            if list(arguments[1].values())[1] > most:
+                raise error(None, None, "From /job:worker/replica:0/task:0:\nno more of this")
+            return super().run(*arguments)
 
-    patch.setattr(worker, "connect", connect)
+    patch.setattr(training, "TrainingSession", FailingSession)
 
 
 def test_a_slow_worker_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, 1, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(worker, "next_size", lambda size, count, seconds, target: count)
+    monkeypatch.setattr(executor, "next_size", lambda size, count, seconds: count)
     assert train(context, steps=6)["steps"] == 6
 
 
@@ -157,16 +144,16 @@ def test_the_graph_of_synchronous_training_has_a_size_limit(context: Context, mo
 def test_variables_lost_after_the_last_step_are_trained_again(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = parameter_client.ParameterClient.read
+    read = ParameterClient.read
     lost = threading.Event()
 
-    def lose_and_read(self: parameter_client.ParameterClient) -> parameter_client.Values:
-        if self._scheduler.is_done and not lost.is_set():
+    def lose_and_read(self: ParameterClient) -> Values:
+        if self.snapshot and self.session.run(self._state.values)["global_step"] == 200 and not lost.is_set():
             lost.set()
             tf.compat.v1.Session.reset(f"grpc://{context.head_address}", [context.run])
         return read(self)
 
-    monkeypatch.setattr(parameter_client.ParameterClient, "read", lose_and_read)
+    monkeypatch.setattr(ParameterClient, "read", lose_and_read)
     result = train(context, steps=200)
     assert lost.is_set()
     assert result["steps"] == 200
@@ -175,18 +162,18 @@ def test_variables_lost_after_the_last_step_are_trained_again(
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions of a training, whose end has all the time that it needs."""
     for bound in ("CANCELLED_JOIN_SECONDS", "CANCELLED_READ_SECONDS", "CANCELLED_CLOSE_SECONDS"):
         monkeypatch.setattr(settings, bound, 60.0)
-    opened: list[Any] = []
+    kept: list[Any] = []
 
     def open_and_keep(*args: Any, **options: Any) -> Any:
-        opened.append(open_session(*args, **options))
-        return opened[-1]
+        kept.append(open_session(*args, **options))
+        return kept[-1]
 
-    monkeypatch.setattr(parameter_client, "open_session", open_and_keep)
-    return opened
+    monkeypatch.setattr(sessions, "open_session", open_and_keep)
+    return kept
 
 
 class Cancelled(BaseException):
@@ -194,7 +181,7 @@ class Cancelled(BaseException):
 
 
 def test_a_cancelled_run_writes_a_checkpoint_and_closes_its_sessions(
-    context: Context, sessions: list[Any], tmp_path: Path
+    context: Context, opened: list[Any], tmp_path: Path
 ) -> None:
     steps: list[int] = []
 
@@ -217,8 +204,8 @@ def test_a_cancelled_run_writes_a_checkpoint_and_closes_its_sessions(
     checkpoint = Checkpoints(str(tmp_path)).latest(["w", "b", "global_step"])
     assert checkpoint is not None
     assert checkpoint["global_step"] >= max(steps)
-    assert sessions
-    assert all(session._closed for session in sessions)
+    assert opened
+    assert all(session._closed for session in opened)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +213,12 @@ def test_a_cancelled_run_writes_a_checkpoint_and_closes_its_sessions(
     [({"lr": 1000.0, "steps": 400}, r"[\d,]+"), ({"lr": 1e300, "steps": 1}, "1"), ({"lr": 1e200, "steps": 1}, "1")],
 )
 def test_a_training_that_diverges_closes_its_sessions(
-    context: Context, sessions: list[Any], options: dict[str, Any], step: str
+    context: Context, opened: list[Any], options: dict[str, Any], step: str
 ) -> None:
     with pytest.raises(ClusterError, match=f"the training diverged: after step {step} w is "):
         train(context, **options)
-    assert sessions
-    assert all(session._closed for session in sessions)
+    assert opened
+    assert all(session._closed for session in opened)
 
 
 def test_points_whose_squares_overflow_are_rejected(context: Context, tmp_path: Path) -> None:

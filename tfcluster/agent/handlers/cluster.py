@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.host_facts import other_accounts
-from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
+from tfcluster.agent.preflight import HostCheckInput, check_host_in_child, prepare_host, reserve_ports
+from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
@@ -18,20 +21,26 @@ from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, matching_tasks
+from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
+from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
     ApplyRequest,
     DevicesReply,
     DevicesRequest,
-    FailedCheck,
     Observation,
     ObserveRequest,
-    PrepareReply,
+    Preparation,
     PrepareRequest,
+    ReachReply,
+    ReachRequest,
     RestartRequest,
+    StatusRequest,
     TopologyRequest,
+    UsageRequest,
+    WatchRequest,
 )
 
 
@@ -53,21 +62,14 @@ class ClusterHandlers:
         """Return the topology of the cluster that is up."""
         yield Reply(self._supervisor.require_cluster())
 
-    async def observe(self, request: ObserveRequest) -> Response[Observation, NoReturn]:
-        """Report the observed state, and keep the agent running and listening until the request is cancelled."""
+    async def observe(self, request: ObserveRequest) -> Response[NoReturn, Observation]:
+        """Return the observed state of the cluster."""
         await self.wait_idle()
         self._context.reject_if_going_down()
-        topology = self._supervisor.topology
-        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
-        with ExitStack() as stack:
-            # Leave it to other commands to stop listening if this one does not need it.
-            ports = stack.enter_context(self._ports.listen_temporarily(free_ports)) if free_ports else []
-            stack.enter_context(self._context.forwarder.listen_temporarily())
-            yield Observation(self._observed_or_none(), tuple(ports), self._context.forwarder.certificate)
-            await asyncio.get_running_loop().create_future()
+        yield Reply(Observation(self._observed_or_none(), self._context.forwarder.certificate))
 
-    async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
-        """Run the preflight checks for a topology, and allocate ports and GPUs.
+    async def prepare(self, request: PrepareRequest) -> Response[Preparation, NoReturn]:
+        """Run the preflight checks for a topology, and allocate ports and GPUs; see `PrepareRequest`.
 
         If the cluster is up, new ports are reserved only when the plan is executed. A cluster without servers comes
         up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
@@ -76,23 +78,39 @@ class ClusterHandlers:
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
                 self._context.move_to(request.topology.network)
-        self._supervisor.health.start()
+        self._context.prober.ensure_started()
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
-                self._context.runs.fork_server.start()
-        failed_checks = await check_host_in_child(self._context.candidate(request.topology))
+                self._context.runs.fork_server.ensure_started()
+        failed_checks = await check_host_in_child(self._context.make_check_input(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
-        candidate = self._context.candidate(request.topology)
-        allocation, failures = run_checks(candidate, failed_checks)
-        self._release_foreign(candidate)
+        inputs = self._context.make_check_input(request.topology)
+        preparation = prepare_host(inputs, self._supervisor.load_tensorflow, failed_checks)
+        self._release_foreign(inputs)
         if current is not None:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
-        version = None
-        try:
-            version = self._context.load_tensorflow().version
-        except ClusterError as error:
-            failures.append(FailedCheck("tensorflow", error))
-        yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
+        with self._listen() if request.listens else nullcontext():
+            yield preparation
+            await asyncio.get_running_loop().create_future()
+
+    @contextmanager
+    def _listen(self) -> Iterator[None]:
+        """Listen temporarily on the reserved ports of servers that do not run yet, and of the forwarder."""
+        topology = self._supervisor.topology
+        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
+        with self._ports.listen_temporarily(free_ports), self._context.forwarder.listen_temporarily():
+            yield
+
+    async def reach(self, request: ReachRequest) -> Response[NoReturn, ReachReply]:
+        """Connect to all addresses concurrently; see `ReachRequest`."""
+        connect = partial(connection_failures, list(request.addresses), request.timeout)
+        timeout = request.timeout + settings.CONNECTIVITY_MARGIN_SECONDS
+        failures = await run_in_child("tfcluster: connection check", connect, timeout)
+        if failures is None:
+            raise ClusterError(
+                "the process that checks connections to the other hosts died or hangs", hint="Try again."
+            )
+        yield Reply(ReachReply(failures))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
         """Execute a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
@@ -125,7 +143,7 @@ class ClusterHandlers:
     async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
         """Ask all tasks for their devices."""
         self._supervisor.require_cluster()
-        devices, silent = await self._supervisor.health.list_devices(settings.DEVICE_LIST_SECONDS)
+        devices, silent = await self._supervisor.list_devices(settings.DEVICE_LIST_SECONDS)
         yield Reply(DevicesReply(tuple(devices), tuple(silent)))
 
     async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:
@@ -135,6 +153,43 @@ class ClusterHandlers:
         names = {task.short: task.name for task in topology.on(self._supervisor.host)}
         self._supervisor.restart([names[short] for short in matching_tasks(request.tasks, list(names))], request.grace)
         yield Reply(Done())
+
+    async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
+        """Return the status of the cluster."""
+        yield Reply(self._context.recent_status())
+
+    async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:
+        """Return what the agent and the tasks have used, and how busy the host is."""
+        yield Reply(await self._context.usage.read())
+
+    async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
+        """Send the status at each change; see `WatchRequest`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout
+        while True:
+            with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
+                await wait_for(self.wait_idle(), deadline - loop.time())
+            counts = self._supervisor.changed.count, self._context.runs.changed.count
+            yield self._context.status()
+            try:
+                await asyncio.sleep(min(self._context.status_interval, max(0.0, deadline - loop.time())))
+                await wait_for(self._wait_for_change(*counts), deadline - loop.time())
+            except asyncio.TimeoutError:
+                yield Reply(Done())
+                return
+
+    async def _wait_for_change(self, of_tasks: int, of_runs: int) -> None:
+        """Wait until there are more changes of tasks, or of runs, than these counts say."""
+        waits = (
+            self._supervisor.changed.wait_for_change(of_tasks),
+            self._context.runs.changed.wait_for_change(of_runs),
+        )
+        pending = {asyncio.ensure_future(wait) for wait in waits}
+        try:
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in pending:
+                each.cancel()
 
     def resume(self) -> None:
         """Continue a change that an earlier agent began; if that fails, the event log says why."""
@@ -167,16 +222,16 @@ class ClusterHandlers:
 
     def _reserve_ports(self, topology: ClusterTopology) -> None:
         """Reserve the ports of a topology on this host; see `reserve_ports`."""
-        candidate = self._context.candidate(topology)
+        inputs = self._context.make_check_input(topology)
         try:
-            reserve_ports(candidate)
+            reserve_ports(inputs)
         finally:
-            self._release_foreign(candidate)
+            self._release_foreign(inputs)
 
-    def _release_foreign(self, candidate: Candidate) -> None:
+    def _release_foreign(self, inputs: HostCheckInput) -> None:
         """Release the ports that were reserved for a check in a network in which the agent has no tasks yet."""
-        if candidate.ports is not self._ports:
-            candidate.ports.release_except(())
+        if inputs.ports is not self._ports:
+            inputs.ports.release_except(())
 
     async def _start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
         """Start the cluster, unless the command disconnects before the other hosts can reach it here.

@@ -19,7 +19,7 @@ from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.logs.rotating_log import Line
-from tfcluster.processes.runs.run_spec import OUTPUT
+from tfcluster.processes.runs.run_plan import OUTPUT
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import (
     AGENT_LOG,

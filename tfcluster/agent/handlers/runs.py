@@ -1,39 +1,35 @@
-"""RPC handlers of `run`: submit, attach to, list and cancel runs."""
+"""RPC handlers of `run` and `launch`: submit, attach to, list and cancel runs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from signal import Signals
 from typing import NoReturn
 
-from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.groups import group_spec, not_recorded, peers_of
+from tfcluster.agent.runs.plan import not_recorded, plan_part, plan_run
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip, wait_for_result
 from tfcluster.agent.upload import Upload, receive, validate_filename
-from tfcluster.core.devices import Device, Selection, not_ready, select
-from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
-from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
+from tfcluster.core.programs import compute_tasks, fails_at_restart
 from tfcluster.errors import ClusterError
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import missing_bytes
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import (
     AttachRequest,
     CancelReply,
     CancelRequest,
+    EventRecord,
     FailingRunsReply,
     FailingRunsRequest,
-    RunEvent,
+    JoinRequest,
     RunRequest,
     RunsReply,
     RunsRequest,
-    RunSummary,
     SignalRequest,
 )
 from tfcluster.protocol.codec import Message
@@ -47,85 +43,34 @@ class RunHandlers:
         self._supervisor = context.supervisor
         self._runs = context.runs
 
-    async def run(self, request: RunRequest, upload: Upload) -> Response[RunEvent, Done]:
+    async def run(self, request: RunRequest, upload: Upload) -> Response[EventRecord, Done]:
         """Submit a run and send its events; see `RunRequest`.
 
         A run that the command does not own continues after the command disconnects, once its upload is complete.
         """
         self._context.reject_if_going_down()
-        if request.upload is not None:
-            validate_filename(request.upload)
-        job = await self._job(request) if request.group is None else group_spec(self._context, request, request.group)
-        try:
-            run = self._runs.submit(job, request.timeout, request.detach or not request.cancel_on_disconnect)
-        except OSError as error:
-            raise not_recorded(job, error) from error
+        if request.options.upload is not None:
+            validate_filename(request.options.upload_name)
+        plan = await plan_run(self._context, request)
+        run = self._submit(plan, detached=request.detach or not request.cancel_on_disconnect)
         async with contextlib.aclosing(
             self._events(run, upload, request.detach, request.cancel_on_disconnect)
         ) as events:
             async for event in events:
-                yield RunEvent(event)
+                yield EventRecord(event)
         yield Reply(Done())
 
-    async def _devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Probe all tasks, on this host and on others, and list their devices.
-
-        Returns the devices of the tasks that are ready, in the order of the tasks in the topology, and why each of the
-        other tasks is not ready, by its name.
-        """
-        names = {task.name: number for number, task in enumerate(self._supervisor.require_cluster().tasks)}
-        silent, (devices, missing) = await asyncio.gather(
-            self._supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
-        )
-        missing.update({task.spec.name: task.describe_problem() for task in silent})
-        devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
-        ready = [device for device in devices if device.task in names and device.task not in missing]
-        return sorted(ready, key=lambda device: names[device.task]), missing
-
-    def _head(self, topology: ClusterTopology, missing: Collection[str]) -> Task:
-        """Return the head task or, if its host is away, so that this one leads the run, a task that is ready here."""
-        head = topology.head()
-        if head.name not in missing or head.host == self._supervisor.host:
-            return head
-        ready = [task for task in topology.on(self._supervisor.host) if task.name not in missing]
-        return next((task for task in ready if task.job != PS_JOB), ready[0] if ready else head)
-
-    async def _job(self, request: RunRequest) -> RunSpec:
-        """Choose the devices of a new run, create its directory, and return the specification for its driver."""
-        devices, missing = await self._devices()
+    async def join(self, request: JoinRequest) -> Response[NoReturn, Done]:
+        """Start the process that starts a group's members on this host when its coordinator says so."""
         self._context.reject_if_going_down()
-        topology = self._supervisor.require_cluster()
-        head = self._head(topology, missing)
-        selection = _select(topology, head, devices, missing, request)
-        network = self._context.network.find(topology.network)  # before the folder: it may be gone
-        run_id = self._runs.store.new_run(request.name or request.program)
-        refused = refusal_notes(topology.addresses()) if request.traits.is_script else []
-        return RunSpec(
-            run=run_id,
-            cluster=topology.cluster,
-            program=request.program,
-            traits=request.traits,
-            folder=self._context.state_dir.runs / run_id,
-            addresses=topology.addresses(),
-            head=head.address,
-            devices=[device.name for device in selection.devices],
-            parameters=request.parameters,
-            notes=[*selection.notes, *missing_notes(missing), *refused],
-            missing=missing,
-            upload=request.upload,
-            log_placement=request.log_placement,
-            peers=peers_of(topology),
-            origin=request.origin,
-            code=request.code,
-            caller=request.caller,
-            streams=request.streams,
-            host=self._supervisor.host,
-            start_timeout=request.start_timeout,
-            network=network,
-            notify=request.notify,
-            ports=topology.program_ports_on(self._supervisor.host),
-            output_limit=topology.logs.run,
-        )
+        self._runs.start(self._submit(plan_part(self._context, request), detached=True))
+        yield Reply(Done())
+
+    def _submit(self, plan: RunPlan, *, detached: bool) -> Run:
+        try:
+            return self._runs.submit(plan, detached)
+        except OSError as error:
+            raise not_recorded(plan, error) from error
 
     async def _events(
         self, run: Run, upload: Upload, detach: bool, cancel_on_disconnect: bool
@@ -137,7 +82,7 @@ class RunHandlers:
         """
         starting: asyncio.Future[None] | None = None
         # The command has the other hosts join the group before it is detached.
-        group = None if run.spec is None else run.spec.group
+        group = None if run.plan is None else run.plan.group
         has_remote_members = group is not None and group.hosts != (self._supervisor.host,)
         is_detached = False
         try:
@@ -155,7 +100,7 @@ class RunHandlers:
                         is_detached = True
                         break
         finally:
-            has_upload = run.spec is not None and run.spec.upload is not None
+            has_upload = run.record.options.upload is not None
             continues = not cancel_on_disconnect and (not has_upload or (starting is not None and upload.is_complete))
             if starting is not None and not continues:
                 starting.cancel()
@@ -166,9 +111,9 @@ class RunHandlers:
 
     async def _start(self, run: Run, upload: Upload) -> None:
         """Start a run's driver, after its upload (if there is one) is complete."""
-        assert run.spec is not None, "it has just been submitted"
+        assert run.plan is not None, "it has just been submitted"
         try:
-            if (path := run.spec.upload_path) is not None:
+            if (path := run.plan.upload_path) is not None:
                 await receive(upload, path)
         except ClusterError as problem:
             self._runs.fail(run, problem)
@@ -183,18 +128,16 @@ class RunHandlers:
         records = self._runs.all_records()
         if request.lines is not None:
             records = records[len(records) - min(request.lines, len(records)) :]
-        missing = {record.run: missing_bytes(self._runs.store.folder(record.run)) for record in records}
-        yield Reply(
-            RunsReply(tuple(RunSummary(**each.summary(), missing_output=missing[each.run]) for each in records))
-        )
+        store = self._runs.store
+        yield Reply(RunsReply(tuple(each.summarize(missing_bytes(store.folder(each.run))) for each in records)))
 
-    async def attach(self, request: AttachRequest) -> Response[RunEvent, Done]:
+    async def attach(self, request: AttachRequest) -> Response[EventRecord, Done]:
         """Send the events of a run up to its result; see `AttachRequest`."""
         run_id = self._runs.store.find(request.run)
         if request.only_result:
             async with contextlib.aclosing(wait_for_result(self._runs, run_id)) as results:
                 async for event in results:
-                    yield RunEvent(event)
+                    yield EventRecord(event)
             yield Reply(Done())
             return
         if request.cancel_on_disconnect and (active := self._runs.runs.get(run_id)):
@@ -203,7 +146,7 @@ class RunHandlers:
             followed = follow(self._runs, run_id, output=request.output, is_owner=request.is_owner)
             async with contextlib.aclosing(followed) as events:
                 async for event in skip(events, request.events):
-                    yield RunEvent(event)
+                    yield EventRecord(event)
         finally:
             if request.cancel_on_disconnect:
                 self._runs.cancel(run_id)
@@ -231,26 +174,8 @@ class RunHandlers:
         restarted = {task.name for task in tasks if task.short in request.tasks}
         failing: dict[bool, list[str]] = {True: [], False: []}
         for record in [run.record for run in self._runs.runs.values() if run.is_active]:
-            computing = compute_tasks(record.traits, record.devices, names)
-            if fails_at_restart(record.traits, computing, record.required_tasks, restarted):
-                failing[record.traits.is_script].append(record.run)
+            traits = record.options.traits
+            computing = compute_tasks(traits, record.devices, names)
+            if fails_at_restart(traits, computing, record.required_tasks, restarted):
+                failing[traits.is_script].append(record.run)
         yield Reply(FailingRunsReply(tuple(failing[False]), tuple(failing[True])))
-
-
-def _select(
-    topology: ClusterTopology, head: Task, devices: list[Device], missing: dict[str, str], request: RunRequest
-) -> Selection:
-    """Select the devices of a run, which does without the tasks that are not ready unless it needs them.
-
-    `missing` says why tasks are not ready, by their names; `devices` are those of all other tasks.
-    """
-    selection = select(devices, patterns=request.patterns, gpus=request.gpus, strict=request.strict, missing=missing)
-    if request.traits.is_script:  # it need not compute on any task
-        return selection
-    if missing and not selection.devices:
-        raise not_ready(missing.values())
-    names = [device.name for device in selection.devices]
-    required = required_tasks(request.traits, names, topology.addresses(), head.address)
-    if problems := [missing[task] for task in required if task in missing]:
-        raise not_ready(problems)
-    return selection

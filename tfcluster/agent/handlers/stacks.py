@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 from tfcluster import settings
@@ -11,6 +11,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.diagnosis import describe_task
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os import procfs
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.stacks import (
     RunStacksReply,
@@ -21,61 +22,45 @@ from tfcluster.protocol.api.stacks import (
 )
 
 
-class StackHandlers:
-    """Handles the requests about stacks."""
+async def run_stacks(context: AgentContext, request: RunStacksRequest) -> Response[NoReturn, RunStacksReply]:
+    """Return the Python stacks of a run's processes."""
+    runs = context.runs
+    run_id = runs.store.find(request.run)
+    run = runs.runs.get(run_id)
+    if run is None or not run.is_active:
+        hint = f"What it printed: `tfcluster logs {run_id}`."
+        raise ClusterError(f"{run_id} has ended", hint=hint, exit_code=ExitCode.FAILED)
+    processes = await context.stacks.read_all(run.process, run.folder) if run.process else []
+    yield Reply(RunStacksReply(run_id, context.host, tuple(processes)))
 
-    def __init__(self, context: AgentContext) -> None:
-        self._context = context
 
-    async def run_stacks(self, request: RunStacksRequest) -> Response[NoReturn, RunStacksReply]:
-        """Return the Python stacks of a run's processes."""
-        runs = self._context.runs
-        run_id = runs.store.find(request.run)
-        run = runs.runs.get(run_id)
-        if run is None or not run.is_active:
-            hint = f"What it printed: `tfcluster logs {run_id}`."
-            raise ClusterError(f"{run_id} has ended", hint=hint, exit_code=ExitCode.FAILED)
-        processes = await self._context.stacks.read_all(run.process, run.folder) if run.process else []
-        yield Reply(RunStacksReply(run_id, self._context.host, tuple(processes)))
-
-    async def task_threads(self, request: TaskThreadsRequest) -> Response[NoReturn, TaskThreadsReply]:
-        """Return the threads of a task's server."""
-        supervisor = self._context.supervisor
-        supervisor.require_cluster()
-        tasks = {task.spec.short: task for task in supervisor.tasks.values()}
-        (short,) = matching_tasks([request.task], list(tasks))
-        task = tasks[short]
-        silent = await supervisor.health.probe_all(settings.WAIT_PROBE_SECONDS)
-        problem = describe_task(task) if any(each is task for each in silent) else None
-        pid = task.process.pid if task.process else None
-        yield Reply(
-            TaskThreadsReply(
-                task=task.spec.name,
-                host=task.spec.host,
-                state=task.machine.state,
-                pid=pid,
-                problem=problem.problem if problem else "",
-                hint=problem.hint if problem else "",
-                threads=_threads(pid) if pid else (),
-                log=task.log_tail(),
-            )
+async def task_threads(context: AgentContext, request: TaskThreadsRequest) -> Response[NoReturn, TaskThreadsReply]:
+    """Return the threads of a task's server."""
+    supervisor = context.supervisor
+    supervisor.require_cluster()
+    tasks = {task.spec.short: task for task in supervisor.tasks.values()}
+    (short,) = matching_tasks([request.task], list(tasks))
+    task = tasks[short]
+    silent = await supervisor.probe_all(settings.WAIT_PROBE_SECONDS)
+    problem = describe_task(task) if any(each is task for each in silent) else None
+    pid = task.process.pid if task.process else None
+    yield Reply(
+        TaskThreadsReply(
+            task=task.spec.name,
+            host=task.spec.host,
+            state=task.machine.state,
+            pid=pid,
+            problem=problem.problem if problem else "",
+            hint=problem.hint if problem else "",
+            threads=tuple(_read_threads(pid)) if pid else (),
+            log=task.log_tail(),
         )
+    )
 
 
-def _threads(pid: int) -> tuple[Thread, ...]:
-    """Return the threads of a process; none if it has exited."""
-    try:
-        numbers = sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    except OSError:
-        return ()
-    return tuple(thread for number in numbers if (thread := _thread(Path(f"/proc/{pid}/task/{number}"))) is not None)
-
-
-def _thread(folder: Path) -> Thread | None:
-    try:
-        fields = (folder / "stat").read_text(errors="replace")
-        waits_in = (folder / "wchan").read_text().strip()
-    except OSError:
-        return None
-    name, _, rest = fields.partition("(")[2].rpartition(")")
-    return Thread(int(folder.name), name, rest.split()[0], "" if waits_in == "0" else waits_in)
+def _read_threads(pid: int) -> Iterator[Thread]:
+    """Yield the threads of a process; none if it has exited."""
+    for number in procfs.threads(pid):
+        with suppress(OSError):  # it has exited
+            state = procfs.stat_fields(pid, number)[procfs.STATE]
+            yield Thread(number, procfs.thread_name(pid, number), state, procfs.waits_in(pid, number))

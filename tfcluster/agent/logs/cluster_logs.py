@@ -6,19 +6,17 @@ written when there is room again.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
+import socket
 import time
-from functools import partial
 from pathlib import Path
 
-from tfcluster import settings
-from tfcluster.agent import subprocesses
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.topology import LogLimits
-from tfcluster.processes.logs.log_writer import LogWriter, run
+from tfcluster.processes.logs import log_writer
+from tfcluster.processes.logs.log_writer import LogWriter
 from tfcluster.processes.logs.rotating_log import LineLog
 from tfcluster.protocol.codec import encode
 
@@ -56,15 +54,21 @@ class AgentLogHandler(logging.Handler):
         self._lines.append(text.encode(errors="backslashreplace"), record.created)
 
 
-class LogCollector:
-    """Keeps a log writer process running as long as there are tasks."""
+class LogCollector(HelperProcess):
+    """Keeps a log writer process running as long as there are tasks.
+
+    A log writer that a signal has stopped is killed: the log buffers would grow without bound. The amount of data in
+    the buffers is no suitable criterion: just as much waits for a healthy log writer while a task prints at full speed
+    or while the disk is full, and restarting it would not help then.
+    """
+
+    outlives_agent = True
+    restarts = True
 
     def __init__(self, title: str, folder: StateDir) -> None:
-        self._title = title
+        super().__init__(title)
         self._folder = folder
         self._limits = LogLimits()
-        self._child: ChildProcess | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, limits: LogLimits) -> None:
         """Start the log writer with some limits, and restart it whenever it exits.
@@ -72,54 +76,25 @@ class LogCollector:
         It is forked in the next iteration of the event loop, so that tasks that are about to be forked go first. If the
         log writer runs with other limits, it is restarted.
         """
-        if self._child is None:
+        if self.process is None:
             self._limits = limits
-            self._fork_in(0.0)
+            self.start_later(0.0)
         elif limits != self._limits:
             self._limits = limits
-            self._child.kill()
+            self.kill()
 
-    def kill_if_stopped(self) -> int | None:
-        """Kill the log writer if a signal such as SIGSTOP has stopped it; it is then restarted.
+    def handle_start(self) -> None:
+        """Let it begin: the next agent's log writer ends it."""
+        self.release()
 
-        Otherwise the log buffers would grow without bound. The amount of data in the buffers is no suitable criterion:
-        just as much waits for a healthy log writer while a task prints at full speed or while the disk is full, and
-        restarting it would not help then. Returns the pid of the log writer that was killed, if it was.
-        """
-        if self._child is None or not self._child.is_stopped():
-            return None
-        self._child.kill()
-        return self._child.process.pid
+    def run(self, agent: socket.socket) -> None:
+        """Write the logs, in the process."""
+        folder, limits = self._folder, self._limits
+        log_writer.run(folder.log_buffers, folder.logs, limits.size, limits.count, folder.journal.path, agent)
 
     def stop(self) -> None:
         """Kill the log writer, move the tasks' last output into the logs and remove the log buffers."""
-        if self._timer is not None:
-            self._timer.cancel()
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.wait()
+        super().stop()
         if self._folder.log_buffers.exists():
             with contextlib.suppress(OSError):  # a full disk must not prevent the cluster from shutting down
                 LogWriter(self._folder.log_buffers, self._folder.logs, self._limits.size, self._limits.count).close()
-
-    def _fork_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._fork)
-
-    def _fork(self) -> None:
-        folder, limits = self._folder, self._limits
-        body = partial(
-            run, self._title, folder.log_buffers, folder.logs, limits.size, limits.count, folder.journal.path
-        )
-        try:
-            self._child = subprocesses.fork_child(body, self._ended)
-        except OSError:  # no process or descriptor is left: the output waits in the log buffers
-            self._fork_in(settings.HELPER_RESTART_SECONDS)
-
-    def _ended(self, status: int) -> None:
-        assert self._child is not None, "it has just ended"
-        self._child.close_pipe()
-        self._child = None
-        self._fork_in(settings.HELPER_RESTART_SECONDS)

@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
@@ -24,9 +23,10 @@ from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.text import compile_patterns
 from tfcluster.errors import ClusterError
-from tfcluster.processes.daemonize import detach
+from tfcluster.os.daemonize import detach
 from tfcluster.processes.logs.rotating_log import Line
 from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
+from tfcluster.protocol.serialization import decode, to_json
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class LogSearch(LogSource):
 
         Raises ClusterError if a pattern is no regular expression, or the child process was killed.
         """
-        self._child.send({"parts": [_part_to_json(part) for part in parts], "partial": partial})
+        self._child.send({"parts": to_json(list(parts)), "partial": partial})
         async for message in self._messages:
             if "error" in message:
                 raise ClusterError.from_json(message["error"])
@@ -121,21 +121,6 @@ async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str
             await asyncio.sleep(0)
 
 
-def _part_to_json(part: LogPart) -> Message:
-    return {
-        "log": part.log,
-        "paths": [None if path is None else str(path) for path in part.reader.paths],
-        "start": part.start,
-        "end": part.end,
-        "last": part.last,
-    }
-
-
-def _part_from_json(message: Message) -> LogPart:
-    reader = LogReader(*(None if path is None else Path(path) for path in message["paths"]))
-    return LogPart(message["log"], reader, message["start"], message["end"], message["last"])
-
-
 def _run(title: str, agent_pid: int, patterns: Sequence[str], agent: socket.socket) -> None:
     """Search, in the child process, each group of parts that the agent sends."""
     detach(title, keep=[agent.fileno()], parent=agent_pid)
@@ -147,7 +132,7 @@ def _run(title: str, agent_pid: int, patterns: Sequence[str], agent: socket.sock
         return
     with agent.makefile("rb") as requests:
         for request in map(decode_line, requests):
-            parts = [_part_from_json(part) for part in request["parts"]]
+            parts = decode(list[LogPart], request["parts"])
             positions = {part.log: part.start for part in parts}
             for log, line, text in _matching(parts, expressions, positions, partial=request["partial"]):
                 message = {"log": log, "time": line.time, "position": line.position, "text": text}

@@ -7,49 +7,46 @@ file remains the same file when it is renamed or removed.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+import os
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_file import LogSegment
 from tfcluster.processes.logs import log_buffer
-from tfcluster.processes.logs.rotating_log import Line, numbered, numbers_of
+from tfcluster.processes.logs.rotating_log import Line, last_line, numbered, numbers_of, parse
 from tfcluster.processes.runs.stored_output import missing_text
+
+# Number of bytes to read of a line for its time and position, which take less.
+_PREFIX_BYTES = 128
 
 
 class _MovedError(Exception):
     """The requested lines are no longer in the log buffer because the log writer has moved them."""
 
 
+@dataclass(frozen=True)
 class LogReader:
-    """Reads the lines of one log.
+    """Reads the lines of one log."""
 
-    Args:
-        log: The newest file of the log; None for raw output, which is not rotated, but may be freed in the middle.
-        log_buffer_path: The log buffer, which continues after the files; None if there is none.
-    """
-
-    def __init__(self, log: Path | None, log_buffer_path: Path | None = None) -> None:
-        self._log = log
-        self._log_buffer = log_buffer_path
-
-    @property
-    def paths(self) -> tuple[Path | None, Path | None]:
-        """The arguments of this reader, from which another process makes one of its own."""
-        return self._log, self._log_buffer
+    log: Path | None  # its newest file; None for raw output, which is not rotated, but may be freed in the middle
+    buffer: Path | None = None  # the log buffer, which continues after the files; None if there is none
 
     @property
     def folders(self) -> set[Path]:
         """The folders in which the log is written."""
-        return {path.parent for path in (self._log, self._log_buffer) if path is not None}
+        return {path.parent for path in (self.log, self.buffer) if path is not None}
 
     def end(self) -> int:
         """Return the position after the end of all output."""
-        if self._log_buffer is not None and (size := log_buffer.size_of(self._log_buffer)) is not None:
+        if self.buffer is not None and (size := log_buffer.size_of(self.buffer)) is not None:
             return size
         with self._files() as files:
             return files[-1].end if files else 0
@@ -127,8 +124,8 @@ class LogReader:
 
         Raises _MovedError if the log writer has moved the lines to the log files in the meantime, or they were freed.
         """
-        while self._log is None and self._log_buffer is not None and position < end:
-            freed = log_buffer.find_freed(self._log_buffer, position)
+        while self.log is None and self.buffer is not None and position < end:
+            freed = log_buffer.find_freed(self.buffer, position)
             if freed is None or freed[0] >= end:
                 break
             start, next_position, time = freed
@@ -139,8 +136,8 @@ class LogReader:
 
     def _stored_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
         """Yield the lines between two positions from the log buffer; as `_buffered_lines`."""
-        while self._log_buffer is not None and position < end:
-            block = log_buffer.read(self._log_buffer, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
+        while self.buffer is not None and position < end:
+            block = log_buffer.read(self.buffer, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
             if block is None:
                 raise _MovedError
             data, time = block
@@ -159,17 +156,17 @@ class LogReader:
     @contextmanager
     def _files(self) -> Iterator[list[LogSegment]]:
         """Open the log's files and yield those that contain lines, oldest first."""
-        if self._log is None:
+        if self.log is None:
             yield []
             return
         with ExitStack() as stack:
             segments: dict[int, LogSegment] = {}
-            highest = max(numbers_of(self._log), default=-1)
+            highest = max(numbers_of(self.log), default=-1)
             # Open the newest file first: a file that is renamed meanwhile is found again under its next number, so that
             # no file is missed.
             for number in itertools.count():
                 try:
-                    file = LogSegment(stack.enter_context(numbered(self._log, number).open("rb", buffering=0)))
+                    file = LogSegment(stack.enter_context(numbered(self.log, number).open("rb", buffering=0)))
                     segments.setdefault(file.inode, file)
                 except FileNotFoundError:
                     if number > highest:
@@ -179,3 +176,144 @@ class LogReader:
             for file in segments.values():
                 file.measure()
             yield sorted((file for file in segments.values() if file.size), key=lambda file: file.start)
+
+
+class LogSegment:
+    """A snapshot of one file of a log: its content at the time when it was measured.
+
+    Attributes:
+        inode: The inode number, which identifies the file after it was renamed.
+        size: Number of bytes up to the end of the last complete line; 0 before `measure`, or if there is no line.
+        start: The position of the first line.
+        end: The position after the last line.
+    """
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.inode = os.fstat(file.fileno()).st_ino
+        self.size = self.start = self.end = 0
+
+    def measure(self) -> None:
+        """Take the current content as the snapshot: set `size`, `start` and `end`."""
+        size = offset_after_newlines(self._file, os.fstat(self._file.fileno()).st_size, 1)
+        last = last_line(self._file.fileno(), size)
+        self.size = size
+        if last is None:
+            self.size = 0
+        else:
+            first = self._line_from(0)
+            assert first is not None, "there is at least the last one"
+            self.start, self.end = first[1].position, last.next_offset
+
+    def lines(self, position: int) -> Iterator[Line]:
+        """Yield the lines that begin at or after a position."""
+        if position >= self.end:
+            return
+        offset = self._offset(lambda line: line.position >= position)
+        rest = b""
+        while offset < self.size:
+            block = self._read(offset, settings.IO_BLOCK_BYTES)
+            offset += len(block)
+            *complete, rest = (rest + block).split(b"\n")
+            for text in complete:
+                if line := parse(text):
+                    yield line
+
+    def first_since(self, time: float) -> int | None:
+        """Return the position of the first line that was printed at or after a Unix time; None if there is none."""
+        first = self._line_from(self._offset(lambda line: line.time >= time))
+        return None if first is None else first[1].position
+
+    def last(self, count: int, before: int) -> tuple[int, int]:
+        """Find the last lines before a position, at most `count`.
+
+        Returns the number of lines found in this file, and the position of the first of them; 0 and `before` if there
+        are none.
+        """
+        end = self._offset(lambda line: line.position >= before)
+        offset = offset_after_newlines(self._file, end, count + 1)
+        if not offset:
+            count = sum(
+                self._read(at, min(settings.IO_BLOCK_BYTES, end - at)).count(b"\n")
+                for at in range(0, end, settings.IO_BLOCK_BYTES)
+            )
+        first = self._line_from(offset)
+        return (0, before) if first is None or not count else (count, first[1].position)
+
+    def _offset(self, matches: Callable[[Line], bool]) -> int:
+        """Return the offset of the first line that satisfies a predicate, or the size if no line does.
+
+        This is a binary search: if a line satisfies the predicate, all lines after it must satisfy it too.
+        """
+
+        def is_behind(offset: int) -> bool:
+            following = self._line_from(offset)
+            return following is None or matches(following[1])
+
+        first = self._line_from(bisect_left(range(self.size), True, key=is_behind))
+        return self.size if first is None else first[0]
+
+    def _line_from(self, offset: int) -> tuple[int, Line] | None:
+        """Find the first line that begins at or after an offset; None if there is no such line.
+
+        Returns the offset at which the line begins, and the line, whose text is truncated.
+        """
+        # A line begins at the offset if the byte before it is a newline.
+        start = offset if not offset else self._offset_after_next_newline(offset - 1)
+        while start < self.size:
+            if line := parse(self._read(start, _PREFIX_BYTES).partition(b"\n")[0]):
+                return start, line
+            start = self._offset_after_next_newline(start)
+        return None
+
+    def _offset_after_next_newline(self, offset: int) -> int:
+        while offset < self.size:
+            block = self._read(offset, settings.IO_BLOCK_BYTES >> 4)
+            if (at := block.find(b"\n")) >= 0:
+                return offset + at + 1
+            offset += len(block)
+        return self.size
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._file.fileno(), min(size, self.size - offset), offset)
+
+
+def tail(path: Path, lines: int) -> tuple[list[str], int]:
+    """Read the last lines of a file, including a last line without a newline; return them and the offset after them.
+
+    The file is read backwards, and only as far as needed. A missing file counts as empty.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            # If the file ends with a newline, that is one more newline to count.
+            ends_whole = end > 0 and _read_at(file, end - 1, 1) == b"\n"
+            start = offset_after_newlines(file, end, lines + ends_whole) if lines else end
+            data = _read_at(file, start, end - start)
+    except FileNotFoundError:
+        return [], 0
+    raw_lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    return [line.decode(errors="replace") for line in raw_lines], end
+
+
+def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:
+    """Return the offset after the `count`th newline before `end`, counting backwards, or 0 if there are fewer."""
+    start = end
+    while start > 0:
+        size = min(settings.IO_BLOCK_BYTES, start)
+        start -= size
+        block = _read_at(file, start, size)
+        newlines = block.count(b"\n")
+        if newlines < count:
+            count -= newlines
+            continue
+        at = len(block)
+        for _ in range(count):
+            at = block.rindex(b"\n", 0, at)
+        return start + at + 1
+    return 0
+
+
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.access import AccessHandlers
+from tfcluster.agent.handlers.access import get_environment
 from tfcluster.agent.handlers.cluster import ClusterHandlers
-from tfcluster.agent.handlers.code import receive_code
-from tfcluster.agent.handlers.connectivity import check_connectivity
-from tfcluster.agent.handlers.groups import GroupHandlers
+from tfcluster.agent.handlers.files import list_files, read_files, receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
-from tfcluster.agent.handlers.outputs import OutputHandlers
-from tfcluster.agent.handlers.profile import ProfileHandler
+from tfcluster.agent.handlers.profile import profile
 from tfcluster.agent.handlers.runs import RunHandlers
-from tfcluster.agent.handlers.stacks import StackHandlers
-from tfcluster.agent.handlers.status import StatusHandlers
+from tfcluster.agent.handlers.stacks import run_stacks, task_threads
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
@@ -70,7 +67,7 @@ class RpcConnection:
     """Serves the requests of one connection.
 
     Every request is handled by an asyncio task of its own. When the command disconnects, all of them are cancelled and
-    their generators closed. `is_last` returns whether no other command that has sent a request is connected.
+    their generators closed. `connections` are all connections of the agent.
     """
 
     def __init__(
@@ -79,13 +76,13 @@ class RpcConnection:
         dispatcher: Dispatcher,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        is_last: Callable[[], bool],
+        connections: Collection[RpcConnection],
     ) -> None:
         self._context = context
         self._dispatcher = dispatcher
         self._reader = reader
         self._writer = writer
-        self._is_last = is_last
+        self._connections = connections
         self.has_request = False
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._uploads: dict[int, Upload] = {}
@@ -160,7 +157,9 @@ class RpcConnection:
 
     async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
         """Send the end of a response, with whether the agent exits after the command has disconnected."""
-        ends = self._context.is_idle and self._is_last() and len(self._requests) == 1
+        # A process that has only looked whether the agent answers may still be connected: it has no request.
+        is_last = not any(other.has_request for other in self._connections if other is not self)
+        ends = self._context.is_idle and is_last and len(self._requests) == 1
         with contextlib.suppress(ConnectionError):
             await self._send(number, kind, {"value": to_json(value), "ends": ends})
 
@@ -179,41 +178,38 @@ class Dispatcher:
     `unreadable` handles all requests if the journal is damaged or missing; otherwise it is None.
     """
 
-    def __init__(self, context: AgentContext, cluster: ClusterHandlers, shutdown: Shutdown) -> None:
+    def __init__(self, context: AgentContext) -> None:
         self.unreadable: UnreadableCluster | None = None
-        status = StatusHandlers(context, cluster.wait_idle)
-        self.meter = status.meter
+        self.cluster = cluster = ClusterHandlers(context)
+        self.shutdown = shutdown = Shutdown(context, cluster)
         runs = RunHandlers(context)
         logs = LogHandlers(context)
-        outputs = OutputHandlers(context.runs.store)
-        access = AccessHandlers(context)
-        stacks = StackHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
             ObserveRequest: cluster.observe,
-            ReachRequest: check_connectivity,
+            ReachRequest: cluster.reach,
             ApplyRequest: cluster.apply,
-            WatchRequest: status.watch,
-            StatusRequest: status.status,
-            UsageRequest: status.usage,
+            WatchRequest: cluster.watch,
+            StatusRequest: cluster.status,
+            UsageRequest: cluster.usage,
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,
-            EnvironmentRequest: access.environment,
-            ProfileRequest: ProfileHandler(context).profile,
+            EnvironmentRequest: partial(get_environment, context),
+            ProfileRequest: partial(profile, context),
             LogsRequest: logs.logs,
             EventsRequest: logs.events,
             RunsRequest: runs.runs,
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
             SignalRequest: runs.signal,
-            JoinRequest: GroupHandlers(context).join,
+            JoinRequest: runs.join,
             FailingRunsRequest: runs.failing_runs,
-            RunStacksRequest: stacks.run_stacks,
-            TaskThreadsRequest: stacks.task_threads,
-            OutputsRequest: outputs.list_files,
-            ReadOutputsRequest: outputs.read_files,
+            RunStacksRequest: partial(run_stacks, context),
+            TaskThreadsRequest: partial(task_threads, context),
+            OutputsRequest: partial(list_files, context.runs.store),
+            ReadOutputsRequest: partial(read_files, context.runs.store),
         }
         self._receivers: dict[type[Request[Any, Any]], Callable[[Any, Upload], Response[Any, Any]]] = {
             RunRequest: runs.run,

@@ -12,9 +12,9 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.state.files import remove_unless_file
 from tfcluster.agent.timeout import wait_for
-from tfcluster.process_handle import peer_credentials
+from tfcluster.os.atomic_file import remove_unless_file
+from tfcluster.os.process_handle import peer_credentials
 from tfcluster.runtime_dir import socket_path
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -134,11 +134,7 @@ class RpcServer:
         if self._context.quitting.is_set():  # closed without a greeting: the command starts the next agent
             writer.close()
             return
-
-        def is_last() -> bool:  # a process that has only looked whether the agent answers may not be gone yet
-            return not any(other.has_request for other in self._connections - {connection})
-
-        connection = RpcConnection(self._context, self._dispatcher, reader, writer, is_last)
+        connection = RpcConnection(self._context, self._dispatcher, reader, writer, self._connections)
         self._connections.add(connection)
         try:
             if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():

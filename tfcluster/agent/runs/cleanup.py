@@ -12,11 +12,11 @@ from collections.abc import Collection
 from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import fork_child
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import ENDED_RUN_STATES
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.daemonize import detach
+from tfcluster.os.daemonize import detach
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.stored_output import free_all, stored_bytes
 
 # Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
@@ -69,24 +69,14 @@ class ContainerCleaner:
     The supervisor's event log records each server that never answered.
     """
 
-    def __init__(self, supervisor: Supervisor, prober: ProbeClient) -> None:
+    def __init__(self, supervisor: TaskSupervisor, prober: ProbeClient) -> None:
         self._supervisor = supervisor
         self._prober = prober
-        self._background: set[asyncio.Task[None]] = set()
 
     async def clear(self, container: str) -> None:
-        """Clear a container on every task, and retry in the background on tasks that do not answer in time.
-
-        The name of a container is the id of its run.
-        """
-        remaining = await self._send_requests(container, self._servers())
-        if remaining:
-            retrying = asyncio.ensure_future(self._retry(container, remaining))
-            self._background.add(retrying)
-            retrying.add_done_callback(self._background.discard)
-
-    async def _retry(self, container: str, remaining: _Servers) -> None:
-        for delay in settings.RUN_CLEANUP_BACKOFF_SECONDS:
+        """Clear a container, whose name is its run's id, on every task; retry if a task does not answer in time."""
+        remaining = self._servers()
+        for delay in (0.0, *settings.RUN_CLEANUP_BACKOFF_SECONDS):
             await asyncio.sleep(delay)
             remaining = await self._send_requests(container, remaining)
             if not remaining:

@@ -1,4 +1,4 @@
-"""What keeps tasks from serving, as far as the agent of one host can tell, and what the user can type about it."""
+"""What keeps tasks from serving, and members of a group from connecting, and what the user can type about it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 
 from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
-from tfcluster.agent.socket_tables import connected_ports
+from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.subprocesses import run_in_child
-from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
+from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Forwarder, forwarders_of
+from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.programs import tasks_with_addresses
-from tfcluster.core.stacks import Wait
+from tfcluster.core.stacks import Wait, find_wait
 from tfcluster.core.states import TaskState
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology, Task, join_address
+from tfcluster.os.process_handle import is_frozen
+from tfcluster.os.tcp_sockets import connected_ports
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.process_handle import is_frozen
+from tfcluster.processes.groups.member_states import MemberState, read_states
 from tfcluster.protocol.codec import Message
 from tfcluster.tf_install import tensorflow_version
 
@@ -88,7 +92,7 @@ async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -
 
 
 async def explain_wait(
-    run: Run, pid: int, wait: Wait, supervisor: Supervisor, remote: RemoteTaskMonitor, version: str | None
+    run: Run, pid: int, wait: Wait, supervisor: TaskSupervisor, remote: RemoteTaskMonitor, version: str | None
 ) -> Sequence[Problem]:
     """Return why a program of a run waits in a call.
 
@@ -102,7 +106,7 @@ async def explain_wait(
         return []
     names = {name for name, _ in tasks_with_addresses(_used_addresses(run, topology))}
     problems = await _find_problems(supervisor, remote, names) if names else []
-    if problems or not wait.connects or (run.spec is not None and run.spec.group is not None):
+    if problems or not wait.connects or (run.plan is not None and run.plan.group is not None):
         return problems
     return await _explain_connecting(run, pid, wait, topology, version)
 
@@ -111,9 +115,9 @@ def _used_addresses(run: Run, topology: ClusterTopology) -> Mapping[str, Sequenc
     """Return the addresses of the servers that a run uses; members of a group take the place of others."""
     if not topology.has_servers:
         return {}
-    if run.spec is None:
+    if run.plan is None:
         return topology.addresses()
-    return run.spec.addresses if run.spec.group is None else run.spec.group.servers
+    return run.plan.addresses if run.plan.group is None else run.plan.group.servers
 
 
 async def _explain_connecting(
@@ -169,7 +173,7 @@ def _find_connection(pid: int, ports: Collection[int | None]) -> Message:
         return {"is_connected": True}
 
 
-async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
+async def _find_problems(supervisor: TaskSupervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
     """Probe the tasks of the cluster and describe those that do not serve.
 
     `used` has the names of the tasks that may matter; others are left out.
@@ -177,9 +181,7 @@ async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used
     topology = supervisor.topology
     if topology is None:
         return []
-    silent, (_, missing) = await asyncio.gather(
-        supervisor.health.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all()
-    )
+    silent, (_, missing) = await asyncio.gather(supervisor.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all())
     problems = [describe_task(task) for task in silent if task.spec.name in used]
     others = [task for task in topology.tasks if task.name in missing and task.name in used]
     forwarders = forwarders_of(topology)
@@ -193,3 +195,68 @@ def _describe_removed(name: str) -> Problem:
     job, _, index = name.removeprefix("/job:").partition("/task:")
     hint = f"`tfcluster scale {job}={int(index) + 1}` starts it again; then run the program again."
     return Problem(f"{job}:{index} is no longer part of the cluster", hint, name)
+
+
+async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: StackReader) -> list[Problem]:
+    """Return which members of a group keep others waiting, and why.
+
+    `run` is the run on the host of the coordinator, and `host` the name of this host.
+    """
+    states = read_states(run.folder)
+    seen = {member.short: _observe(member, states.get(member.short), host) for member in group.members}
+    frozen = [member for member in group.members if seen[member.short].is_frozen]
+    if frozen or not wait.connects:  # in the middle of a training, members do different things
+        return [_describe_frozen(member, states[member.short].pid) for member in frozen]
+    explanations = [
+        await _explain_member(run, member, states.get(member.short), stacks if member.host == host else None)
+        for member in group.members
+    ]
+    if problems := [problem for problem in explanations if problem is not None]:
+        return problems
+    hint = f"`tfcluster stack {run.id}` shows where all members are, `tfcluster doctor` checks the connections."
+    return [Problem("all members run, and each is in a call of TensorFlow; they may not reach each other", hint)]
+
+
+def _observe(member: Member, state: MemberState | None, host: str) -> MemberObservation:
+    """Return what is seen of a member, here or by the agent of its host."""
+    if state is None or state.exit_code is not None:
+        return MemberObservation()
+    return MemberObservation(is_frozen=is_frozen(state.pid)) if member.host == host else state.observation
+
+
+def _describe_frozen(member: Member, pid: int) -> Problem:
+    there = "" if member.host == LOCAL_HOST else f" on {member.host}"
+    problem = f"{_name(member)} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+    return Problem(problem, f"`kill -CONT {pid}`{there} resumes it.", host=member.host)
+
+
+async def _explain_member(
+    run: Run, member: Member, state: MemberState | None, stacks: StackReader | None
+) -> Problem | None:
+    """Return why a member does not connect; None if it does.
+
+    `state` is None if the member has not been started. `stacks` is None if it is on another host, whose agent has seen
+    whether it waits.
+    """
+    hint = f"`tfcluster logs {run.id}` shows what it has printed."
+    if state is None:
+        return Problem(f"{_name(member)} has not been started yet", hint, host=member.host)
+    if state.exit_code is not None:
+        return Problem(f"{_name(member)} has ended (exit code {state.exit_code})", hint, host=member.host)
+    place = ""
+    if stacks is not None:
+        threads = (await stacks.read(state.pid, run.folder)).threads
+        if not threads and is_frozen(state.pid):  # since it was observed
+            return _describe_frozen(member, state.pid)
+        if not threads or find_wait(threads) is not None:
+            return None
+        frame = threads[0].frames[0] if threads[0].frames else None
+        place = "" if frame is None else f"; it is in {PurePath(frame.file).name}:{frame.line}, {frame.function}"
+    elif state.observation.wait is not None:
+        return None
+    hint = f"`tfcluster stack {run.id}` shows where all members are."
+    return Problem(f"{_name(member)} has not begun to connect{place}", hint, host=member.host)
+
+
+def _name(member: Member) -> str:
+    return member.short if member.host == LOCAL_HOST else f"{member.short} on {member.host}"

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import socket
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from tfcluster.agent import subprocesses
-from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.paths import code_cache
 from tfcluster.processes.runs import fork_server
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import to_json
 
 
-class ForkServer:
+class ForkServer(HelperProcess):
     """Starts the fork server and has it fork drivers.
 
-    The fork server is started when the cluster is ready or at the first run, and restarted after it died.
+    The fork server is started when the cluster is ready, so that TensorFlow is imported before the first run, or at the
+    first run, and restarted after it died. While a signal has stopped it, it would fork no drivers.
 
     Args:
         log: The file that receives the fork server's output.
@@ -30,54 +29,23 @@ class ForkServer:
     def __init__(
         self, title: str, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[], None]
     ) -> None:
+        super().__init__(title, log)
         self.log = log
-        self._title = title
         self._on_message = on_message
         self._on_exit = on_exit
-        self._child: ChildProcess | None = None
 
-    def start(self) -> None:
-        """Start the fork server unless it runs already, so that TensorFlow is imported before the next run.
-
-        Raises:
-            OSError: The fork server cannot be forked.
-        """
-        self._start()
-
-    def spawn_driver(self, spec: RunSpec) -> None:
+    def spawn_driver(self, plan: RunPlan) -> None:
         """Have the fork server fork a driver for a run."""
-        self._start().send(to_json(spec))
+        self.send(to_json(plan))
 
-    def kill_if_stopped(self) -> int | None:
-        """Kill the fork server if a signal such as SIGSTOP has stopped it; return its pid, else None.
+    def run(self, agent: socket.socket) -> None:
+        """Become the fork server, in the process."""
+        fork_server.launch(self.title, code_cache(), agent)
 
-        While it is stopped, it would fork no more drivers.
-        """
-        if self._child is None or not self._child.is_stopped():
-            return None
-        self._child.kill()
-        return self._child.process.pid
+    def handle_message(self, message: Message) -> None:
+        """Pass on a message about a run."""
+        self._on_message(message)
 
-    def kill(self) -> None:
-        """Kill the fork server. Its drivers keep running."""
-        if self._child is not None:
-            self._child.kill()
-
-    def stop(self) -> None:
-        """Kill the fork server and wait until it has exited."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-
-    def _start(self) -> ChildProcess:
-        if self._child is None:
-            launch = partial(fork_server.launch, self._title, os.getpid(), self.log, code_cache())
-            child = subprocesses.fork_child(launch, lambda status: None)
-            child.on_message(self._on_message, partial(self._handle_exit, child))
-            self._child = child
-        return self._child
-
-    def _handle_exit(self, child: ChildProcess) -> None:
-        if self._child is child:
-            self._child = None
+    def handle_exit(self) -> None:
+        """Tell that the fork server has exited."""
         self._on_exit()

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
@@ -21,11 +22,12 @@ from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPh
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import compute_tasks, missing_notes
+from tfcluster.core.run_events import SubmittedEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.runs.run_spec import RunSpec, acquire_run, append_event, driver_of
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of
 from tfcluster.protocol.codec import Message
 from tfcluster.version import PROTOCOL
 
@@ -66,7 +68,7 @@ class RunManager:
         self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
         self.on_end: Callable[[RunRecord], None] = lambda record: None
         self.log_limits: Callable[[], LogLimits] = LogLimits
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[object]] = set()
         self._actions: Mapping[RunAction, Callable[[Run], None]] = {
             RunAction.REQUEST_DRIVER: self._request_driver,
             RunAction.CLAIM: self._claim,
@@ -77,20 +79,17 @@ class RunManager:
             RunAction.FINALIZE: self._finalize,
         }
 
-    def submit(self, spec: RunSpec, timeout: float | None, detached: bool) -> Run:
+    def submit(self, plan: RunPlan, detached: bool) -> Run:
         """Register and record a new run. Its timeout starts now; `start` starts its driver.
 
-        Args:
-            timeout: Seconds after which the run is stopped; None for no timeout.
-            detached: Whether the run continues when no command waits for it.
+        `detached` says whether the run continues when no command waits for it.
 
         Raises:
             OSError: The run cannot be recorded.
         """
-        run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
-        notes = spec.notes if spec.traits.is_script else missing_notes(spec.missing)
-        shown = {"notes": notes} if notes else {}
-        append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices, **shown)
+        run = Run(RunRecord.new(plan, detached), plan.folder, plan)
+        notes = plan.notes if plan.options.traits.is_script else missing_notes(plan.missing)
+        append_event(run.events, SubmittedEvent(plan.run, plan.options.program, plan.devices, notes or None))
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]
@@ -108,8 +107,10 @@ class RunManager:
         self._feed(run, RunMachineEvent.START)
 
     def adopt(self) -> None:
-        """Adopt the active runs of an earlier agent: watch drivers that still run, finalize runs that have ended."""
+        """Adopt the runs of an earlier agent: watch drivers that still run, finalize and clean up what has ended."""
         for record in self.store.read_all():
+            if record.has_variables:
+                self._start(self._clear_variables(record))
             if record.state not in ACTIVE_RUN_STATES:
                 continue
             if record.protocol != PROTOCOL and not record.detached:
@@ -160,7 +161,7 @@ class RunManager:
         """Return the names of the tasks that each active run uses, by the run's id."""
         active = {run_id: run.record for run_id, run in self.runs.items() if run.is_active}
         return {
-            run_id: sorted({*compute_tasks(record.traits, record.devices, every), *record.required_tasks})
+            run_id: sorted({*compute_tasks(record.options.traits, record.devices, every), *record.required_tasks})
             for run_id, record in active.items()
         }
 
@@ -177,7 +178,7 @@ class RunManager:
 
     def _register(self, run: Run) -> None:
         self.runs[run.id] = run
-        if (timeout := run.record.timeout) is not None:
+        if (timeout := run.record.options.timeout) is not None:
             error = ClusterError(f"{run.id} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
             remaining = max(0.0, run.record.started + timeout - time.time())
             run.timeout_timer = asyncio.get_running_loop().call_later(remaining, self.fail, run, error)
@@ -254,9 +255,9 @@ class RunManager:
         self._feed(run, RunMachineEvent.DRIVER_EXITED)
 
     def _request_driver(self, run: Run) -> None:
-        assert run.spec is not None, "an adopted run is not started"
+        assert run.plan is not None, "an adopted run is not started"
         try:
-            self.fork_server.spawn_driver(run.spec)
+            self.fork_server.spawn_driver(run.plan)
         except OSError as error:
             self.fail(run, ClusterError(f"no driver could be started for {run.id}: {error.strerror}"))
         except ValueError as error:  # a parameter is infinite or NaN, which JSON cannot represent
@@ -281,21 +282,26 @@ class RunManager:
     def _finalize(self, run: Run) -> None:
         run.release_driver()
         run.cancel_timers()
-        finalizing = asyncio.ensure_future(self._finalize_in_background(run))
-        self._background.add(finalizing)
-        finalizing.add_done_callback(self._background.discard)
+        self._start(self._finalize_in_background(run))
+
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Start work in the background, and keep it from being collected as garbage before it is done."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _finalize_in_background(self, run: Run) -> None:
-        """Clean up after a run: clear its variables on the tasks, delete the uploaded file, write its final record."""
-        if run.process is not None:
+        """Write the final record of a run, which has ended then, and have the tasks forget its variables after that."""
+        had_driver = run.process is not None
+        is_failure = run.exit_status != 0 and (run.record.stopping is None or run.record.stopping[0] is RunState.FAILED)
+        if had_driver and is_failure:
             try:
-                if run.exit_status != 0 and (run.record.stopping is None or run.record.stopping[0] is RunState.FAILED):
-                    await self._check_tasks()  # a lost task may be the reason of the failure
-                await self._clear(run.id)
+                await self._check_tasks()  # a lost task may be the reason of the failure
             except Exception:  # goes into the agent's log; the run ends nevertheless
-                _logger.exception("the cleanup of %s failed", run.id)
+                _logger.exception("the tasks could not be checked at the end of %s", run.id)
         shutil.rmtree(run.upload, ignore_errors=True)
-        run.record = final_record(run, self.fork_server.log if run.process is None else run.output)
+        record = final_record(run, run.output if had_driver else self.fork_server.log)
+        run.record = replace(record, has_variables=had_driver)
         try:  # before it is recorded: an agent that dies here leaves the run to the next one
             self.on_end(run.record)
         except Exception:
@@ -303,3 +309,20 @@ class RunManager:
         self.store.try_write(run.record)
         self._feed(run, RunMachineEvent.FINALIZED)
         self._remove_old()
+        if had_driver:
+            run.record = await self._clear_variables(run.record)
+
+    async def _clear_variables(self, record: RunRecord) -> RunRecord:
+        """Have the tasks forget the variables of a run that has ended, and record it; the next agent repeats it if not.
+
+        Return the record as it is then.
+        """
+        try:
+            await self._clear(record.run)
+        except Exception:  # goes into the agent's log
+            _logger.exception("the variables of %s could not be cleared", record.run)
+            return record
+        record = replace(record, has_variables=False)
+        if self.store.folder(record.run).exists():  # it may have been removed meanwhile
+            self.store.try_write(record)
+        return record

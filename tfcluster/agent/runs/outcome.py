@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_file import tail
+from tfcluster.agent.logs.log_reader import tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.store import RunRecord
+from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, parse_event
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
-from tfcluster.processes.runs.run_spec import append_event
-from tfcluster.protocol.codec import Message
+from tfcluster.os.process_handle import format_exit_status
+from tfcluster.processes.runs.run_plan import append_event
 
 
 def final_record(run: Run, log: Path) -> RunRecord:
@@ -25,25 +25,25 @@ def final_record(run: Run, log: Path) -> RunRecord:
     `log` is the log whose last lines may show why the driver died.
     """
     last = _final_event(run.events)
-    if last.get("event") == "result":  # a driver writes it only if the run succeeded
-        return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
+    if isinstance(last, ResultEvent):  # a driver writes it only if the run succeeded
+        return replace(run.record, state=RunState.SUCCEEDED, seconds=last.seconds, result=last.result)
     error: dict[str, Any] | None
     if run.record.stopping is not None:
         state, error = run.record.stopping
-    elif last.get("event") == "error":
-        state, error = RunState.FAILED, last["error"]
+    elif isinstance(last, ErrorEvent):
+        state, error = RunState.FAILED, last.error
         if error["exit_code"] == ExitCode.INTERRUPTED:
             state, error = RunState.CANCELLED, None
     else:
         state, error = RunState.FAILED, _driver_error(run, log).to_json()
     if error is not None:
         error = _with_losses(error, run)
-    result = last.get("result")
+    result = None if last is None else last.result
     if run.record.stopping is not None and result is not None:  # the script may have ended by itself just before
         result = {name: value for name, value in result.items() if name == "metrics"} or None
     record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result)
     try:
-        append_event(run.events, **result_event(record))
+        append_event(run.events, result_event(record))
     except OSError as problem:  # a full disk must not prevent the run from ending
         record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
     return record
@@ -62,19 +62,12 @@ def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
     return {**error, "message": text, "hint": hint}
 
 
-def result_event(record: RunRecord) -> Message:
+def result_event(record: RunRecord) -> ResultEvent:
     """Return the result event of a run that has ended and whose driver wrote no result event."""
-    return {
-        "event": "result",
-        "run": record.run,
-        "program": record.program,
-        "state": record.state.value,
-        "seconds": round(record.seconds or 0.0, 6),
-        "result": record.result,
-        "devices": {},
-        "notes": record.notes,
-        **({"error": record.error} if record.error else {}),
-    }
+    seconds = round(record.seconds or 0.0, 6)
+    return ResultEvent(
+        record.run, record.options.program, record.state.value, seconds, record.result, {}, record.notes, record.error
+    )
 
 
 def _driver_error(run: Run, log: Path) -> ClusterError:
@@ -95,14 +88,14 @@ def _last_lines(log: Path) -> list[str]:
         return []
 
 
-def _final_event(path: Path) -> Message:
-    """Return the last event that a driver wrote, which says how its program has ended; empty if it wrote none."""
+def _final_event(path: Path) -> ResultEvent | ErrorEvent | StoppedEvent | None:
+    """Return the last event that a driver wrote, which says how its program has ended; None if it wrote none."""
     lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
     for line in reversed(lines):
         try:
-            event = json.loads(line)
-        except ValueError:
+            event = parse_event(json.loads(line))
+        except (ValueError, KeyError, TypeError):  # a full disk has truncated it
             continue
-        if isinstance(event, dict) and event.get("event") in ("result", "error", "stopped"):
+        if isinstance(event, (ResultEvent, ErrorEvent, StoppedEvent)):
             return event
-    return {}
+    return None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tfcluster import settings
-from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome, ProbeResult
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.devices import Device
 from tfcluster.core.topology import Task
 
@@ -37,7 +37,7 @@ class RemoteTaskMonitor:
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        supervisor: TaskSupervisor,
         prober: ProbeClient,
         in_use: Callable[[], Collection[str]],
         on_change: Callable[[], None],

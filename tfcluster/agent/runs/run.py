@@ -17,11 +17,12 @@ from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_addresses
+from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
-from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
+from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 from tfcluster.processes.runs.stored_output import OutputHold
 
 
@@ -31,7 +32,7 @@ class Run:
 
     record: RunRecord
     folder: Path
-    spec: RunSpec | None = None  # None for a run that an earlier agent started
+    plan: RunPlan | None = None  # None for a run that an earlier agent started
     machine: RunStateMachine = field(default_factory=RunStateMachine)
     submitted_at: float = field(default_factory=time.monotonic)  # monotonic seconds
     changed: ChangeNotifier = field(default_factory=ChangeNotifier)  # when its state or a file in its folder changes
@@ -50,8 +51,8 @@ class Run:
     output_hold: OutputHold | None = None  # keeps what the command has not read yet
 
     def __post_init__(self) -> None:
-        if self.spec is not None:
-            self.losses = dict(self.spec.missing)
+        if self.plan is not None:
+            self.losses = dict(self.plan.missing)
             self.down = frozenset(self.losses)
 
     @classmethod
@@ -105,7 +106,7 @@ class Run:
 
     def status(self) -> RunStatus:
         """Return the run's entry in the output of `status`."""
-        return RunStatus(self.id, self.record.program, self.state, round(self.snapshot().seconds or 0.0, 3))
+        return RunStatus(self.id, self.record.options.program, self.state, round(self.snapshot().seconds or 0.0, 3))
 
     def mark_reclaimed(self) -> None:
         """Record that the command which waits for the run has reconnected after its agent died.
@@ -168,7 +169,7 @@ class Run:
 
         `cancel` is called with the run's id to cancel it.
         """
-        if self.pidfd is None or not self.record.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
+        if self.pidfd is None or not self.record.options.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
             cancel(self.id)
         else:
             send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
@@ -178,7 +179,7 @@ class Run:
 
         `columns` and `lines` are the size of the script's terminal, which changes with SIGWINCH.
         """
-        if self.pidfd is not None and self.record.traits.is_script:
+        if self.pidfd is not None and self.record.options.traits.is_script:
             if number == signal.SIGWINCH:
                 with contextlib.suppress(OSError):  # such as a full disk
                     (self.folder / TERMINAL_SIZE).write_text(f"{columns} {lines}")
@@ -206,7 +207,7 @@ class Run:
 
         `down` says what happened to each task that does not serve, such as `worker:1 died (SIGKILL)`.
         """
-        traits, required = self.record.traits, self.record.required_tasks
+        traits, required = self.record.options.traits, self.record.required_tasks
         if traits.is_script and traits.uses_servers:
             self._note_losses(down)
         losses = blocking_losses(traits, compute_tasks(traits, self.record.devices, every), required, down)
@@ -230,12 +231,12 @@ class Run:
 
         Tasks that the cluster was given after the run had been submitted are left out.
         """
-        known = None if self.spec is None else dict(tasks_with_addresses(self.spec.addresses))
+        known = None if self.plan is None else dict(tasks_with_addresses(self.plan.addresses))
         for task, problem in down.items():
             if task not in self.down and (known is None or task in known):
                 self.losses[task] = problem
                 with contextlib.suppress(OSError):  # such as a full disk
-                    append_event(self.events, "task_down", task=task, problem=problem)
+                    append_event(self.events, TaskDownEvent(task, problem))
         self.down = frozenset(down)
 
     def cancel_timers(self) -> None:

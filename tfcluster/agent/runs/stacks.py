@@ -14,8 +14,9 @@ from weakref import WeakValueDictionary
 
 from tfcluster import settings
 from tfcluster.core.stacks import ProcessStacks, ThreadStack, parse_stack
-from tfcluster.process_handle import ProcessHandle, is_frozen, send_signal
-from tfcluster.processes.runs.stack_dump import STACKS
+from tfcluster.os import procfs
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, send_signal
+from tfcluster.processes.runs.run_plan import STACKS
 
 # The C library's tgkill(), or None before glibc 2.30: then only main threads are asked.
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
@@ -78,44 +79,28 @@ def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list
         if can_answer:
             pids.append(pid)
         if forked or not can_answer:
-            waiting += _children(pid)
+            waiting += procfs.children(pid)
     return pids
-
-
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return children
 
 
 def _has_open(pid: int, path: str) -> bool:
     """Return whether a process has a file open; one that has executed another program since has not."""
-    with contextlib.suppress(OSError):  # it has exited, or belongs to another user
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") == path:
-                    return True
-    return False
+    return path in procfs.open_files(pid)
 
 
 def read_command(pid: int) -> str:
     """Return the command line of a process, or the title that it has given itself; empty if it has exited."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+    return " ".join(procfs.arguments(pid))
 
 
 def count_switches(pid: int) -> int:
     """Return how often the main thread of a process has waited; as long as it waits, the number stays the same."""
-    return int(_status(pid, pid).get("voluntary_ctxt_switches", "0"))
+    return int(procfs.read_status(pid).get("voluntary_ctxt_switches", "0"))
 
 
 def _signal_problem(pid: int, path: Path) -> str:
     """Return why a process cannot write its stacks; empty if it can."""
-    status = _status(pid, pid)
+    status = procfs.read_status(pid)
     if not status:
         return "it has exited"
     if is_frozen(pid):
@@ -138,7 +123,8 @@ async def _read_threads(
     for thread in ids:
         # One wait for all threads: those of TensorFlow that compute are many, and harmless, as they execute no Python.
         pauses = await _pauses(pid, thread, began + (settings.STACK_PAUSE_SECONDS if running else 0.0))
-        blocks = _has_signal(_status(pid, thread).get("SigBlk", "0"))  # the signal would wait for as long as it does
+        # A thread that blocks the signal would make it wait for as long as it does.
+        blocks = _has_signal(procfs.read_status(pid, thread).get("SigBlk", "0"))
         if blocks or not (pauses or running):
             if thread == pid:
                 return f"its main thread {f'blocks signal {settings.STACK_SIGNAL}' if blocks else 'computes'}"
@@ -179,7 +165,7 @@ async def _answers(pid: int, thread: int, path: Path, deadline: float) -> bool:
 
 async def _pauses(pid: int, thread: int, deadline: float) -> bool:
     """Return whether a thread waits, as every thread does that has not got the interpreter's lock, by a deadline."""
-    while _status(pid, thread).get("State", "").startswith("R"):
+    while procfs.read_status(pid, thread).get("State", "").startswith("R"):
         if time.monotonic() >= deadline:
             return False
         await asyncio.sleep(settings.STACK_POLL_SECONDS)
@@ -189,33 +175,22 @@ async def _pauses(pid: int, thread: int, deadline: float) -> bool:
 def _waits_to_write(pid: int, thread: int) -> bool:
     """Return whether a thread writes to a pipe, or a terminal, that is full."""
     with contextlib.suppress(OSError):  # it has exited
-        return "write" in Path(f"/proc/{pid}/task/{thread}/wchan").read_text()
+        return "write" in procfs.waits_in(pid, thread)
     return False
 
 
 def _thread_ids(pid: int) -> list[int]:
     """Return the threads of a process that can be asked, the main thread first."""
-    others: set[int] = set()
-    with contextlib.suppress(OSError):  # it has exited
-        others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - {pid}
-    return [pid, *sorted(others)] if _tgkill is not None else [pid]
+    others = [thread for thread in procfs.threads(pid) if thread != pid]
+    return [pid, *others] if _tgkill is not None else [pid]
 
 
 def _handles_signal(pid: int, thread: int) -> bool:
     """Return whether a thread has still to handle the signal, or executes the handler, which blocks the signal."""
-    status = _status(pid, thread)
+    status = procfs.read_status(pid, thread)
     return any(_has_signal(status.get(name, "0")) for name in ("SigPnd", "ShdPnd", "SigBlk"))
 
 
 def _has_signal(mask: str) -> bool:
     """Return whether the signal is in a set of signals, as the kernel shows it."""
     return bool(int(mask, 16) >> (settings.STACK_SIGNAL - 1) & 1)
-
-
-def _status(pid: int, thread: int) -> dict[str, str]:
-    """Return the fields of a thread's status as the kernel has it; empty if it has exited."""
-    try:
-        text = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace")
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}

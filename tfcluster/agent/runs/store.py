@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.state.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
-from tfcluster.core.runs import RunOrigin, check_name, find_run
+from tfcluster.core.runs import RunOptions, check_name, find_run, nest_options
 from tfcluster.core.states import ENDED_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
-from tfcluster.processes.runs.run_spec import FILES, RunSpec
-from tfcluster.protocol.stored import NewerFormatError, from_stored, to_stored
+from tfcluster.os.atomic_file import read_file, write_atomically
+from tfcluster.processes.runs.run_plan import FILES, RunPlan
+from tfcluster.protocol.api.runs import RunSummary
+from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.stored import NewerFormatError, check_format, to_stored
 from tfcluster.version import PROTOCOL
 
 _FILE = "record.json"
-# The format of the records, see `protocol.stored`: 2 has the version of the protocol.
-_FORMAT = 2
+# The format of the records, see `protocol.stored`: 2 has the version of the protocol, 3 the options as one object.
+_FORMAT = 3
 
 _logger = logging.getLogger(__name__)
 
@@ -42,13 +44,10 @@ class RunRecord:
     """
 
     run: str
-    program: str
-    traits: ProgramTraits  # what is to be known of the program without importing it
-    parameters: dict[str, Any]
+    options: RunOptions  # what the user asked for
     devices: list[str]  # full names
     notes: list[str]  # for the user, about the choice of devices
     started: float  # Unix time in seconds at which the run was submitted
-    timeout: float | None  # seconds after `started`, even if another agent has adopted it; None for no timeout
     detached: bool  # whether the run continues when no command waits for it
     state: RunState  # when the record was written
     stopping: tuple[RunState, dict[str, Any] | None] | None = None
@@ -57,30 +56,22 @@ class RunRecord:
     error: dict[str, Any] | None = None
     required_tasks: list[str] = field(default_factory=list)  # the run uses these besides the tasks of its devices
     is_part: bool = False  # whether the run consists of this host's members of a group that another host leads
-    origin: RunOrigin | None = None  # what the run was started from; None if that is not known
-    start_timeout: float | None = None  # seconds for which its script may wait for its tasks; None for no limit
-    notify: str | None = None  # the command that is run when the run has ended
+    has_variables: bool = False  # whether servers may still have variables of the run, which has ended
     protocol: int = 0  # that of the agent that submitted the run; 0 for that of tfcluster 0.1.0
 
     @classmethod
-    def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
+    def new(cls, plan: RunPlan, detached: bool) -> RunRecord:
         """Return the record of a run that is submitted now."""
         return cls(
-            run=spec.run,
-            program=spec.program,
-            traits=spec.traits,
-            parameters=spec.parameters,
-            devices=spec.devices,
-            notes=spec.notes,
+            run=plan.run,
+            options=plan.options,
+            devices=plan.devices,
+            notes=plan.notes,
             started=round(time.time(), 3),
-            timeout=timeout,
             detached=detached,
             state=RunState.QUEUED,
-            required_tasks=required_tasks(spec.traits, spec.devices, spec.addresses, spec.head),
-            is_part=spec.group is not None and spec.group.coordinator is not None,
-            origin=spec.origin,
-            start_timeout=spec.start_timeout,
-            notify=spec.notify,
+            required_tasks=required_tasks(plan.options.traits, plan.devices, plan.addresses, plan.head),
+            is_part=plan.group is not None and plan.group.coordinator is not None,
             protocol=PROTOCOL,
         )
 
@@ -88,13 +79,30 @@ class RunRecord:
     def unreadable(cls, run: str, started: float, problem: str) -> RunRecord:
         """Return what stands for a record that cannot be read, so that users see it; it is never written."""
         error = ClusterError(problem).to_json()
-        parts: tuple[list[str], list[str]] = ([], [])
-        return cls(run, "", ProgramTraits(), {}, *parts, started, None, True, RunState.UNREADABLE, error=error)
+        return cls(run, RunOptions("", ProgramTraits(), {}), [], [], started, True, RunState.UNREADABLE, error=error)
 
-    def summary(self) -> dict[str, Any]:
-        """Return the fields of the record that `runs` shows."""
-        names = ("run", "program", "parameters", "state", "seconds", "started", "result", "error", "timeout", "origin")
-        return {name: getattr(self, name) for name in names}
+    def summarize(self, missing_output: int) -> RunSummary:
+        """Return what `runs` shows of the run."""
+        options = self.options
+        return RunSummary(
+            self.run,
+            options.program,
+            options.parameters,
+            self.state,
+            self.seconds,
+            self.started,
+            self.result,
+            self.error,
+            options.timeout,
+            options.describe_origin(),
+            missing_output,
+        )
+
+
+def parse_record(document: Any) -> RunRecord:
+    """Return the record that a document of any format up to this version's has; a newer one raises NewerFormatError."""
+    check_format(document, _FORMAT)
+    return decode(RunRecord, nest_options(document) if isinstance(document, dict) else document, lenient=True)
 
 
 class RunStore:
@@ -139,10 +147,8 @@ class RunStore:
         Raises:
             OSError: The record cannot be written. The previous record is unchanged.
         """
-        path = self.folder(record.run) / _FILE
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(to_stored(record, _FORMAT)))
-        os.replace(temporary, path)
+        data = json.dumps(to_stored(record, _FORMAT)).encode()
+        write_atomically(self.folder(record.run) / _FILE, data)
 
     def try_write(self, record: RunRecord) -> None:
         """Replace the record of a run; a failure only goes into the agent's log: a full disk must not stop the run."""
@@ -156,7 +162,7 @@ class RunStore:
         """Return the record of a run, `RunRecord.unreadable` if it cannot be read, or None if there is none."""
         path = self.folder(run) / _FILE
         try:
-            record = from_stored(RunRecord, json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES)), _FORMAT)
+            record = parse_record(json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES)))
             problem = "" if record.run == run else f"the record of {record.run}"
         except (FileNotFoundError, NotADirectoryError):
             return None

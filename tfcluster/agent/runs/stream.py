@@ -15,12 +15,13 @@ from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeWaiter
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
+from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
-from tfcluster.processes.runs.run_output import STDERR
-from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
+from tfcluster.os.sparse_files import first_data
+from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, missing_text
-from tfcluster.processes.sparse_files import first_data
+from tfcluster.processes.runs.streams import STDERR
 from tfcluster.protocol.codec import Message
 
 
@@ -47,7 +48,7 @@ async def follow(
         return run is not None and run.is_active
 
     with contextlib.ExitStack() as stack:
-        parts = Output(folder, output) if record.traits.is_script and output is not None else None
+        parts = Output(folder, output) if record.options.traits.is_script and output is not None else None
         if parts is not None and is_owner and run is not None and run.is_active:
             parts.hold = run.hold_output(parts.position)
             stack.callback(parts.release)
@@ -61,7 +62,7 @@ async def follow(
             yield event
     record = record if run is None else run.record
     if not has_result and record.state not in ACTIVE_RUN_STATES:  # the disk was full when it was written
-        yield result_event(record)
+        yield to_record(result_event(record))
 
 
 async def wait_for_result(runs: RunManager, run_id: str) -> AsyncGenerator[Message, None]:
@@ -73,7 +74,7 @@ async def wait_for_result(runs: RunManager, run_id: str) -> AsyncGenerator[Messa
     record = run.record if run is not None else runs.store.read(run_id)
     if record is None:
         raise ClusterError(f"no result recorded for {run_id}")
-    yield result_event(record)
+    yield to_record(result_event(record))
 
 
 async def _no_wait() -> None:
@@ -107,7 +108,8 @@ class _Part(NamedTuple):
 
     at: int
     line: bytes
-    source: Message
+    stream: str
+    task: str | None
     offset: int
     size: int
 
@@ -117,8 +119,7 @@ class _Part(NamedTuple):
         text = line.rpartition(b"\0")[2]  # what was freed is read as zeros
         try:
             stream, offset, size, *task = text.decode().split(" ")
-            source = {"stream": stream, **({"task": task[0]} if task else {})}
-            return cls(at + len(line) - len(text), text, source, int(offset), int(size))
+            return cls(at + len(line) - len(text), text, stream, task[0] if task else None, int(offset), int(size))
         except ValueError:
             return None
 
@@ -162,16 +163,17 @@ class Output:
         """Yield the events of parts, as far as these are still stored when they have been read."""
         with self._path.open("rb") as output, self._index_path.open("rb", buffering=0) as index:
             for batch in _batches(parts):
-                data = []
+                contents = []
                 for part in batch:
                     output.seek(part.offset)
-                    data.append(output.read(part.size))
+                    contents.append(output.read(part.size))
                 start = batch[0].at
                 stored = os.pread(index.fileno(), batch[-1].at + len(batch[-1].line) - start, start)
-                for part, content in zip(batch, data, strict=True):
+                for part, content in zip(batch, contents, strict=True):
                     if stored.startswith(part.line, part.at - start):
                         yield from self._skip_to(part.offset)
-                        yield {"event": "output", **part.source, "data": content.decode(errors="surrogateescape")}
+                        data = content.decode(errors="surrogateescape")
+                        yield to_record(OutputEvent(part.stream, data, task=part.task))
                         self.position = part.offset + part.size
                 if self.hold is not None:
                     self.hold.move(self.position)
@@ -179,7 +181,7 @@ class Output:
     def _skip_to(self, position: int) -> Iterator[Message]:
         if (missing := position - self.position) > 0:
             self.position = position
-            yield {"event": "output", "stream": STDERR, "data": f"{missing_text(missing)}\n", "missing": missing}
+            yield to_record(OutputEvent(STDERR, f"{missing_text(missing)}\n", missing))
 
 
 def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:

@@ -20,13 +20,14 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader, count_switches, find_processes
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.groups import MemberObservation
+from tfcluster.core.run_events import WaitingEndedEvent, WaitingEvent
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import is_frozen
+from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import read_states, write_observations
-from tfcluster.processes.runs.run_spec import append_event
+from tfcluster.processes.runs.run_plan import append_event
 
 _logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class _Program:
 class IdleMeter:
     """Measures whether the tasks on this host compute."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: TaskSupervisor) -> None:
         self._supervisor = supervisor
         self._usage: dict[int, ResourceUsage] = {}
 
@@ -105,8 +106,8 @@ class WaitMonitor:
 
     def _scripts(self) -> list[Run]:
         """Return the runs to check; nothing is known of the members of a group that an earlier agent started."""
-        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.traits.is_script]
-        return [run for run in scripts if run.record.traits.uses_servers or run.spec is not None]
+        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.options.traits.is_script]
+        return [run for run in scripts if run.record.options.traits.uses_servers or run.plan is not None]
 
     async def _check(self, run: Run, tasks_are_idle: bool) -> None:
         try:
@@ -114,7 +115,7 @@ class WaitMonitor:
                 return
             programs = self._programs[run.id]
             pids = [pid for pid in programs if read_usage(pid) is not None]
-            group, host = (None, "") if run.spec is None else (run.spec.group, run.spec.host)
+            group, host = (None, "") if run.plan is None else (run.plan.group, run.plan.host)
             # The members of a group do not all start at the same moment.
             if len(pids) < (1 if group is None else len(group.on(host))):
                 pids = find_processes(run.process, run.folder, forked=False)
@@ -163,7 +164,7 @@ class WaitMonitor:
 
     async def _explain_or_end(self, run: Run, pid: int, program: _Program, wait: Wait) -> None:
         """Say why a program waits, when it has done so for long enough; end its run when that takes too long."""
-        limit = run.record.start_timeout if wait.connects else None
+        limit = run.record.options.start_timeout if wait.connects else None
         waited = time.monotonic() - program.since
         is_over = limit is not None and waited >= limit
         if is_over or waited >= settings.WAIT_CHECK_SECONDS:
@@ -199,7 +200,8 @@ class WaitMonitor:
         """Note that a program waits in another call now, or in none."""
         if program.wait is not None and program.is_first:
             seconds = round(time.monotonic() - program.since, 1)
-            _emit(run, "waiting_ended", **_place(program.wait), seconds=seconds)
+            place = program.wait
+            _write(run, WaitingEndedEvent(place.call, place.file, place.line, place.function, seconds))
         program.wait, program.since, program.diagnosed_at = wait, since, 0.0
         program.shown, program.is_first = (), False
 
@@ -227,14 +229,8 @@ class WaitMonitor:
         run.losses.update({each.task: each.problem for each in problems if each.task})
         if not program.is_first:
             return
-        _emit(
-            run,
-            "waiting",
-            **_place(wait),
-            seconds=round(time.monotonic() - program.since, 1),
-            message=message,
-            problems=[asdict(each) for each in problems],
-        )
+        seconds, shown = round(time.monotonic() - program.since, 1), [asdict(each) for each in problems]
+        _write(run, WaitingEvent(wait.call, wait.file, wait.line, wait.function, seconds, message, shown))
 
     def _end(self, run: Run, program: _Program, wait: Wait, limit: float) -> None:
         """End a run that has not started in time."""
@@ -243,16 +239,12 @@ class WaitMonitor:
         self._runs.fail(run, ClusterError(message, hint=" ".join(program.hints), exit_code=ExitCode.TIMED_OUT))
 
 
-def _place(wait: Wait) -> dict[str, object]:
-    return {"call": wait.call, "file": wait.file, "line": wait.line, "function": wait.function}
-
-
 def _describe(wait: Wait, problems: Sequence[str]) -> str:
     return describe_wait(wait.call, wait.file, wait.line, problems)
 
 
-def _emit(run: Run, event: str, **fields: object) -> None:
+def _write(run: Run, event: WaitingEvent | WaitingEndedEvent) -> None:
     if run.has_exited:  # meanwhile
         return
     with contextlib.suppress(OSError):  # such as a full disk
-        append_event(run.events, event, **fields)
+        append_event(run.events, event)

@@ -2,26 +2,84 @@
 
 from __future__ import annotations
 
-import errno
+import json
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_file
-from tfcluster.agent.state.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
+from tfcluster.core.states import TaskState
+from tfcluster.core.status import LastExit
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import read_file, remove, remove_unless_file, write_atomically, write_file
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import boot_id
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
-from tfcluster.process_handle import ProcessHandle, boot_id
-from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError
+from tfcluster.private_network import PrivateNetwork
+from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, check_protocol, from_stored, to_stored
 
+# The format of the journal, see `protocol.stored`: 2 has the version of the protocol.
+_FORMAT = 2
+# Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
+_MAX_PID = 2**22
+_MAX_TICKS = 2**63 - 1
+# Upper bound, in seconds, of a task's times since 1970 or since the machine's boot: about 3000 years.
+_MAX_TIME = 1e11
+_MAX_PORT = 65535
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)
 # A process, and the boot in which the file was written, in the journal of any version.
 _PROCESS = re.compile(rb'"pid":\s*(\d{1,7}),\s*"start_time":\s*(\d{1,19})\b')
 _BOOT = re.compile(rb'"boot":\s*"([^"]*)"')
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """The record of one task: its process if it has one, and the persistent part of its state machine.
+
+    Attributes:
+        state: The task's state. While the task has a process and is to run, it is STARTING: whether the process
+            answers is found out again by the next agent's probes, so it is not worth a write.
+        exit_times: Times at which the process exited by itself, in monotonic seconds. That clock continues when an
+            agent dies, is not affected by changes of the date, and stops while the machine is suspended, as the tasks
+            do.
+    """
+
+    process: ProcessHandle | None
+    started: float  # Unix time in seconds at which the process was started
+    restarts: int  # how often the task was restarted automatically
+    state: TaskState
+    exit_times: tuple[float, ...] = ()
+    deadline: float | None = None  # when it is to be restarted, in monotonic seconds; None if it waits for no restart
+    last_exit: LastExit | None = None
+    restart_pending: bool = False  # whether the task is being stopped in order to be restarted
+    generation: int = 0  # that of the topology with which the process was started
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of the journal."""
+
+    topology: ClusterTopology  # without the secret values
+    tasks: dict[str, TaskRecord]  # by name
+    secrets: Path  # the file that holds the secret values
+    next: ClusterTopology | None = None  # replaces this one once the tasks that it removes or changes have stopped
+    network: PrivateNetwork | None = None  # the one of the processes; None if they are in the machine's
+    protocol: int = 0  # that of the agent that wrote the record; 0 for that of tfcluster 0.1.0
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Each further line of the file: the new record of one task."""
+
+    task: str
+    record: TaskRecord  # replaces the earlier one
 
 
 class JournalError(ClusterError):
@@ -70,13 +128,11 @@ class Journal:
     file: it contains the same bytes or, after a kill, the beginning of them.
     """
 
-    def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._new = path.with_suffix(".new")
         self._copy = path.with_suffix(".copy")
         self._unreleased = path.with_suffix(".unreleased")
         self._code = path.with_name(CODE_LINK)
-        self._files = files or AtomicFiles()
         self._fds: list[int] = []  # the file and its copy; empty if only a snapshot can be written
         self._snapshot_size = self._size = 0
 
@@ -86,25 +142,17 @@ class Journal:
         Raises:
             OSError: The file cannot be written; the previous record is unchanged.
         """
-        data = encode_snapshot(record)
+        data = json.dumps({**to_stored(record, _FORMAT), "boot": boot_id()}).encode() + b"\n"
         self.close()
+        remove_unless_file(self.path)
+        write_atomically(self.path, data, durable=True)
         try:
-            for path in (self._new, self._copy):
-                remove_unless_file(path)
-            self._files.write(self._new, data, durable=True)
-            remove_unless_file(self.path)
-            self._files.replace(self._new, self.path)
-        except OSError:
-            with suppress(OSError):  # a partial file, for example on a full disk, has no use
-                self._files.unlink(self._new)
-            raise
-        try:
-            self._files.write(self._copy, data, durable=False)
+            write_file(self._copy, data)
         except OSError:
             with suppress(OSError):  # no copy is better than an outdated one
-                self._files.unlink(self._copy)
+                remove(self._copy)
         with suppress(OSError):  # the snapshot names every process that the file named
-            self._files.unlink(self._unreleased)
+            remove(self._unreleased)
         self._link_code()
         self._snapshot_size = self._size = len(data)
         with suppress(OSError):  # no descriptor is left, or the copy could not be written: each change is a snapshot
@@ -123,10 +171,7 @@ class Journal:
         """Append the new records of some tasks, which are given by the task's name.
 
         Return False if nothing was done because a snapshot must be written instead: there is none of this agent, the
-        file was removed, or it has grown long.
-
-        Raises:
-            OSError: The records cannot be written; the journal is unchanged.
+        file was removed, it has grown long, or the records cannot be written.
         """
         changes = self._size - self._snapshot_size
         if (
@@ -134,16 +179,16 @@ class Journal:
             or not self._is_in_place()
         ):
             return False
-        data = encode_changes(tasks)
-        for fd in self._fds:
-            try:
-                if os.write(fd, data) < len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-            except OSError:
-                self._truncate()
-                raise
-        self._size += len(data)
-        return True
+        changed = (_Change(name, record) for name, record in tasks.items())
+        data = b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in changed)
+        is_written = False
+        with suppress(OSError):
+            is_written = all(os.write(fd, data) == len(data) for fd in self._fds)
+        if is_written:
+            self._size += len(data)
+        else:
+            self._truncate()
+        return is_written
 
     def _truncate(self) -> None:
         """Remove a change that was written in part; then only a snapshot can follow."""
@@ -183,14 +228,14 @@ class Journal:
             data = read_file(self.path, settings.STATE_FILE_MAX_BYTES)
             if copy is not None and copy.startswith(data):  # the end of the file was cut off
                 data = copy
-            return parse(data, host)
+            return _parse(data, host)
         except FileNotFoundError:
             return self._parse_lone_copy(copy, host)
         except _UNREADABLE as error:
             cause: BaseException = error
             if copy is not None and not isinstance(error, NewerFormatError):  # then the copy can be an older one
                 try:
-                    return parse(copy, host)
+                    return _parse(copy, host)
                 except _UNREADABLE as other:
                     cause = other if isinstance(other, NewerFormatError) else error
             raise JournalError(self.path, cause) from cause
@@ -201,7 +246,7 @@ class Journal:
         When a cluster goes down, `remove` removes the copy first.
         """
         try:
-            record = parse(copy or b"", host)
+            record = _parse(copy or b"", host)
         except NewerFormatError as error:
             raise JournalError(self.path, error) from error
         except _UNREADABLE:
@@ -231,9 +276,9 @@ class Journal:
             OSError: A file cannot be removed; the record is unchanged.
         """
         self.close()
-        for path in (self._new, self._unreleased, self._code, self._copy, self.path):
-            remove_unless_file(path)
-            self._files.unlink(path)
+        new = self.path.with_name(f"{self.path.name}.new")  # what an agent has left that was killed
+        for path in (new, self._unreleased, self._code, self._copy, self.path):
+            remove(path)
 
     def note_unreleased(self, process: ProcessHandle) -> None:
         """Record that a process in the journal exits without having begun its work, because its agent has died.
@@ -255,6 +300,85 @@ class Journal:
             return frozenset()
 
 
-def journal_error(path: Path, error: OSError) -> ClusterError:
-    """Return the error for users that the journal cannot be written."""
-    return ClusterError(f"{error.filename or path}: cannot write the journal: {error.strerror}")
+def _parse(data: bytes, host: str | None) -> Record:
+    """Parse the content of a journal.
+
+    `host` is as in `Journal.read`.
+
+    Raises:
+        NewerFormatError: A newer version of tfcluster has written it.
+        ValueError: The content is not a valid record.
+        RecursionError: Lists or objects are nested too deeply.
+    """
+    first, _, rest = data.partition(b"\n")
+    document = json.loads(first)
+    record = from_stored(Record, document, _FORMAT)
+    check_protocol(document, record.protocol)
+    tasks = {**record.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
+    _check(record.topology, tasks, record.secrets, host)
+    if record.network is not None and not _is_possible(record.network.holder):
+        raise ValueError("network.holder: there can be no such process")
+    if decode(str, document.get("boot"), "boot") != boot_id():
+        tasks = {name: _after_boot(task) for name, task in tasks.items()}
+    return replace(record, tasks=tasks)
+
+
+def _changed_tasks(lines: Iterable[bytes]) -> Iterator[tuple[str, TaskRecord]]:
+    for number, line in enumerate(lines, 2):
+        change = decode(_Change, json.loads(line), f"line {number}", lenient=True)
+        yield change.task, change.record
+
+
+def _after_boot(task: TaskRecord) -> TaskRecord:
+    """Return a task's record after a reboot: no process has survived, and the monotonic clock has restarted."""
+    state = TaskState.READY if task.state is TaskState.STARTING and task.process is not None else task.state
+    last_exit = task.last_exit if task.process is None else LastExit("reboot", time.time(), expected=True)
+    return replace(task, state=state, process=None, exit_times=(), deadline=None, last_exit=last_exit)
+
+
+def _check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
+    """Raise a ValueError for a record that no agent can have written, even if each value has the right type.
+
+    `host` is None if the cluster's name for this host is not known.
+    """
+    for problem in (*_problems_of(topology), *_problems_of_tasks(tasks)):
+        raise ValueError(problem)
+    names = {task.name for task in topology.tasks if host in (None, task.host)}
+    for name in tasks.keys() - names:
+        raise ValueError(f"tasks.{name}: there is no such task in the topology")
+    if host is not None and (missing := names - tasks.keys()):
+        raise ValueError(f"tasks.{min(missing)}: missing")
+    # The agent removes this file when the cluster goes down, so it must be a file that an agent wrote.
+    if not secrets.is_absolute() or secrets.suffix != ".secrets":
+        raise ValueError(f"secrets: not a file with secret values: {str(secrets)!r}")
+
+
+def _problems_of(topology: ClusterTopology) -> Iterator[str]:
+    names = [task.name for task in topology.tasks]
+    if not names:
+        yield "topology.tasks: empty"
+    if len(set(names)) < len(names):
+        yield "topology.tasks: two tasks of one name"
+    for index, task in enumerate((*topology.tasks, *topology.reserved)):
+        if task.port is not None and not 0 < task.port <= _MAX_PORT:
+            yield f"topology.tasks.{index}.port: {task.port} is not a port"
+        if any(not name or "=" in name or "\0" in name + value for name, value in task.env.items()):
+            yield f"topology.tasks.{index}.env: not an environment"
+    if min(asdict(topology.logs).values()) < 1:
+        yield "topology.logs: less than one byte or file"
+    if topology.lease is not None and topology.lease <= 0:
+        yield "topology.lease: not a time to wait"
+
+
+def _problems_of_tasks(tasks: Mapping[str, TaskRecord]) -> Iterator[str]:
+    for name, task in tasks.items():
+        process, ended = task.process, task.last_exit
+        if process is not None and not _is_possible(process):
+            yield f"tasks.{name}.process: there can be no such process"
+        times = (task.started, *task.exit_times, task.deadline or 0.0, ended.time if ended else 0.0)
+        if any(abs(each) > _MAX_TIME for each in times):
+            yield f"tasks.{name}: a time that is too far away"
+
+
+def _is_possible(process: ProcessHandle) -> bool:
+    return 0 < process.pid <= _MAX_PID and 0 <= process.start_time <= _MAX_TICKS

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tfcluster.agent.state.files import AtomicFiles
 from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.os.atomic_file import write_atomically
 
 Values = Mapping[str, Mapping[str, str]]
 # The key of the webhook's URL among the names of the tasks.
@@ -25,7 +24,6 @@ class SecretStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files = AtomicFiles()
         self._written = b""
         # The values of the topologies in the journal, by generation.
         self._journaled: dict[str, dict[str, dict[str, str]]] = {}
@@ -64,14 +62,7 @@ class SecretStore:
             self._write(data)
 
     def _write(self, data: bytes) -> None:
-        new = self.path.with_name(f"{self.path.name}.new")
-        try:
-            self._files.write(new, data, durable=False)
-            self._files.replace(new, self.path)
-        except OSError:
-            with suppress(OSError):
-                self._files.unlink(new)
-            raise
+        write_atomically(self.path, data)
         self._written = data
 
     def is_missing_for(self, topology: ClusterTopology) -> bool:
@@ -95,7 +86,7 @@ class SecretStore:
 
     def delete(self) -> None:
         """Remove the file if it exists."""
-        self._files.unlink(self.path)
+        self.path.unlink(missing_ok=True)
         self._written = b""
         self._journaled = {}
 
@@ -117,11 +108,6 @@ def _values_of(topology: ClusterTopology) -> dict[str, dict[str, str]]:
 def _has_secrets(topology: ClusterTopology) -> bool:
     has_webhook = topology.notify is not None and topology.notify.webhook is not None
     return has_webhook or any(task.secrets for task in (*topology.tasks, *topology.reserved))
-
-
-def missing_secrets(task: Task) -> list[str]:
-    """Return the names of the secret variables of a task whose values are lost."""
-    return [name for name in task.secrets if name not in task.env]
 
 
 def _with(topology: ClusterTopology, values: Values) -> ClusterTopology:

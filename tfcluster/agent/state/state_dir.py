@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tfcluster.agent.state.files import FileLock
 from tfcluster.agent.state.journal import Journal
 from tfcluster.errors import ClusterError
+from tfcluster.os import procfs
+from tfcluster.os.file_lock import FileLock
 from tfcluster.paths import LOCK
-from tfcluster.process_handle import network_namespace
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import locks_dir
 
@@ -167,7 +167,7 @@ class StateDir:
         Raises:
             ClusterError: There is no private directory for the lock file.
         """
-        place = f"{os.getuid()}:{network_namespace()}:{os.path.realpath(self.path)}"
+        place = f"{os.getuid()}:{procfs.namespace('net')}:{os.path.realpath(self.path)}"
         return locks_dir() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
 
     def restore_second_lock(self) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.os import procfs
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -43,35 +43,16 @@ class ResourceUsage:
 def read_usage(pid: int) -> ResourceUsage | None:
     """Return the current usage of a process, or None if it has exited or no file descriptor is left to read it.
 
-    One file is read, in some 20 microseconds; psutil takes ten times as long, for each task at each health check.
+    One file is read, in some 20 microseconds, for each task at each health check.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = procfs.stat_fields(pid)
     except OSError:
         return None
-    # The numbers of the fields are those of proc(5), minus the three up to the state.
-    user, system, started, pages = (int(fields[number - 3]) for number in (14, 15, 22, 24))
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / _TICKS
-    return ResourceUsage(pages * _PAGE_BYTES, (user + system) / _TICKS, time.monotonic(), age)
-
-
-@dataclass(frozen=True)
-class OomCounters:
-    """The number of processes that the OOM killer has ended so far."""
-
-    group: int | None  # in one memory control group; None if the kernel does not provide it
-    host: int | None  # on the whole host; None if the kernel does not provide it
-
-    def until(self, later: OomCounters) -> str:
-        """Describe the OOM kills between these counters and later ones.
-
-        Return text to append to the reason of the process's end by SIGKILL; empty if there was no OOM kill.
-        """
-        if self.group is not None and later.group is not None:  # it counts the kills for any lack of memory
-            return " (out of memory)" if later.group > self.group else ""
-        if self.host is not None and later.host is not None and later.host > self.host:
-            return ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
-        return ""
+    ticks = int(fields[procfs.USER_TICKS]) + int(fields[procfs.SYSTEM_TICKS])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[procfs.START_TICKS]) / procfs.TICKS
+    rss_bytes = int(fields[procfs.RSS_PAGES]) * _PAGE_BYTES
+    return ResourceUsage(rss_bytes, ticks / procfs.TICKS, time.monotonic(), age)
 
 
 class OomDetector:
@@ -81,8 +62,8 @@ class OomDetector:
     """
 
     def __init__(self, pid: int, now: float, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
-        # The group must be read now: after the process has exited, the kernel no longer shows its group.
-        self._group = _counter_of_group(_text(proc / str(pid) / "cgroup"), groups)
+        # The group must be found now: after the process has exited, the kernel no longer shows it.
+        self._group = _find_counter_of_group(proc / str(pid) / "cgroup", groups)
         self._host = proc / "vmstat"
         self._samples = deque([self._read()], maxlen=settings.OOM_SAMPLES)
         self._sampled = now
@@ -98,18 +79,28 @@ class OomDetector:
 
         Return text to append to the reason of the process's end; empty if there was no OOM kill.
         """
-        return self._samples[0].until(self._read())
+        (group, host), (group_now, host_now) = self._samples[0], self._read()
+        if group is not None and group_now is not None:  # it counts the kills for any lack of memory
+            return " (out of memory)" if group_now > group else ""
+        if host is not None and host_now is not None and host_now > host:
+            return ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
+        return ""
 
-    def _read(self) -> OomCounters:
-        return OomCounters(_count(_text(self._group)) if self._group else None, _count(_text(self._host)))
+    def _read(self) -> tuple[int | None, int | None]:
+        """Return how many processes were ended so far, in the group and on the host; None for what is not counted."""
+        return _read_kills(self._group), _read_kills(self._host)
 
 
-def _counter_of_group(memberships: str, groups: Path) -> Path | None:
+def _find_counter_of_group(memberships: Path, groups: Path) -> Path | None:
     """Return the file that counts the OOM kills in a process's memory control group, or None if there is none.
 
-    `memberships` is the content of /proc/PID/cgroup: a line `NUMBER:CONTROLLERS:GROUP` for each hierarchy.
+    `memberships` is /proc/PID/cgroup: a line `NUMBER:CONTROLLERS:GROUP` for each hierarchy.
     """
-    for line in memberships.splitlines():
+    try:
+        lines = memberships.read_text().splitlines()
+    except OSError:  # it has exited
+        return None
+    for line in lines:
         _, controllers, group = line.split(":", 2)
         if "memory" in controllers.split(","):
             counter = groups / "memory" / group.lstrip("/") / "memory.oom_control"
@@ -122,19 +113,14 @@ def _counter_of_group(memberships: str, groups: Path) -> Path | None:
     return None
 
 
-def _count(text: str) -> int | None:
-    """Return the number of kills in the text of memory.events, memory.oom_control or /proc/vmstat.
+def _read_kills(counter: Path | None) -> int | None:
+    """Return the number of kills in memory.events, memory.oom_control or /proc/vmstat; None if it is not known.
 
-    All three have a line `oom_kill N`. Returns None if the line is missing.
+    All three have a line `oom_kill N`. The file of a group is removed with it, or may not be readable for this user.
     """
-    for line in text.splitlines():
-        key, _, count = line.partition(" ")
-        if key == "oom_kill":
-            return int(count)
+    with suppress(OSError):
+        for line in counter.read_text().splitlines() if counter is not None else ():
+            key, _, count = line.partition(" ")
+            if key == "oom_kill":
+                return int(count)
     return None
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):  # removed with the process, or not readable for this user
-        return path.read_text()
-    return ""

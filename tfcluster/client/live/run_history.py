@@ -16,7 +16,7 @@ from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.core.text import strip_forwarding
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.runs import AttachRequest, RunEvent
+from tfcluster.protocol.api.runs import AttachRequest, EventRecord
 
 Event = dict[str, Any]
 #: A point of a curve: the step, the value (None for one that is not finite), and the seconds since the run began.
@@ -126,9 +126,9 @@ def read_run_events(leader: Cluster, run: str, context: StreamContext, received:
         ClusterError: There is no such run, or its host cannot be reached.
     """
     client = leader.connect_head()
-    reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+    reconnector: Reconnector[EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
 
-    def attach() -> ResponseStream[RunEvent, Done]:
+    def attach() -> ResponseStream[EventRecord, Done]:
         return client.stream(AttachRequest(run, received, None, cancel_on_disconnect=False), start=True)
 
     for event in reconnector.events(attach, reap_agent=True):

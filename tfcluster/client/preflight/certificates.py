@@ -1,7 +1,7 @@
 """The certificates of a private cluster on several hosts, made on the user's machine by an authority of the cluster.
 
 The authority's key stays on this machine, in the file with its certificate, until the cluster is down: a host that is
-added later gets a certificate of the same authority.
+added later gets a certificate of the same authority. This module takes as long to import as all others of a command.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import errno
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from cryptography import x509
@@ -24,6 +25,27 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tfcluster import settings
 from tfcluster.core.forwarding import Certificate
+from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import write_atomically
+from tfcluster.paths import authority_path, make_private_folder
+
+
+def issue_certificates(cluster: str, hosts: Collection[str]) -> dict[str, Certificate]:
+    """Issue certificates for hosts by the cluster's authority, which is created if it is not there."""
+    path = authority_path(cluster)
+    try:
+        try:
+            authority = Authority.load(path)
+        except (FileNotFoundError, ValueError):
+            authority = Authority.create(cluster)
+            make_private_folder(path.parent)
+            authority.save(path)
+    except OSError as error:
+        raise ClusterError(
+            f"{path}: cannot keep the authority for the hosts' certificates: {error.strerror}",
+            hint="Set XDG_STATE_HOME to a folder that you can write to.",
+        ) from error
+    return {host: authority.issue(host) for host in hosts}
 
 
 class Authority:
@@ -73,11 +95,8 @@ class Authority:
         Raises:
             OSError: The file cannot be written.
         """
-        new = path.with_name(f"{path.name}.{os.getpid()}.new")
-        new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(_pem_of(self._key) + self._certificate.public_bytes(Encoding.PEM))
-        new.replace(path)
+        data = _pem_of(self._key) + self._certificate.public_bytes(Encoding.PEM)
+        write_atomically(path, data, is_shared=True)
 
     @property
     def pem(self) -> str:

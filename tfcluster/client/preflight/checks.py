@@ -8,10 +8,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.rpc.parallel import with_host
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.rpc.parallel import map_hosts, partition, with_host
+from tfcluster.core.forwarding import forwarders_of, needs_forwarders
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
-from tfcluster.core.topology import PRIVATE, ClusterTopology
+from tfcluster.core.topology import PRIVATE, ClusterTopology, join_address
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -64,74 +66,65 @@ class CheckResult:
         }
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What the checks of one host look at."""
-
-    host: str
-    preflight: HostPreflight
-    topology: ClusterTopology  # the desired topology
-
-
-def check_problems(subject: Subject) -> list[CheckResult]:
+def check_problems(host: str, preflight: HostPreflight, topology: ClusterTopology) -> list[CheckResult]:
     """Return what the host itself reported: it cannot be reached, or lacks something that its tasks need."""
-    return [failed_check(subject.host, check, error) for check, error in subject.preflight.problems]
+    return [failed_check(host, check, error) for check, error in preflight.problems]
 
 
-def check_reach(subject: Subject) -> Iterator[CheckResult]:
+def check_reach(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield how the host was reached."""
-    if not _is_unreachable(subject):
-        yield _passed(subject, "reach", "by ssh" if subject.preflight.report is not None else "this machine")
+    if not _is_unreachable(preflight):
+        yield _passed(host, "reach", "by ssh" if preflight.report is not None else "this machine")
 
 
-def check_host(subject: Subject) -> Iterator[CheckResult]:
+def check_host(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield the host's Python, TensorFlow and disk space, and what a dry run could not examine there."""
-    preflight, report = subject.preflight, subject.preflight.report
-    if _is_unreachable(subject):
+    report = preflight.report
+    if _is_unreachable(preflight):
         return
     for note in preflight.unexamined:
-        yield CheckResult(subject.host, "host", Severity.NOT_EXAMINED, note)
+        yield CheckResult(host, "host", Severity.NOT_EXAMINED, note)
     if any(check == "host" for check, _ in preflight.problems) or (report is not None and not report.python):
         return
     words = [f"TensorFlow {preflight.tensorflow}"] if preflight.tensorflow else []
     if report is not None:
         words = [f"Python {report.python_version}", *words, f"{report.free_bytes >> 20} MiB free"]
-    yield _passed(subject, "host", ", ".join(words))
+    yield _passed(host, "host", ", ".join(words))
 
 
-def check_clock(subject: Subject) -> Iterator[CheckResult]:
+def check_clock(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield whether the clock of a remote host agrees with this machine's."""
-    report, offset = subject.preflight.report, subject.preflight.clock_offset
+    report, offset = preflight.report, preflight.clock_offset
     if report is None or not report.python:
         return
     if abs(offset) <= settings.CLOCK_OFFSET_MAX_SECONDS:
-        yield _passed(subject, "clock", f"{report.clock_offset:+.1f} s")
+        yield _passed(host, "clock", f"{report.clock_offset:+.1f} s")
         return
     side = "ahead of" if offset > 0 else "behind"
     problem = f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"
     hint = "`sudo timedatectl set-ntp true` synchronizes it with a time server."
-    yield CheckResult(subject.host, "clock", Severity.WARNING, problem, hint)
+    yield CheckResult(host, "clock", Severity.WARNING, problem, hint)
 
 
-def check_tasks(subject: Subject) -> Iterator[CheckResult]:
+def check_tasks(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield whether the host's tasks can start, or run already."""
-    if subject.preflight.problems:
+    if preflight.problems:
         return
-    if not subject.preflight.is_examined:
+    if not preflight.is_examined:
         what = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
-        yield CheckResult(subject.host, "tasks", Severity.NOT_EXAMINED, what)
+        yield CheckResult(host, "tasks", Severity.NOT_EXAMINED, what)
         return
-    state = "up" if subject.preflight.observed else "can start"
-    yield _passed(subject, "tasks", f"{pluralize(len(subject.topology.on(subject.host)), 'task')} {state}")
+    state = "up" if preflight.observed else "can start"
+    yield _passed(host, "tasks", f"{pluralize(len(topology.on(host)), 'task')} {state}")
 
 
-def check_accounts(subject: Subject) -> Iterator[CheckResult]:
+def check_accounts(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield a note on other accounts that can log in on the host."""
-    accounts = subject.preflight.accounts
-    if accounts is not None and subject.topology.network != PRIVATE:
-        note = _accounts_note(accounts, is_local=len(subject.topology.hosts) == 1 and subject.preflight.report is None)
+    accounts = preflight.accounts
+    if accounts is not None and topology.network != PRIVATE:
+        note = _accounts_note(accounts, is_local=len(topology.hosts) == 1 and preflight.report is None)
         hint = "`network: private` in the spec keeps them out."
-        yield CheckResult(subject.host, "accounts", Severity.NOTE, note, hint)
+        yield CheckResult(host, "accounts", Severity.NOTE, note, hint)
 
 
 def _accounts_note(accounts: OtherAccounts, *, is_local: bool) -> str:
@@ -145,7 +138,7 @@ def _accounts_note(accounts: OtherAccounts, *, is_local: bool) -> str:
 
 
 #: The checks of each host, in the order in which `doctor` prints them.
-HOST_CHECKS: tuple[Callable[[Subject], Iterable[CheckResult]], ...] = (
+HOST_CHECKS: tuple[Callable[[str, HostPreflight, ClusterTopology], Iterable[CheckResult]], ...] = (
     check_problems,
     check_reach,
     check_host,
@@ -157,8 +150,12 @@ HOST_CHECKS: tuple[Callable[[Subject], Iterable[CheckResult]], ...] = (
 
 def check_each_host(topology: ClusterTopology, hosts: Mapping[str, HostPreflight]) -> list[CheckResult]:
     """Run the checks of each host for the desired topology, and compare the hosts' versions of TensorFlow."""
-    subjects = [Subject(host, preflight, topology) for host, preflight in hosts.items()]
-    results = [result for subject in subjects for check in HOST_CHECKS for result in check(subject)]
+    results = [
+        result
+        for host, preflight in hosts.items()
+        for check in HOST_CHECKS
+        for result in check(host, preflight, topology)
+    ]
     return [*results, *check_versions(hosts)]
 
 
@@ -177,6 +174,106 @@ def check_versions(hosts: Mapping[str, HostPreflight]) -> Iterator[CheckResult]:
             f"the hosts have different versions of TensorFlow: {words}",
             "Install the same everywhere (`pip install tensorflow==VERSION`), or add --allow-version-mismatch.",
         )
+
+
+def check_connectivity(
+    cluster: Cluster, topology: ClusterTopology, hosts: Mapping[str, HostPreflight]
+) -> list[CheckResult]:
+    """Check that the hosts can connect to each other's tasks, on whose ports agents or probes listen meanwhile.
+
+    Hosts whose servers run already are left out, as their restricted ports do not accept new members. In a private
+    cluster only the port of each host's forwarder matters, which also accepts connections while it runs.
+
+    Every port of the desired topology must be allocated.
+    """
+    is_private = needs_forwarders(topology)
+    examined = [
+        host
+        for host, each in hosts.items()
+        if each.inspector is not None and not each.problems and each.is_examined and (is_private or not each.observed)
+    ]
+    if len(examined) < 2 or all(hosts[host].observed for host in examined):
+        return []
+    ports = _private_ports if is_private else _task_ports
+    peers = {
+        host: [port for other in examined if other != host for port in ports(topology, other)] for host in examined
+    }
+
+    def connect(host: str) -> Mapping[str, str]:
+        inspector = hosts[host].inspector
+        assert inspector is not None, "the others are left out"
+        return inspector.failures(
+            list(dict.fromkeys(port.address for port in peers[host])), settings.CONNECTIVITY_CONNECT_SECONDS
+        )
+
+    failures, errors = partition(
+        map_hosts([host for host in examined if peers[host]], connect, settings.CONNECTIVITY_REPLY_SECONDS)
+    )
+    results = [failed_check(host, "network", error) for host, error in errors.items()]
+    for host, reasons in failures.items():
+        source = cluster.hosts[host].address
+        results += [
+            _cannot_connect(host, source, port, reasons[port.address])
+            for port in peers[host]
+            if port.address in reasons
+        ]
+        if not reasons:
+            what = "TLS port" if is_private else "tasks"
+            text = f"reaches the {what} of {pluralize(len(examined) - 1, 'other host')}"
+            results.append(CheckResult(host, "network", Severity.OK, text))
+    return results
+
+
+def firewall_rules(topology: ClusterTopology) -> list[CheckResult]:
+    """Return a note on each host of a private cluster that says which rule its firewall needs."""
+    results = []
+    for host, own in forwarders_of(topology).items():
+        rule = _rule([each.address for each in topology.hosts if each.name != host], own.port)
+        text = f"the other hosts connect to its port {own.port} alone"
+        hint = f"If it has a firewall: {rule} ({_private_advice(own.port)})."
+        results.append(CheckResult(host, "firewall", Severity.NOTE, text, hint))
+    return results
+
+
+@dataclass(frozen=True)
+class _Port:
+    """A port that other hosts connect to."""
+
+    host: str
+    what: str  # what listens there
+    address: str  # with the port
+    advice: str  # how the port stays the same for a rule of a firewall
+
+
+def _task_ports(topology: ClusterTopology, host: str) -> list[_Port]:
+    advice = "with fixed ports in the spec the rule holds for the next `up` too"
+    return [_Port(host, task.short, task.address, advice) for task in topology.on(host)]
+
+
+def _private_ports(topology: ClusterTopology, host: str) -> list[_Port]:
+    place = forwarders_of(topology).get(host)
+    if place is None:
+        return []
+    return [_Port(host, "the TLS port", join_address(place.address, place.port), _private_advice(place.port))]
+
+
+def _private_advice(port: int) -> str:
+    return f"with `tls_port: {port}` for the host in the spec, the rule holds for the next `up` too"
+
+
+def _rule(sources: Sequence[str], port: int) -> str:
+    return f"`sudo iptables -I INPUT -p tcp -s {','.join(sources)} --dport {port} -j ACCEPT`"
+
+
+def _cannot_connect(host: str, source: str, port: _Port, reason: str) -> CheckResult:
+    rule = _rule([source], int(port.address.rpartition(":")[2]))
+    return CheckResult(
+        host,
+        "network",
+        Severity.ERROR,
+        f"cannot reach {port.what} at {port.address} on {port.host}: {reason}",
+        f"A firewall is in between, perhaps that of {port.host}; there: {rule} ({port.advice}).",
+    )
 
 
 def to_error(results: Sequence[CheckResult], *, is_local: bool) -> ClusterError | None:
@@ -206,8 +303,8 @@ def _lines(result: CheckResult) -> list[str]:
     return with_host(result.host, result.result)
 
 
-def _passed(subject: Subject, check: str, result: str) -> CheckResult:
-    return CheckResult(subject.host, check, Severity.OK, result)
+def _passed(host: str, check: str, result: str) -> CheckResult:
+    return CheckResult(host, check, Severity.OK, result)
 
 
 def failed_check(host: str, check: str, error: ClusterError) -> CheckResult:
@@ -215,5 +312,5 @@ def failed_check(host: str, check: str, error: ClusterError) -> CheckResult:
     return CheckResult(host, check, Severity.ERROR, error.message, error.hint, error.exit_code)
 
 
-def _is_unreachable(subject: Subject) -> bool:
-    return any(check == "reach" for check, _ in subject.preflight.problems)
+def _is_unreachable(preflight: HostPreflight) -> bool:
+    return any(check == "reach" for check, _ in preflight.problems)

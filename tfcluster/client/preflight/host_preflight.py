@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
@@ -15,12 +15,12 @@ from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import (
     Allocation,
-    FailedCheck,
     Observation,
     ObserveRequest,
-    PrepareReply,
+    Preparation,
     PrepareRequest,
     ReachRequest,
 )
@@ -29,34 +29,29 @@ if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
     from tfcluster.transport.ssh import HostReport
 
+E = TypeVar("E")
+R = TypeVar("R")
+
 
 class AgentInspector:
-    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
-
-    `certificate` is what is known of the host's certificate; None if it has none.
-    """
+    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`."""
 
     def __init__(self, client: AgentClient) -> None:
-        self.certificate: CertificateFacts | None = None
         self._client = client
-        self._streams: list[ResponseStream[Observation, NoReturn]] = []
+        self._stream: ResponseStream[Any, Any] | None = None  # the latest one
 
-    def observe(self) -> ObservedState | None:
-        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
-        # An agent may exit or die just as the request arrives.
-        reconnector: Reconnector[Observation, NoReturn] = Reconnector(
-            self._client,
-            StreamContext(self._client.transport.host),
-            RetryPolicy(settings.WAIT_AGENTS, timeout=0.0, retry_initial=False),
+    def observe(self) -> Observation:
+        """Return what the cluster has on the host."""
+        policy = RetryPolicy(settings.WAIT_AGENTS, timeout=0.0, retry_initial=False)
+        reconnector: Reconnector[Any, Any] = Reconnector(
+            self._client, StreamContext(self._client.transport.host), policy
         )
-        return reconnector.connect(self._hold).observed
+        # An agent may exit or die just as the request arrives.
+        return reconnector.connect(lambda: self._request(ObserveRequest()).result())
 
-    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, Sequence[FailedCheck]]:
-        """Check the host for a topology; with `listen`, its allocated ports accept connections until `close`."""
-        reply = self._client.call(PrepareRequest(topology))
-        if listen:
-            self._hold()  # this second stream has the agent listen on the ports that it holds by now
-        return reply, ()
+    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
+        """Check the host for a topology; with `listens`, its allocated ports accept connections until `close`."""
+        return next(self._request(PrepareRequest(topology, listens)))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Connect to addresses from the host, each with a timeout in seconds, and return the reason of each failure."""
@@ -64,23 +59,14 @@ class AgentInspector:
 
     def close(self) -> None:
         """End what was started on the host for the preflight, and wait for its exit."""
-        while self._streams:
-            stream = self._streams.pop()
-            if self._streams:
-                stream.close()
-            else:
-                stream.close_and_reap()
+        if self._stream is not None:
+            self._stream.close_and_reap()
+            self._stream = None
 
-    def _hold(self) -> Observation:
-        stream = self._client.stream(ObserveRequest(), start=True)
-        try:
-            event = next(stream)
-        except BaseException:
-            stream.close_and_reap()
-            raise
-        self._streams.append(stream)
-        self.certificate = event.certificate
-        return event
+    def _request(self, request: Request[E, R]) -> ResponseStream[E, R]:
+        stream = self._client.stream(request, start=True)
+        self._stream = stream
+        return stream
 
 
 @dataclass

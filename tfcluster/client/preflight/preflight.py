@@ -5,28 +5,33 @@ A host is examined through its agent or, in a dry run, through a probe that chan
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, cluster_of
-from tfcluster.client.preflight.checks import CheckResult, Severity, check_each_host
-from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
+from tfcluster.client.preflight.checks import (
+    CheckResult,
+    Severity,
+    check_connectivity,
+    check_each_host,
+    firewall_rules,
+)
 from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.client.rpc.parallel import map_hosts, partition
 from tfcluster.core.forwarding import needs_forwarders, with_unique_ports
+from tfcluster.core.hosts import ENV_NOTE
 from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import (
-    FailedCheck,
-    PrepareReply,
-)
+from tfcluster.paths import authority_path
+from tfcluster.protocol.api.cluster import Preparation
 
 if TYPE_CHECKING:
-    from tfcluster.core.hosts import Host
     from tfcluster.transport.dry_run_probe import Probe
 
 #: Called with the number of hosts examined so far and the number of all hosts.
@@ -77,8 +82,8 @@ def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
         result.problems = [_named("host", problem) for problem in report.problems]
     if inspector is not None:
         try:
-            result.observed = inspector.observe()
-            result.certificate = inspector.certificate if isinstance(inspector, AgentInspector) else None
+            observation = inspector.observe()
+            result.observed, result.certificate = observation.observed, observation.certificate
         except BaseException as error:
             inspector.close()
             if not isinstance(error, ClusterError):
@@ -92,38 +97,35 @@ def _named(check: str, error: ClusterError) -> tuple[str, ClusterError]:
     return ("reach" if error.exit_code is ExitCode.UNREACHABLE else check), error
 
 
-def prepare_hosts(cluster: Cluster, hosts: Mapping[str, HostPreflight], topology: ClusterTopology) -> None:
+def prepare_hosts(hosts: Mapping[str, HostPreflight], topology: ClusterTopology) -> None:
     """Check every host for a topology, which is merged with the observed one, and add the results to the preflights."""
     examined = [host for host, each in hosts.items() if each.inspector is not None]
 
-    def prepare(host: str) -> tuple[PrepareReply, Sequence[FailedCheck]]:
+    def prepare(host: str) -> Preparation:
         each = hosts[host]
         assert each.inspector is not None, "the others are left out"
-        return each.inspector.prepare(topology, listen=len(hosts) > 1 and each.observed is None)
+        return each.inspector.prepare(topology, listens=len(hosts) > 1 and each.observed is None)
 
-    replies, errors = partition(map_hosts(examined, prepare, None))
+    preparations, errors = partition(map_hosts(examined, prepare, None))
     for host, error in errors.items():
         hosts[host].problems.append(_named("tasks", error))
-    for host, (reply, installation) in replies.items():
-        _add_reply(hosts[host], reply, installation, cluster.hosts[host])
+    for host, preparation in preparations.items():
+        _add_preparation(hosts[host], preparation)
 
 
-def _add_reply(result: HostPreflight, reply: PrepareReply, installation: Sequence[FailedCheck], host: Host) -> None:
+def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
     result.is_examined = True
-    result.tensorflow, result.allocation, result.accounts = reply.tensorflow, reply.allocation, reply.accounts
-    result.problems += [(failure.check, failure.error) for failure in reply.problems]
-    notes: list[str] = []
-    if result.report is not None:
-        from tfcluster.transport.dry_run_probe import environment_notes  # a cluster on this machine does not need ssh
-
-        notes = environment_notes(host)
+    result.tensorflow, result.accounts = preparation.tensorflow, preparation.accounts
+    result.allocation = preparation.allocation
     if result.observed is not None:  # the running agent has checked everything, with the spec's environment variables
-        result.unexamined = [note for note in result.unexamined if note not in notes]
-    elif notes:  # the spec's environment variables may provide what a library is missing (as LD_LIBRARY_PATH does)
-        messages = [failure.error.message for failure in installation]
-        result.unexamined += [f"{message}; `env:` may change that: not examined" for message in messages]
-    else:
-        result.problems += [(failure.check, failure.error) for failure in installation]
+        result.unexamined = [note for note in result.unexamined if not note.startswith(ENV_NOTE)]
+    # The spec's environment variables may provide what a library is missing (as LD_LIBRARY_PATH does).
+    lacks_variables = any(note.startswith(ENV_NOTE) for note in result.unexamined)
+    for failure in preparation.problems:
+        if failure.check == "tensorflow" and lacks_variables:
+            result.unexamined.append(f"{failure.error.message}; `env:` may change that: not examined")
+        else:
+            result.problems.append((failure.check, failure.error))
 
 
 def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:
@@ -155,7 +157,7 @@ def run_preflight(
         topology = merge_with_observed(topology, observed)
     if needs_forwarders(topology):
         topology = with_unique_ports(topology, observed.topology if observed else None)
-    prepare_hosts(cluster, hosts, topology)
+    prepare_hosts(hosts, topology)
     for host, each in hosts.items():
         without_port = {task.name for task in (*topology.tasks, *topology.reserved) if not task.port}
         ports = {name: port for name, port in each.allocation.ports.items() if name in without_port}
@@ -163,6 +165,27 @@ def run_preflight(
         topology = topology.with_tls_port(host, each.allocation.tls_port)
     results = [*check_each_host(topology, hosts), *check_connectivity(cluster, topology, hosts)]
     return Preflight(hosts, topology, observed, results)
+
+
+def hosts_without_certificate(topology: ClusterTopology, hosts: Mapping[str, HostPreflight]) -> list[str]:
+    """Return the hosts that need a certificate: they have none, it ends soon, or it is of an authority not known here.
+
+    In a dry run, which cannot ask for certificates, no host needs one.
+    """
+    if not needs_forwarders(topology):
+        return []
+    try:
+        authority = authority_path(topology.cluster).read_text()
+    except (OSError, UnicodeDecodeError):
+        authority = ""
+    earliest = time.time() + timedelta(days=settings.CERTIFICATE_DAYS / 10).total_seconds()
+
+    def is_good(each: HostPreflight) -> bool:
+        own = each.certificate
+        return own is not None and own.authority in authority and own.until > earliest
+
+    asked = {host: each for host, each in hosts.items() if isinstance(each.inspector, AgentInspector)}
+    return [host.name for host in topology.hosts if host.name in asked and not is_good(asked[host.name])]
 
 
 def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> tuple[list[CheckResult], ExitCode]:

@@ -235,20 +235,20 @@ def unreachable(cluster: Cluster, errors: Mapping[str, ClusterError]) -> Cluster
     if cluster.is_local:
         return next(iter(errors.values()))
     return ClusterError(
-        "\n".join(lines_of(cluster, errors)),
-        hint=hints_of(errors) or f"`tfcluster status -c {cluster.name}` tries again.",
+        "\n".join(format_host_errors(cluster, errors)),
+        hint=join_hints(errors) or f"`tfcluster status -c {cluster.name}` tries again.",
         exit_code=ExitCode.UNREACHABLE,
     )
 
 
-def lines_of(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
+def format_host_errors(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
     """Return the lines of the errors' messages, with the hosts' names unless the cluster is on this machine only."""
     if cluster.is_local:
         return [error.message for error in errors.values()]
     return [line for host, error in errors.items() for line in with_host(host, error.message)]
 
 
-def hints_of(errors: Mapping[str, ClusterError]) -> str:
+def join_hints(errors: Mapping[str, ClusterError]) -> str:
     """Return the hints of errors in one text, each hint once."""
     return " ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint))
 

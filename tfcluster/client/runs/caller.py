@@ -9,7 +9,7 @@ import socket
 import threading
 
 from tfcluster.core.caller import Caller, OutputStreams
-from tfcluster.process_handle import peer_credentials
+from tfcluster.os.process_handle import peer_credentials
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 

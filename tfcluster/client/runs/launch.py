@@ -8,87 +8,75 @@ import itertools
 import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
-from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, warn
 from tfcluster.client.runs.runs import Event
 from tfcluster.client.runs.submission import RunSubmission
-from tfcluster.client.up import plan_up
+from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import TopologyRequest
-from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
+from tfcluster.protocol.api.runs import JoinRequest
 from tfcluster.runtime_dir import socket_path
 
-if TYPE_CHECKING:
-    from tfcluster.client.runs.code import CodeTree
+
+def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> RunSubmission:
+    """Return the submission of a group with a new secret; see `RunOptions` for `jobs` and `max_restarts`."""
+    traits = replace(submission.options.traits, uses_servers=False)
+    options = replace(submission.options, traits=traits, jobs=jobs, max_restarts=max_restarts)
+    return replace(submission, options=options, secret=secrets.token_hex(32))
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A group of processes to launch."""
+def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None, None]:
+    """Submit the run of a group and follow it up to its result; see `RunSubmission.events`."""
+    _send_code(submission, cluster)
+    run = ""
+    with contextlib.closing(submission.events(cluster)) as events:
+        for event in events:
+            run = event.get("run", run)
+            if event["event"] == "coordinator":
+                _join(submission, cluster, run, event)
+            else:
+                yield event
 
-    request: RunSubmission
-    group: GroupRequest
 
-    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
-        """Submit the run and follow it up to its result; see `RunSubmission.events`."""
-        request = replace(self.request, group=self.group)
-        self._send_code(cluster, request)
-        run = ""
-        with contextlib.closing(request.events(cluster)) as events:
-            for event in events:
-                run = event.get("run", run)
-                if event["event"] == "coordinator":
-                    self._join(cluster, run, event, request.code_tree)
-                else:
-                    yield event
+def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
+    """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
+    if len(cluster.hosts) == 1:
+        return
+    topology = cluster.connect_head().call(TopologyRequest())
+    members = select_members(topology, submission.options.jobs or ())
+    others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
+    if not others:
+        return
+    tree, reports = submission.code_tree, dict[str, None]()
 
-    def _send_code(self, cluster: Cluster, request: RunSubmission) -> None:
-        """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
-        if len(cluster.hosts) == 1:
-            return
-        topology = cluster.connect_head().call(TopologyRequest())
-        members = select_members(topology, self.group.jobs)
-        others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
-        if not others:
-            return
-        tree, reports = request.code_tree, dict[str, None]()
+    def send(host: str) -> None:
+        tree.send(cluster.connect(host), lambda text: reports.update({text: None}), submission.show_sending)
 
-        def send(host: str) -> None:
-            tree.send(cluster.connect(host), lambda text: reports.update({text: None}), request.show_sending)
+    outcomes = map_hosts(list(others), send, None)
+    for text in reports:  # from this thread, as `warn` requires
+        warn(text)
+    _reject_failures(cluster, "nothing was started", outcomes)
 
-        outcomes = map_hosts(list(others), send, None)
-        for text in reports:  # from this thread, as `warn` requires
-            warn(text)
-        _reject_failures(cluster, "nothing was started", outcomes)
 
-    def _join(self, cluster: Cluster, run: str, event: Event, tree: CodeTree) -> None:
-        """Have the other hosts of the group connect to its coordinator."""
+def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -> None:
+    """Have the other hosts of the group connect to its coordinator."""
+    options = replace(submission.options, upload=None)  # that is on the leading host only
+    request = JoinRequest(run, options, event["address"], submission.secret, submission.code_tree.location)
 
-        def join(host: str) -> None:
-            cluster.connect(host).call(
-                JoinRequest(
-                    run=run,
-                    program=self.request.program,
-                    traits=self.request.traits,
-                    parameters=self.request.parameters,
-                    timeout=self.request.timeout,
-                    coordinator=event["address"],
-                    group=self.group,
-                    code=tree.location,
-                )
-            )
+    def join(host: str) -> None:
+        cluster.connect(host).call(request)
 
-        outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
-        _reject_failures(cluster, f"{run} was not started", outcomes)
+    outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
+    _reject_failures(cluster, f"{run} was not started", outcomes)
 
 
 def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:
@@ -96,16 +84,10 @@ def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, 
     _, errors = partition(outcomes)
     if errors:
         raise ClusterError(
-            "\n".join([consequence, *lines_of(cluster, errors)]),
-            hint=hints_of(errors),
+            "\n".join([consequence, *format_host_errors(cluster, errors)]),
+            hint=join_hints(errors),
             exit_code=max(error.exit_code for error in errors.values()),
         )
-
-
-def make_launch(request: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> Launch:
-    """Return the launch of a group with a new secret; see `GroupRequest` for `jobs` and `max_restarts`."""
-    request = replace(request, traits=replace(request.traits, uses_servers=False))
-    return Launch(request, GroupRequest(jobs, max_restarts, secrets.token_hex(32)))
 
 
 @contextlib.contextmanager

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfcluster import settings
 from tfcluster.client.runs.code_files import git_work_tree, run_git
 from tfcluster.core.code import digest_of
-from tfcluster.core.runs import RunOrigin
+from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
+from tfcluster.version import __version__
+
+
+def with_origin(options: RunOptions, upload: BinaryIO | None) -> RunOptions:
+    """Return the options of a run with what the run is started from now."""
+    digest, commit, is_clean = None, None, None
+    if options.traits.is_script and upload is None:
+        digest, commit, is_clean = describe_script(options.parameters)
+    path = None if upload is None else _path_of(upload.name)
+    return replace(options, version=__version__, digest=digest, commit=commit, is_clean=is_clean, upload=path)
 
 
 def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
@@ -33,17 +44,17 @@ def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | No
     return (digest, None, None) if commit == "(initial)" else (digest, commit, all(line[0] == "#" for line in rest))
 
 
-def path_of(name: object) -> str:
+def _path_of(name: object) -> str:
     """Return the absolute path of an uploaded file, or an empty string if it is none that can be read again."""
     path = os.path.abspath(name) if isinstance(name, str) else ""
     return path if os.path.isfile(path) else ""
 
 
-def describe_changes(run: str, parameters: Mapping[str, Any], then: RunOrigin, now: RunOrigin) -> list[str]:
+def describe_changes(run: str, then: RunOptions, now: RunOptions) -> list[str]:
     """Describe what has changed between `then` and `now`, of the script of a run and its work tree."""
     changes = []
     if then.digest != now.digest:
-        changes.append(f"{os.path.basename(parameters['path'])} has changed since {run}")
+        changes.append(f"{os.path.basename(now.parameters['path'])} has changed since {run}")
     if then.commit != now.commit or (then.commit is not None and not (then.is_clean and now.is_clean)):
         changes.append(f"{run} ran at {then.describe_commit()}; now it is {now.describe_commit()}")
     return changes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tfcluster import settings
@@ -17,31 +17,19 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Positions, read_logs
 from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.client.rpc.parallel import StreamContext, warn
+from tfcluster.core.run_events import PlacementEvent, to_record
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.runs import RunEvent
+from tfcluster.protocol.api.runs import EventRecord
 
 Event = dict[str, Any]
 
 _LINE = re.compile(r"(\S+): \((\w+)\): (/job:[^/\s]+/replica:\d+/task:\d+/device:\w+:\d+)")
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The placement of one operation of a graph."""
-
-    op: str
-    type: str  # as `MatMul`
-    device: str  # full name
-
-    def to_event(self) -> dict[str, Any]:
-        """Return the placement as an event."""
-        return {"event": "placement", "op": self.op, "type": self.type, "device": self.device}
-
-
-def parse_line(line: str) -> Placement | None:
+def parse_line(line: str) -> PlacementEvent | None:
     """Parse a line of a server's log; return None if it contains no placement."""
     match = _LINE.fullmatch(line)
-    return Placement(*match.groups()) if match else None
+    return PlacementEvent(*match.groups()) if match else None
 
 
 class PlacementFilter:
@@ -53,9 +41,9 @@ class PlacementFilter:
 
     def __init__(self, run: str | None) -> None:
         self._scope = "" if run is None else f"{run}/"
-        self._known: set[Placement] = set()
+        self._known: set[PlacementEvent] = set()
 
-    def parse_line(self, line: str) -> Placement | None:
+    def parse_line(self, line: str) -> PlacementEvent | None:
         """Parse a line of a server's log; return None if it has no placement of this run, or one returned before."""
         placement = parse_line(line)
         if placement is None or not placement.op.startswith(self._scope):
@@ -96,7 +84,7 @@ class Placements:
             for line in read_logs(self._cluster, after=self._after):
                 placement = self._filter.parse_line(line["line"])
                 if placement is not None:
-                    yield placement.to_event()
+                    yield to_record(placement)
         except ClusterError as error:
             if error.exit_code is not ExitCode.UNREACHABLE:
                 raise
@@ -122,12 +110,12 @@ class PlacementContext(StreamContext):
         """See `StreamContext.events`."""
         while True:
             while stream.timeout is None and not stream.wait_readable(settings.PLACEMENT_POLL_SECONDS):
-                yield from map(RunEvent, self._placements.poll())
+                yield from map(EventRecord, self._placements.poll())
             try:
                 event = next(stream)
             except StopIteration:
                 return
             if event.record["event"] == "result":
                 # Complete by now, as a server logs the placement of an operation before it executes it.
-                yield from map(RunEvent, self._placements.poll(last=True))
+                yield from map(EventRecord, self._placements.poll(last=True))
             yield event

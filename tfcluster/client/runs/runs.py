@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tfcluster.client.runs.placements import Placements
 
 Event = dict[str, Any]
-RunResponse = ResponseStream[api.RunEvent, Done]
+RunResponse = ResponseStream[api.EventRecord, Done]
 
 
 def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
@@ -74,7 +74,7 @@ def follow(
     context = _stream_context(client.transport.host, interrupt, placements)
     # A run continues while its agent is dead or its host cannot be reached.
     policy = RetryPolicy(settings.STREAM_AGENTS)
-    reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
+    reconnector: Reconnector[api.EventRecord, Done] = Reconnector(client, context, policy)
     with keep_leases_alive(cluster, {cluster.head}):
         for event in reconnector.events(attach_again, reap_agent=True):
             if event is None:

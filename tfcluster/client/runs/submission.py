@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
-from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller
+from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, ScriptTerminal
 from tfcluster.client.runs.leader import find_leader
 from tfcluster.client.runs.notify import run_notify_command
-from tfcluster.client.runs.origin import describe_script, path_of
 from tfcluster.client.runs.runs import Event, RunResponse, follow
-from tfcluster.client.runs.script_terminal import ScriptTerminal
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.notices import run_notice
-from tfcluster.core.programs import ProgramTraits
-from tfcluster.core.runs import RunOrigin, script_exit_code
+from tfcluster.core.runs import RunOptions, script_exit_code
 from tfcluster.protocol.api import runs as api
-from tfcluster.version import __version__
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.code import CodeTree, ShowSending
@@ -33,31 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSubmission:
-    """The request to run a program.
+    """A run to submit and how this command follows it.
 
     `approve_code` is called with a description of the code that is to be sent to another host, if there is much of it;
-    what it raises ends the command. `notify` is a command that is run when the run has ended, here or, if it is
-    detached, by the agent.
+    what it raises ends the command. The command `options.notify` is run here or, if the run is detached, by the agent.
     """
 
-    program: str  # its name
-    traits: ProgramTraits  # what the agent has to know of the program
-    parameters: dict[str, Any]  # the program's own parameters
-    patterns: list[str]  # TensorFlow device strings by which devices are chosen; if empty, the cluster chooses
-    gpus: int | None  # how many to use; None uses what is available
-    strict: bool  # fail if there are fewer GPUs than requested
-    timeout: float | None  # seconds from the submission until the run is stopped
-    log_placement: bool = False  # report each operation's placement, as the servers log it
+    options: RunOptions
     detach: bool = False  # return as soon as the run is submitted
     upload: BinaryIO | None = None  # an open file to upload with the run
-    upload_name: str = "upload"  # the name of the file in the run's folder
     approve_code: Callable[[str], None] = lambda description: None
     show_sending: ShowSending = lambda host, size, remaining_bytes: None  # see `ShowSending`
-    group: api.GroupRequest | None = None  # the processes to start instead of one
-    name: str | None = None  # what the run's id begins with; None for the program's name
     shows_output: bool = True  # write the output to this command's streams as it arrives
-    start_timeout: float | None = None  # seconds after which a script that waits for its tasks is stopped
-    notify: str | None = None
+    secret: str = field(default="", repr=False)  # as in `RunRequest`
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
         """Submit the run and follow it up to its result; an interrupt cancels the run.
@@ -71,26 +54,28 @@ class RunSubmission:
         Raises:
             ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
-        if self.group is None:
-            cluster = find_leader(cluster, self.patterns)
+        options, is_group = self.options, self.options.jobs is not None
+        is_script = options.traits.is_script
+        if not is_group:
+            cluster = find_leader(cluster, options.devices)
         client = cluster.connect_head()
-        is_remote = client.transport.is_remote
-        canceller = RunCanceller(cluster, is_script=self.traits.is_script)
+        canceller = RunCanceller(cluster, is_script=is_script)
         placements = None
-        if self.log_placement and not self.detach:
+        if options.log_placement and not self.detach:
             from tfcluster.client.runs.placements import Placements
 
             # Start before the run is submitted: every line that is logged from now on can belong to the run.
             placements = Placements(cluster)
         result: Event = {}
         with contextlib.ExitStack() as stack:
-            caller = None
-            if self.traits.is_script and not is_remote:
-                has_stdin = not self.detach and self.group is None
-                caller = describe_caller(stack.enter_context(StdinServer()).name if has_stdin else None)
-            code = self._send_code(client) if is_remote and self._has_code else None
-            request = self._request(caller, code, is_remote)
-            has_terminal = self.traits.is_script and not self.detach and self.group is None
+            caller = code = None
+            has_terminal = is_script and not self.detach and not is_group
+            if is_script and not client.transport.is_remote:
+                caller = describe_caller(stack.enter_context(StdinServer()).name if has_terminal else None)
+            elif is_script and self.upload is None:  # one from a pipe is uploaded
+                self.code_tree.send(client, warn, self.show_sending)
+                code = self.code_tree.location
+            request = self._request(caller, code, is_remote=client.transport.is_remote)
             interrupt = stack.enter_context(
                 GracefulInterrupt(canceller, ScriptTerminal(cluster) if has_terminal else None)
             )
@@ -98,86 +83,29 @@ class RunSubmission:
             for event in self._events_of(response, cluster, canceller, interrupt, placements):
                 result = event
                 yield event
-        if self.notify is not None and not self.detach and result.get("event") == "result":
-            run_notify_command(self.notify, run_notice(cluster.name, result))
+        if options.notify is not None and not self.detach and result.get("event") == "result":
+            run_notify_command(options.notify, run_notice(cluster.name, result))
         if script_exit_code(result) is None:
             interrupt.raise_if_any()
 
-    @property
-    def _has_code(self) -> bool:
-        """Return whether the program is a script with a folder; one from a pipe is uploaded."""
-        return self.traits.is_script and self.upload is None
-
-    def _send_code(self, client: AgentClient) -> CodeLocation:
-        """Send the folder of the script to another host, as far as the host does not have it."""
-        self.code_tree.send(client, warn, self.show_sending)
-        return self.code_tree.location
+    def _request(self, caller: Caller | None, code: CodeLocation | None, *, is_remote: bool) -> api.RunRequest:
+        streams = None
+        if self.options.traits.is_script:
+            streams = describe_output() if self.shows_output and not self.detach else OutputStreams()
+        options = self.options if self.detach else replace(self.options, notify=None)  # this command notifies itself
+        return api.RunRequest(options, self.detach, not is_remote, code, caller, streams, self.secret)
 
     @cached_property
     def code_tree(self) -> CodeTree:
         """Read the folder of the script, which is sent to other hosts; this is done, and asked, once."""
         from tfcluster.client.runs.code import CodeFolder, CodeTree  # on this machine a script runs where it is
 
-        folder = CodeFolder.of(self.parameters["path"], self.parameters["cwd"])
+        folder = CodeFolder.of(self.options.parameters["path"], self.options.parameters["cwd"])
         for note in folder.notes:
             warn(note)
         if folder.is_large:
             self.approve_code(folder.describe())
         return CodeTree.of(folder)
-
-    def _request(self, caller: Caller | None, code: CodeLocation | None, is_remote: bool) -> api.RunRequest:
-        """Return the request for the agent.
-
-        Args:
-            caller: What the script takes over from this process; None unless it runs on this machine.
-            code: Where the script is in the code that was sent; None if it runs where it is.
-        """
-        return api.RunRequest(
-            program=self.program,
-            traits=self.traits,
-            parameters=self.parameters,
-            patterns=tuple(self.patterns),
-            gpus=self.gpus,
-            strict=self.strict,
-            timeout=self.timeout,
-            log_placement=self.log_placement,
-            detach=self.detach,
-            cancel_on_disconnect=not is_remote,
-            upload=None if self.upload is None else self.upload_name,
-            code=code,
-            caller=caller,
-            streams=self._streams(),
-            group=self.group,
-            origin=self.describe_origin(),
-            name=self.name,
-            start_timeout=self.start_timeout,
-            notify=self.notify if self.detach else None,
-        )
-
-    def describe_origin(self) -> RunOrigin:
-        """Describe what the run is started from."""
-        digest, commit, is_clean = None, None, None
-        if self.traits.is_script and self.upload is None:
-            digest, commit, is_clean = describe_script(self.parameters)
-        return RunOrigin(
-            version=__version__,
-            commit=commit,
-            is_clean=is_clean,
-            digest=digest,
-            devices=tuple(self.patterns),
-            gpus=self.gpus,
-            strict=self.strict,
-            upload=None if self.upload is None else path_of(self.upload.name),
-            upload_name=self.upload_name,
-            start_timeout=self.start_timeout,
-            jobs=None if self.group is None else self.group.jobs,
-            max_restarts=0 if self.group is None else self.group.max_restarts,
-        )
-
-    def _streams(self) -> OutputStreams | None:
-        if not self.traits.is_script:
-            return None
-        return describe_output() if self.shows_output and not self.detach else OutputStreams()
 
     def _events_of(
         self,
@@ -197,7 +125,7 @@ class RunSubmission:
                 yield first
                 if self.upload is not None:
                     response.send_file(self.upload)
-                if placements is not None and not self.traits.is_script:
+                if placements is not None and not self.options.traits.is_script:
                     placements.keep_only(run)
                 yield from follow(
                     cluster,

@@ -27,11 +27,11 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.forwarding import Forwarding
+from tfcluster.os.network import bind_all_addresses, detect_loss
 from tfcluster.private_network import PrivateNetwork, enter_network
 from tfcluster.processes.forwarder.admission import Admissions, accept, make_context, peer_of, request
 from tfcluster.processes.forwarder.pump import pump, reset
 from tfcluster.processes.forwarder.refusal_log import ForwarderLog, explain
-from tfcluster.processes.netinfo import bind_all_addresses, detect_loss
 from tfcluster.protocol.stored import from_stored
 
 #: The format of the forwarder's files, see `protocol.stored`.

@@ -14,25 +14,26 @@ import socket
 import time
 import traceback
 from collections.abc import Collection
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
+from tfcluster.core.run_events import CoordinatorEvent, MemberEvent, RestartEvent, RunEvent
 from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import is_stopped_by_signal
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import is_stopped_by_signal
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import GroupLink, GroupListener
 from tfcluster.processes.groups.member_states import MemberStates
 from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, final_event
-from tfcluster.processes.netinfo import Address
 from tfcluster.processes.runs.code_tree import clear_tree
-from tfcluster.processes.runs.driver_process import wake_on_signals
-from tfcluster.processes.runs.latest_metrics import LatestMetrics
-from tfcluster.processes.runs.run_output import STDERR
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder
+from tfcluster.processes.runs.streams import STDERR
+from tfcluster.processes.runs.supervised_program import LatestMetrics, wake_on_signals
+from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
     Exited,
@@ -61,13 +62,13 @@ class GroupCoordinator:
     `cluster` has the addresses that may connect to this process; None if all may.
     """
 
-    def __init__(self, spec: RunSpec, group: Group, cluster: Collection[Address] | None) -> None:
-        self._spec = spec
+    def __init__(self, plan: RunPlan, group: Group, cluster: Collection[Address] | None) -> None:
+        self._plan = plan
         self._group = group
         self._cluster = cluster
-        self._recorder = OutputRecorder(spec.folder, spec.output_limit)
+        self._recorder = OutputRecorder(plan.folder, plan.output_limit)
         self._holds_output = False
-        self._states = MemberStates(spec.folder)
+        self._states = MemberStates(plan.folder)
         self._poll = select.poll()
         self._links: dict[int, GroupLink] = {}
         self._listener: GroupListener | None = None
@@ -79,11 +80,11 @@ class GroupCoordinator:
         # When the group ends, whatever has exited; when the hosts must be ready; when the group starts again.
         self._end_at = self._resume_at = _NEVER
         self._ready_by = self._started_at + settings.GROUP_START_SECONDS
-        if group.on(spec.host):
+        if group.on(plan.host):
             self._fork_local_host()
         self._wakeup = wake_on_signals()
         self._poll.register(self._wakeup, select.POLLIN)
-        if others := [host for host in group.hosts if host != spec.host]:
+        if others := [host for host in group.hosts if host != plan.host]:
             self._listen(others)
 
     def _reset(self) -> None:
@@ -111,10 +112,10 @@ class GroupCoordinator:
             own.detach()
             daemonize.set_parent_death_signal(parent)
             daemonize.close_fds({0, 1, 2, other.fileno()})
-            daemonize.set_process_title(f"tfcluster: {self._spec.cluster} {self._spec.run} host")
+            daemonize.set_process_title(f"tfcluster: {self._plan.cluster} {self._plan.run} host")
             try:
-                link = GroupLink(other, self._spec.host)
-                os._exit(GroupHost(self._spec, self._group, link, self._cluster).run())
+                link = GroupLink(other, self._plan.host)
+                os._exit(GroupHost(self._plan, self._group, link, self._cluster).run())
             except SystemExit:
                 raise
             except BaseException:  # the coordinator notices that the connection is closed
@@ -122,13 +123,13 @@ class GroupCoordinator:
                 os._exit(1)
         other.close()
         self._local_host = pid
-        self._admit(GroupLink(own, self._spec.host))
+        self._admit(GroupLink(own, self._plan.host))
 
     def _listen(self, others: list[str]) -> None:
         """Listen for the other hosts, and tell the command the address, which it passes on to them."""
-        self._listener = GroupListener(self._group.secret, others, self._cluster, self._poll, self._spec.ports)
+        self._listener = GroupListener(self._group.secret, others, self._cluster, self._poll, self._plan.ports)
         address = join_address(self._group.address_host, self._listener.port)
-        self._spec.emit("coordinator", address=address, hosts=others)
+        self._plan.write(CoordinatorEvent(address, others))
 
     def _admit(self, link: GroupLink) -> None:
         self._links[link.fileno()] = link
@@ -183,13 +184,14 @@ class GroupCoordinator:
                 assert self._failure is not None, "the group has failed"
                 delay = restart_delay(self._attempt, self._failure.exit_code)
                 self._resume_at = time.monotonic() + delay
-                remaining = self._group.max_restarts - self._attempt
-                self._emit_event("restart", problem=self._failure.error.message, seconds=delay, left=remaining - 1)
+                remaining = self._plan.options.max_restarts - self._attempt
+                self._write(RestartEvent(self._failure.error.message, delay, remaining - 1))
             return False
-        return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._spec.folder.exists()
+        return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._plan.folder.exists()
 
     def _can_restart(self) -> bool:
-        return self._attempt < self._group.max_restarts and not (self._is_interrupted or self._has_lost_host)
+        has_to_end = self._is_interrupted or self._has_lost_host
+        return self._attempt < self._plan.options.max_restarts and not has_to_end
 
     def _check_timers(self) -> None:
         now = time.monotonic()
@@ -251,14 +253,14 @@ class GroupCoordinator:
         elif isinstance(report, Started):
             self._running.add(report.rank)
             self._states.start(self._members[report.rank], report.pid)
-            self._emit(self._members[report.rank], "started", pid=report.pid)
+            self._write_member(self._members[report.rank], "started", pid=report.pid)
         elif isinstance(report, Output):
             data = report.data.encode(errors="surrogateescape")
             self._outputs[report.rank].add(data)
             self._recorder.append(report.stream, data, self._members[report.rank].short)
         elif isinstance(report, Measured):
             self._metrics.add(report.event)
-            self._emit_event(**report.event)
+            self._write(report.event)
         elif isinstance(report, Observed):
             self._states.change(self._members[report.rank], observation=report.observation)
         elif isinstance(report, Exited):
@@ -270,19 +272,19 @@ class GroupCoordinator:
         self._running.discard(member.rank)
         self._exited.add(member.rank)
         self._states.change(member, exit_code=report.exit_code)
-        self._emit(member, "exited", exit_code=report.exit_code)
+        self._write_member(member, "exited", exit_code=report.exit_code)
         has_failed = report.exit_code != 0 and not report.was_idle
         if has_failed and self._failure is None and not (self._is_stopping or self._is_cancelled):
             lines = self._outputs[member.rank].lines
             self._failure = describe_failure(member, report, lines, self._is_interrupted)
 
-    def _emit_event(self, event: str, **fields: Any) -> None:
+    def _write(self, event: RunEvent | Message) -> None:
         """Write an event; a full disk must not end the group, and at its end the agent notices it too."""
         with contextlib.suppress(ClusterError):
-            self._spec.emit(event, **fields)
+            self._plan.write(event)
 
-    def _emit(self, member: Member, state: str, **fields: int) -> None:
-        self._emit_event("member", task=member.short, host=member.host, state=state, attempt=self._attempt, **fields)
+    def _write_member(self, member: Member, state: str, **fields: int) -> None:
+        self._write(MemberEvent(member.short, member.host, state, self._attempt, **fields))
 
     def _fail_hosts(self, hosts: Collection[str], problem: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         """Note that hosts do nothing more for the group, whose members there count as exited."""
@@ -298,11 +300,11 @@ class GroupCoordinator:
         """Write the final event, let the hosts exit, and exit."""
         code = 0 if self._failure is None else self._failure.exit_code
         end = (time.monotonic() - self._started_at, self._recorder.lost_bytes)
-        event = final_event(self._spec, self._failure, self._attempt, self._metrics.as_result(), *end)
+        event: RunEvent = final_event(self._plan, self._failure, self._attempt, self._metrics.as_result(), *end)
         if self._is_cancelled:
             code, event = int(ExitCode.TERMINATED), self._metrics.stop_event()
         self._order(End(code))
-        if warning := clear_tree(self._spec):
+        if warning := clear_tree(self._plan):
             self._recorder.append(STDERR, f"{warning}\n".encode())
-        self._emit_event(**event)
+        self._write(event)
         os._exit(code)

@@ -19,13 +19,17 @@ from tfcluster.core.environment import gpu_variables
 from tfcluster.core.groups import Group, Member, MemberObservation, expand
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
+from tfcluster.os.network import Address, bind_free_port
 from tfcluster.processes.groups.idle_members import IdleMembers
 from tfcluster.processes.groups.link import GroupLink
 from tfcluster.processes.groups.member_states import read_observations
-from tfcluster.processes.netinfo import Address, bind_free_port
-from tfcluster.processes.runs.driver_process import reap_orphans, restore_signals, wake_on_signals
-from tfcluster.processes.runs.run_spec import RunSpec
-from tfcluster.processes.runs.supervised_program import SupervisedProgram
+from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.supervised_program import (
+    SupervisedProgram,
+    reap_orphans,
+    restore_signals,
+    wake_on_signals,
+)
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
@@ -56,12 +60,12 @@ class GroupHost:
         is_coordinator_lost: Whether the connection to the coordinator was lost before the group had ended.
     """
 
-    def __init__(self, spec: RunSpec, group: Group, link: GroupLink, cluster: Collection[Address] | None) -> None:
-        self._spec = spec
+    def __init__(self, plan: RunPlan, group: Group, link: GroupLink, cluster: Collection[Address] | None) -> None:
+        self._plan = plan
         self._group = group
         self._link = link
         self._cluster = cluster
-        self._members = group.on(spec.host)
+        self._members = group.on(plan.host)
         self._ports: list[socket.socket] = []
         self._programs: dict[int, SupervisedProgram] = {}
         self._idle = IdleMembers()
@@ -98,7 +102,7 @@ class GroupHost:
                 program.kill_if_overdue()
                 if program.has_exited:
                     self._report_exit(rank, program)
-            if code is None and not self._spec.folder.exists():
+            if code is None and not self._plan.folder.exists():
                 code = self._leave()
             if self._holds_output:
                 time.sleep(settings.OUTPUT_FULL_SECONDS)
@@ -138,7 +142,7 @@ class GroupHost:
                 self._carry_out(order)
             except (OSError, ClusterError) as error:
                 text = error.message if isinstance(error, ClusterError) else str(error.strerror)
-                self._report(Unable(f"host {self._spec.host}: {text}"))
+                self._report(Unable(f"host {self._plan.host}: {text}"))
         return None
 
     def _carry_out(self, order: Order) -> None:
@@ -146,7 +150,7 @@ class GroupHost:
         if isinstance(order, Reserve):
             for each in self._ports:
                 each.close()
-            self._ports = [_reserve_port(self._spec.ports) for _ in self._members]
+            self._ports = [_reserve_port(self._plan.ports) for _ in self._members]
             self._report(Ports([each.getsockname()[1] for each in self._ports]))
         elif isinstance(order, Start):
             for member in self._members:
@@ -163,18 +167,17 @@ class GroupHost:
             self._holds_output = order.is_full
 
     def _start(self, member: Member, order: Start) -> None:
-        parameters = self._spec.parameters
+        parameters = self._plan.options.parameters
         arguments = [expand(each, self._group, member, order.addresses) for each in parameters["args"]]
-        spec = replace(
-            self._spec,
-            parameters={**parameters, "args": arguments},
+        plan = replace(
+            self._plan.with_parameters({**parameters, "args": arguments}),
             streams=OutputStreams(),
             group=None,
             member=self._environment(member, order),
         )
         sink = _MemberOutput(self._report, member.rank, lambda: self._holds_output)
         report = partial(self._report_measured, member.rank)
-        program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, report, self._release)
+        program = SupervisedProgram(plan, self._poll, sink, None, self._cluster, report, self._release)
         self._programs[member.rank] = program
         self._observations[member.rank] = MemberObservation()
         self._report(Started(member.rank, program.pid))
@@ -218,7 +221,7 @@ class GroupHost:
         self._report(Exited(rank, code, failure, was_idle=self._idle.forget(rank)))
 
     def _report_observations(self) -> None:
-        observations = read_observations(self._spec.folder)
+        observations = read_observations(self._plan.folder)
         for rank, program in self._programs.items():
             observation = observations.get(program.pid, MemberObservation())
             if observation != self._observations[rank]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfcluster import settings
-
-_TICKS = os.sysconf("SC_CLK_TCK")
+from tfcluster.os import procfs
 
 
 @dataclass
@@ -66,11 +63,11 @@ class IdleMembers:
 def _processor_seconds(pid: int) -> float:
     """Return the processor time of a member: its process group, which has the processes of a data loader, too."""
     ticks = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for each in procfs.pids():
         try:
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            fields = procfs.stat_fields(each)
         except OSError:  # it has exited, and is counted by its parent from then on
             continue
-        if int(fields[2]) == pid:
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / _TICKS
+        if int(fields[procfs.GROUP]) == pid:
+            ticks += sum(map(int, fields[procfs.USER_TICKS : procfs.WAITED_SYSTEM_TICKS + 1]))
+    return ticks / procfs.TICKS

@@ -20,7 +20,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.processes.netinfo import Address, bind_free_port, detect_loss
+from tfcluster.os.network import Address, bind_free_port, detect_loss
 from tfcluster.processes.servers.port_isolation import restrict
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.group import Order, Report, from_message, to_message

@@ -8,13 +8,14 @@ of its host.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tfcluster.core.groups import Member, MemberObservation
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
 
 _OBSERVATIONS = "observations.json"
@@ -90,12 +91,8 @@ def read_observations(folder: Path) -> dict[int, MemberObservation]:
 
 def _write(path: Path, values: Mapping[str, object]) -> None:
     """Replace a file; without the space for it, or its folder, it stays as it is."""
-    part = path.with_suffix(".new")
-    try:
-        part.write_text(json.dumps({name: to_json(value) for name, value in values.items()}))
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
+    with suppress(OSError):
+        write_atomically(path, json.dumps({name: to_json(value) for name, value in values.items()}).encode())
 
 
 def _read(path: Path, kind: type[_Value]) -> dict[str, _Value]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.groups import Member
+from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import format_exit_status
-from tfcluster.processes.runs.run_spec import RunSpec
-from tfcluster.protocol.codec import Message
+from tfcluster.os.process_handle import format_exit_status
+from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.group import Exited
 
 
@@ -57,22 +57,22 @@ def describe_failure(member: Member, report: Exited, lines: Sequence[str], inter
 
 
 def final_event(
-    spec: RunSpec,
+    plan: RunPlan,
     failure: Failure | None,
     restarts: int,
     metrics: Mapping[str, Any],
     seconds: float,
     lost_bytes: int,
-) -> Message:
+) -> ResultEvent | ErrorEvent:
     """Return the final event of a group's run.
 
     `metrics` is the field of the result that has the members' metrics, if they have reported any. `lost_bytes` is how
     much of the output could not be written.
     """
     if failure is not None:
-        hint = failure.error.hint or f"All that it has printed: `tfcluster logs {spec.run} -c {spec.cluster}`."
+        hint = failure.error.hint or f"All that it has printed: `tfcluster logs {plan.run} -c {plan.cluster}`."
         error = ClusterError(failure.error.message, hint=hint, exit_code=failure.error.exit_code)
         result = {**failure.result, "restarts": restarts} if failure.result else {}
-        return {"event": "error", "error": error.to_json(), "result": {**result, **metrics} or None}
+        return ErrorEvent(error.to_json(), {**result, **metrics} or None)
     notes = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return spec.result_event({"exit_code": 0, "restarts": restarts, **metrics}, seconds, devices={}, notes=notes)
+    return plan.result_event({"exit_code": 0, "restarts": restarts, **metrics}, seconds, devices={}, notes=notes)

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.os.sparse_files import UNSUPPORTED, first_data, first_hole, punch
 from tfcluster.processes.logs.rotating_log import RotatingLog, end_of
-from tfcluster.processes.sparse_files import UNSUPPORTED, first_data, first_hole, punch
 
 
 def prepare(path: Path, log: Path) -> None:

@@ -7,10 +7,8 @@ first kills any previous one that is still alive.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -18,22 +16,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes import daemonize
-from tfcluster.processes.inotify import Inotify
+from tfcluster.os.file_lock import FileLock
+from tfcluster.os.inotify import Inotify
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.logs.log_buffer import LogBuffer
 from tfcluster.processes.logs.rotating_log import RotatingLog
 
 _LOCK = ".lock"
 
 
-def run(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
+def run(log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
     """Run the log writer until the agent has exited and the file that marks running tasks has been removed.
 
     `size` is the maximum size of each file of a log in bytes, and `count` the number of files. `needed` exists as long
     as tasks may be running without an agent. End of file on `agent` means that the agent has exited.
     """
-    daemonize.detach(title, keep=[agent.fileno()])
     writer = LogWriter(log_buffers, logs, size, count)
     poll = select.poll()
     changes = _watch(log_buffers)
@@ -115,7 +112,7 @@ class LogWriter:
 
         If the folder has been deleted, the next log writer would not find this process by the lock.
         """
-        return _is_at(self._lock, self._folder / _LOCK)
+        return self._lock.is_in_place()
 
     def close(self) -> None:
         """Copy all remaining output, after all tasks have exited, and remove the capture buffers.
@@ -126,8 +123,7 @@ class LogWriter:
             continue
         for name in self._names():
             (self._folder / name).unlink()
-        (self._folder / _LOCK).unlink(missing_ok=True)
-        os.close(self._lock)
+        self._lock.release()
         with suppress(OSError):
             self._folder.rmdir()
 
@@ -138,40 +134,17 @@ class LogWriter:
             return []
 
 
-def _take_over(path: Path) -> int:
-    """Kill the process that holds the lock, if there is one, and take the lock over; return its descriptor."""
+def _take_over(path: Path) -> FileLock:
+    """Kill the process that holds the lock, if there is one, and take the lock over."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     process = ProcessHandle.from_pid(os.getpid())
     assert process is not None, "this process lives"
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(lock, path):  # the previous holder may have removed the file
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, b"%d %d\n" % (process.pid, process.start_time), 0)
-                return lock
-        except BlockingIOError:
-            _kill_holder(os.pread(lock, 100, 0))
-            time.sleep(settings.LOG_WRITER_LOCK_SECONDS)
-        os.close(lock)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _kill_holder(holder: bytes) -> None:
-    """Kill the process that the lock file names, if it names one.
-
-    A process that has just taken the lock may not have written its pid yet.
-    """
-    with suppress(ValueError):
-        pid, start_time = map(int, holder.split())
-        pidfd = ProcessHandle(pid, start_time).open()
-        if pidfd is not None and pid != os.getpid():
-            send_signal(pidfd, signal.SIGKILL)
-            os.close(pidfd)
+    while (lock := FileLock.acquire(path)) is None:
+        # A process that has just taken the lock may not have written its pid yet; one that exits removes the file.
+        with suppress(FileNotFoundError, TypeError, ValueError):
+            holder = ProcessHandle(*map(int, path.read_bytes().split()))
+            if holder != process:
+                holder.kill()
+        time.sleep(settings.LOG_WRITER_LOCK_SECONDS)
+    lock.write(b"%d %d\n" % (process.pid, process.start_time))
+    return lock

@@ -6,12 +6,11 @@ import contextlib
 import os
 import shutil
 import stat
-from dataclasses import replace
 from pathlib import Path, PurePath
 
 from tfcluster.core.code import CodeFile, CodeLocation, decode_manifest, is_digest, is_inside
 from tfcluster.errors import ClusterError
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
 
 #: The folder of the tree in a run's folder.
 CODE = "code"
@@ -19,20 +18,20 @@ _MANIFEST = "code.json"
 _COMPILED = "__pycache__"
 
 
-def enter_tree(spec: RunSpec, cache: Path) -> RunSpec:
+def enter_tree(plan: RunPlan, cache: Path) -> RunPlan:
     """Make the tree of a run whose script has been sent to this host, and return the run with its script there.
 
     The files are copies: what the script writes beside itself changes neither the cache nor other runs.
     """
-    code = spec.code
+    code = plan.code
     if code is None:
-        return spec
-    tree = spec.folder / CODE
+        return plan
+    tree = plan.folder / CODE
     if not is_digest(code.tree):
         raise ClusterError("a run arrived without the id of its code")
     try:
         manifest = (cache / code.tree).read_bytes()
-        (spec.folder / _MANIFEST).write_bytes(manifest)
+        (plan.folder / _MANIFEST).write_bytes(manifest)
         tree.mkdir(mode=0o700)
         _make_files(decode_manifest(manifest), cache, tree)
     except OSError as error:
@@ -40,7 +39,8 @@ def enter_tree(spec: RunSpec, cache: Path) -> RunSpec:
             f"{tree}: cannot make the folder of the script: {error.strerror}",
             hint="Run it again: its code is sent again if the host has lost it.",
         ) from error
-    return replace(spec, parameters={**spec.parameters, **_locate(tree, code, str(spec.parameters["argument"]))})
+    parameters = plan.options.parameters
+    return plan.with_parameters({**parameters, **_locate(tree, code, str(parameters["argument"]))})
 
 
 def _make_files(files: list[CodeFile], cache: Path, tree: Path) -> None:
@@ -73,20 +73,20 @@ def _locate(tree: Path, code: CodeLocation, argument: str) -> dict[str, str]:
     return {"path": path, "argument": path, "cwd": folder}
 
 
-def clear_tree(spec: RunSpec) -> str:
+def clear_tree(plan: RunPlan) -> str:
     """Remove from the tree of a run that has ended what was sent, and leave what the script has made or changed.
 
     Return what to tell the user if something is left, else an empty string.
     """
-    tree = spec.folder / CODE
-    if spec.code is None or not tree.exists():
+    tree = plan.folder / CODE
+    if plan.code is None or not tree.exists():
         return ""
     try:
         if not tree.is_symlink():
-            _remove_files(tree, spec.folder / _MANIFEST)
+            _remove_files(tree, plan.folder / _MANIFEST)
     except (OSError, ClusterError) as problem:
-        return f"tfcluster: {tree} on {spec.host} cannot be cleared: {problem}"
-    warning = f"tfcluster: files that the script wrote beside itself stay on {spec.host}, in {tree}"
+        return f"tfcluster: {tree} on {plan.host} cannot be cleared: {problem}"
+    warning = f"tfcluster: files that the script wrote beside itself stay on {plan.host}, in {tree}"
     return warning if tree.exists() else ""
 
 

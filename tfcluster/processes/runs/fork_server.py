@@ -1,6 +1,6 @@
 """The fork server: an interpreter that has imported TensorFlow and forks a driver for each run within milliseconds.
 
-It reads lines that each describe a run (see `run_spec.RunSpec`). It writes `{"run", "pid", "start_time"}` when the
+It reads lines that each describe a run (see `run_plan.RunPlan`). It writes `{"run", "pid", "start_time"}` when the
 driver of a run has been forked, `{"run", "pid", "start_time", "status"}` when the driver has exited, and
 `{"run", "error"}` if no driver could be forked.
 """
@@ -18,25 +18,23 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import boot
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes import daemonize
+from tfcluster.os import daemonize
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
-from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
-from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
 
-def launch(title: str, parent: int, log: Path, code_cache: Path, agent: socket.socket) -> NoReturn:
+def launch(title: str, code_cache: Path, agent: socket.socket) -> NoReturn:
     """Replace a fork of the agent by a new interpreter that runs the fork server.
 
     A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
     must not be among them, so a fork of the agent is not sufficient.
 
-    `log` gets TensorFlow's messages during its import. `code_cache` is the host's cache of code, for the drivers: their
-    environment may name another state folder.
+    `code_cache` is the host's cache of code, for the drivers: their environment may name another state folder.
     """
-    daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
     boot.exec_function(__name__, main.__name__, [title, str(agent.fileno()), str(code_cache)])
 
@@ -48,12 +46,12 @@ def main(title: str, fd: str, code_cache: str) -> None:
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
-    spec = None
+    plan = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         _import_programs()
-        spec = _serve(agent)
-    if spec is not None:
-        run_driver.main(spec, Path(code_cache))
+        plan = _serve(agent)
+    if plan is not None:
+        run_driver.main(plan, Path(code_cache))
 
 
 def _import_programs() -> None:
@@ -72,10 +70,10 @@ def _import_programs() -> None:
         importlib.import_module(f"{registry.__package__}.{name}.run")
 
 
-def _serve(agent: socket.socket) -> RunSpec | None:
+def _serve(agent: socket.socket) -> RunPlan | None:
     """Fork a driver for each run that the agent sends.
 
-    In a forked driver, this returns the description of its run. In the fork server itself, it returns None when the
+    In a forked driver, this returns the plan of its run. In the fork server itself, it returns None when the
     agent has closed the connection.
     """
     decoder = Decoder()
@@ -94,7 +92,7 @@ def _serve(agent: socket.socket) -> RunSpec | None:
                 for message in decoder.feed(data):
                     if _fork_driver(selector, message, agent):
                         _close_all(selector)
-                        return decode(RunSpec, message)
+                        return decode(RunPlan, message)
 
 
 def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:

@@ -12,43 +12,44 @@ import gc
 import os
 import select
 import signal
-import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
-from pathlib import Path
-from typing import NoReturn
+from pathlib import Path, PurePath
+from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
-from tfcluster.errors import ClusterError
-from tfcluster.process_handle import NO_MARK, ProcessHandle
-from tfcluster.processes import daemonize
+from tfcluster.core.run_events import ErrorEvent, ResultEvent, RunEvent
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status
+from tfcluster.process_mark import NO_MARK, set_mark
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
-from tfcluster.processes.netinfo import Address, addresses_of
+from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
-from tfcluster.processes.runs.driver_process import (
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
+from tfcluster.processes.runs.run_program import report_error
+from tfcluster.processes.runs.stored_output import OutputRecorder
+from tfcluster.processes.runs.streams import STDERR, receive_stdin
+from tfcluster.processes.runs.supervised_program import (
     TERMINAL_SIGNALS,
     USER_SIGNALS,
+    LatestMetrics,
+    SupervisedProgram,
     end_like,
     reap_orphans,
     wake_on_signals,
 )
-from tfcluster.processes.runs.latest_metrics import LatestMetrics
-from tfcluster.processes.runs.run_output import STDERR
-from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec, acquire_run
-from tfcluster.processes.runs.script_outcome import final_event
-from tfcluster.processes.runs.standard_streams import receive_stdin
-from tfcluster.processes.runs.stored_output import OutputRecorder
-from tfcluster.processes.runs.supervised_program import SupervisedProgram
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.codec import Message
 
 
-def main(spec: RunSpec, code_cache: Path) -> None:
+def main(plan: RunPlan, code_cache: Path) -> None:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
     This function does not return. In the program's process it ends with the exception that ends the interpreter.
@@ -56,46 +57,46 @@ def main(spec: RunSpec, code_cache: Path) -> None:
     Raises:
         SystemExit: In the program's process: the program was a script.
     """
-    folder = spec.folder
-    daemonize.detach(f"tfcluster: {spec.cluster} {spec.run}")
+    folder = plan.folder
+    daemonize.detach(f"tfcluster: {plan.cluster} {plan.run}")
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the program can receive it
     gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
     if not acquire_run(folder, ProcessHandle.from_pid(os.getpid())):
         os._exit(1)  # the agent has ended the run before its driver started
     try:
-        cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
-        stdin = _receive_stdin(spec)
-        spec = enter_tree(spec, code_cache)
+        cluster = None if plan.peers is None else addresses_of(Host(*each) for each in plan.peers.items())
+        stdin = _receive_stdin(plan)
+        plan = enter_tree(plan, code_cache)
     except OSError as error:
-        _fail(spec, ClusterError(str(error)))
+        _fail(plan, ClusterError(str(error)))
     except ClusterError as error:
-        _fail(spec, error)
+        _fail(plan, error)
     daemonize.become_subreaper()
-    if spec.group is not None:
-        _drive_group(spec, spec.group, cluster)
+    if plan.group is not None:
+        _drive_group(plan, plan.group, cluster)
     poll = select.poll()
     metrics = LatestMetrics()
     try:
-        recorder = OutputRecorder(folder, spec.output_limit)
-        program = SupervisedProgram(spec, poll, recorder, stdin, cluster, partial(_report, spec, metrics))
+        recorder = OutputRecorder(folder, plan.output_limit)
+        program = SupervisedProgram(plan, poll, recorder, stdin, cluster, partial(_report, plan, metrics))
     except OSError as error:
-        _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
+        _fail(plan, ClusterError(f"no process could be started for the program of {plan.run}: {error.strerror}"))
     if stdin is not None:
         os.close(stdin)
-    _supervise(spec, program, poll, recorder, metrics)
+    _supervise(plan, program, poll, recorder, metrics)
 
 
-def _receive_stdin(spec: RunSpec) -> int | None:
+def _receive_stdin(plan: RunPlan) -> int | None:
     """Take over the command's standard input, and enter the cluster's private network, if there are such.
 
     The name of the command's socket is one of its network: the private one, if it was started in there.
 
     Return a descriptor of the standard input; None if the program gets none.
     """
-    name = spec.caller.stdin if spec.caller is not None else None
+    name = plan.caller.stdin if plan.caller is not None else None
     stdin = None if name is None else receive_stdin(name)
-    if spec.network is not None:
-        spec.network.enter()
+    if plan.network is not None:
+        plan.network.enter()
         if name is not None and stdin is None:
             stdin = receive_stdin(name)
     if name is not None and stdin is None:
@@ -103,7 +104,7 @@ def _receive_stdin(spec: RunSpec) -> int | None:
     return stdin
 
 
-def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | None) -> NoReturn:
+def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | None) -> NoReturn:
     """Coordinate the group that the run consists of or, if another host does that, start the members on this one.
 
     Raises:
@@ -111,41 +112,37 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
     """
     try:
         if group.coordinator is None:
-            GroupCoordinator(spec, group, cluster).run()
-        host = GroupHost(spec, group, connect(group.coordinator, group.secret, spec.host), cluster)
+            GroupCoordinator(plan, group, cluster).run()
+        host = GroupHost(plan, group, connect(group.coordinator, group.secret, plan.host), cluster)
         code = host.run()
         if host.is_coordinator_lost:
-            raise ClusterError(f"the connection to the coordinator of {spec.run} is lost")
-        notes = [warning] if (warning := clear_tree(spec)) else []
+            raise ClusterError(f"the connection to the coordinator of {plan.run} is lost")
+        notes = [warning] if (warning := clear_tree(plan)) else []
         end = ProgramEnd(0, "", 0.0, {}, notes)
-        spec.emit(**final_event(spec, 0, end, {}, interrupted=False, lost_bytes=0))
+        plan.write(final_event(plan, 0, end, {}, interrupted=False, lost_bytes=0))
         os._exit(code)
     except OSError as error:
-        _fail(spec, ClusterError(f"{spec.run} cannot start on host {spec.host}: {error.strerror or error}"))
+        _fail(plan, ClusterError(f"{plan.run} cannot start on host {plan.host}: {error.strerror or error}"))
     except PortIsolationError as error:
-        _fail(spec, ClusterError(f"host {spec.host}: {error}", hint=OPEN_HINT))
+        _fail(plan, ClusterError(f"host {plan.host}: {error}", hint=OPEN_HINT))
     except ClusterError as error:
-        _fail(spec, error)
+        _fail(plan, error)
 
 
-def _report(spec: RunSpec, metrics: LatestMetrics, event: Message) -> None:
+def _report(plan: RunPlan, metrics: LatestMetrics, event: Message) -> None:
     """Write an event of the script; on a full disk it is lost."""
     metrics.add(event)
     with contextlib.suppress(ClusterError):
-        spec.emit(**event)
+        plan.write(event)
 
 
-def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
+def _fail(plan: RunPlan, error: ClusterError) -> NoReturn:
     """Write the event of a run that failed before its program started, and exit."""
-    try:
-        spec.emit("error", error=error.to_json())
-    except ClusterError as problem:  # the event cannot be written, so only the log can have the error
-        print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
-    os._exit(1)
+    os._exit(report_error(plan, error))
 
 
 def _supervise(
-    spec: RunSpec, program: SupervisedProgram, poll: select.poll, recorder: OutputRecorder, metrics: LatestMetrics
+    plan: RunPlan, program: SupervisedProgram, poll: select.poll, recorder: OutputRecorder, metrics: LatestMetrics
 ) -> NoReturn:
     """Supervise the program until its process has exited, then exit in the same way."""
     started_at = time.monotonic()
@@ -160,7 +157,7 @@ def _supervise(
             numbers = wakeup.recv(1 << 10)
             for number in filter(TERMINAL_SIGNALS.__contains__, numbers):
                 if number == signal.SIGWINCH:
-                    program.capture.resize(spec.folder)
+                    program.capture.resize(plan.folder)
                 program.signal_group(number)
             for number in filter(USER_SIGNALS.__contains__, numbers):
                 program.signal(number)
@@ -169,15 +166,15 @@ def _supervise(
                 program.terminate(settings.DRIVER_TERMINATE_SECONDS)
             reap_orphans([program.pid])
         program.kill_if_overdue()
-        if not spec.folder.exists():
+        if not plan.folder.exists():
             program.kill()
         if recorder.is_full():
             time.sleep(settings.OUTPUT_FULL_SECONDS)
-    _record_end(spec, program, recorder, metrics, time.monotonic() - started_at, interrupted=interrupted)
+    _record_end(plan, program, recorder, metrics, time.monotonic() - started_at, interrupted=interrupted)
 
 
 def _record_end(
-    spec: RunSpec,
+    plan: RunPlan,
     program: SupervisedProgram,
     recorder: OutputRecorder,
     metrics: LatestMetrics,
@@ -187,21 +184,53 @@ def _record_end(
 ) -> NoReturn:
     """Record how the program's process has ended, and exit in the same way."""
     code = program.reap()
-    if warning := clear_tree(spec):
+    if warning := clear_tree(plan):
         recorder.append(STDERR, f"{warning}\n".encode())
-    if spec.traits.is_script:
+    if plan.options.traits.is_script:
         end = program.end or ProgramEnd(code, "", seconds, {}, [])
-        event = metrics.stop_event()
+        event: RunEvent = metrics.stop_event()
         if not program.was_stopped(code):
-            event = final_event(spec, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
+            event = final_event(plan, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
         try:
-            spec.emit(**event)
+            plan.write(event)
         except ClusterError as problem:
             recorder.append(STDERR, f"{problem.message}\n".encode())
             code = code or 1
     if program.capture.streams and os.fork() == 0:  # the program has left background processes
-        daemonize.set_mark(NO_MARK)  # like those processes, it does not belong to the cluster
-        daemonize.set_process_title(f"tfcluster: {spec.cluster} {spec.run} output")
+        set_mark(NO_MARK)  # like those processes, it does not belong to the cluster
+        daemonize.set_process_title(f"tfcluster: {plan.cluster} {plan.run} output")
         program.capture.record_until_closed()
         os._exit(0)
     end_like(code)
+
+
+def final_event(
+    plan: RunPlan, code: int, end: ProgramEnd, metrics: Mapping[str, Any], interrupted: bool, lost_bytes: int
+) -> ResultEvent | ErrorEvent:
+    """Return the result or the error of a script. Both have the exit code that a shell would report.
+
+    `code` is negative if a signal ended the script. `metrics` is the field of the result that has its metrics, if it
+    has reported any. `lost_bytes` is how much of the output could not be written.
+    """
+    if code:
+        return _error(plan, code, end.failure, metrics, interrupted)
+    lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
+    return plan.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
+
+
+def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> ErrorEvent:
+    parameters, exit_code = plan.options.parameters, ExitCode.FAILED
+    name = parameters.get("module") or PurePath(parameters["path"]).name
+    hint = f"What it printed: `tfcluster logs {plan.run}`."
+    result: dict[str, Any] = {"exit_code": code if code > 0 else 128 - code}
+    if interrupted and result["exit_code"] == ExitCode.INTERRUPTED:
+        message, exit_code = f"{name} was interrupted", ExitCode.INTERRUPTED
+    elif code < 0:
+        result["signal"] = format_exit_status(-code)
+        message = f"{name} was ended by {result['signal']}"
+    elif failure:
+        message, hint = f"{name} failed: {failure}", ""
+    else:
+        message = f"{name} ended with exit code {code}"
+    error = ClusterError(message, hint=hint, exit_code=exit_code)
+    return ErrorEvent(error.to_json(), {**result, **metrics})

@@ -1,25 +1,38 @@
-"""Run a user's script in a program's process, in the interpreter that it was forked from or in a fresh one."""
+"""Run a user's script in a program's process, in the interpreter that it was forked from or in a fresh one.
+
+A warm interpreter has read the environment variables that Python and libraries read while they are loaded, and has
+imported TensorFlow and what TensorFlow imports.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import json
 import os
+import re
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import NoReturn
 
+from tfcluster import boot
 from tfcluster.core.environment import no_proxy_env
+from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
-from tfcluster.process_handle import MARK
-from tfcluster.processes import daemonize
-from tfcluster.processes.runs import fresh_interpreter, stack_dump
-from tfcluster.processes.runs.program_process import (
+from tfcluster.os import daemonize
+from tfcluster.process_mark import MARK
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
+from tfcluster.processes.runs.run_program import (
     begin_run,
+    enable_stack_dump,
     flush_output,
     handle_signals,
     hosts_of,
@@ -28,70 +41,69 @@ from tfcluster.processes.runs.program_process import (
     title_of,
     truncate,
 )
-from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
-from tfcluster.processes.runs.standard_streams import open_streams
+from tfcluster.processes.runs.streams import open_streams
 from tfcluster.protocol.codec import Message, encode
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter
 
 
-def resume(spec_fd: str, link_fd: str) -> NoReturn:
-    """Run a script in a fresh interpreter, which has replaced the process that `main` had prepared.
+def resume(plan_fd: str, link_fd: str) -> NoReturn:
+    """Run a script in a fresh interpreter, which has replaced the process that was forked for it.
 
-    `spec_fd` is the descriptor of a file with the description of the run, and `link_fd` that of the program's end of a
+    `plan_fd` is the descriptor of a file with the plan of the run, and `link_fd` that of the program's end of a
     socket pair with the driver.
     """
-    with open(int(spec_fd), "rb") as file:
+    with open(int(plan_fd), "rb") as file:
         # Leniently: a driver of tfcluster 0.1.0 executes this code if the package was replaced since its start.
-        spec = decode(RunSpec, json.loads(file.read()), lenient=True)
+        plan = decode(RunPlan, nest_options(json.loads(file.read())), lenient=True)
     os.set_inheritable(int(link_fd), False)
-    daemonize.set_process_title(title_of(spec))
+    daemonize.set_process_title(title_of(plan))
     handle_signals()
-    stack_dump.enable(spec.folder)
-    _run_script(spec, socket.socket(fileno=int(link_fd)))
+    enable_stack_dump(plan.folder)
+    _run_script(plan, socket.socket(fileno=int(link_fd)))
 
 
-def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
+def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     """Give this process what the script takes over from the command, and run it here or in a fresh interpreter."""
     from tfcluster.programs.script.environment import describe_cluster, describe_run
 
-    caller = spec.caller
-    context = begin_run(spec)
+    caller = plan.caller
+    context = begin_run(plan)
     inherited = os.environ if caller is None else caller.environment
     environment = {
         **inherited,
         "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
-        **no_proxy_env(inherited, hosts_of(spec)),
-        "TFCLUSTER_CLUSTER": spec.cluster,
-        **describe_run(context, spec.parameters["seed"]),
-        **(describe_cluster(context) if spec.member is None else spec.member),
+        **no_proxy_env(inherited, hosts_of(plan)),
+        "TFCLUSTER_CLUSTER": plan.cluster,
+        **describe_run(context, plan.options.parameters["seed"]),
+        **(describe_cluster(context) if plan.member is None else plan.member),
     }
     # Processes that the script starts and leaves behind do not belong to the cluster, which must not end them.
     environment.pop(MARK, None)
     if caller is not None:
         os.umask(caller.umask)
-    if fresh_interpreter.is_needed(environment, spec):
-        fresh_interpreter.replace_process(spec, environment, link)
+    if needs_fresh_interpreter(environment, plan):
+        replace_process(plan, environment, link)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
     redraw_randomness()
     open_streams()
-    _run_script(spec, link)
+    _run_script(plan, link)
 
 
-def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
+def _run_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
 
     Raises:
         SystemExit: Always, with the script's exit code.
     """
-    context = begin_run(spec)
-    reporter = _report_metrics(spec, link)
+    context = begin_run(plan)
+    reporter = _report_metrics(plan, link)
     pid = os.getpid()
     failure = ""
     try:
-        code, failure = load_function(spec)(context, **spec.parameters)
+        code, failure = load_function(plan)(context, **plan.options.parameters)
         # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
         # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:
@@ -113,7 +125,7 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     raise SystemExit(code)
 
 
-def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
+def _report_metrics(plan: RunPlan, link: socket.socket) -> MetricReporter:
     """Have `tfcluster.metric` report to the driver of this process.
 
     The reporter has to be flushed at the end.
@@ -130,6 +142,88 @@ def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
         except OSError:
             return True
 
-    reporter = MetricReporter(send, {} if spec.member is None else {"task": spec.member["TFCLUSTER_TASK"]})
+    reporter = MetricReporter(send, {} if plan.member is None else {"task": plan.member["TFCLUSTER_TASK"]})
     set_reporter(reporter)
     return reporter
+
+
+#: What the warm interpreter has set, unless it has been given another value.
+WARM_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+_LOADED = (
+    "(?:PYTHON|TF_|XLA_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|GOTO_|DNNL_|ONEDNN_|NPY_|KERAS_|MPL|PROTOCOL_BUFFERS_|LD_|CUDA_|"
+    "NVIDIA_|GRPC_|MALLOC_|GLIBC_|LC_|LANG)[A-Z0-9_]*"
+)
+_NAME = re.compile(_LOADED)
+_QUOTED_NAME = re.compile(rf"""(["'])({_LOADED})\1""".encode())
+# Variables that are read when they are needed.
+_LAZY = {"TF_CONFIG", "TF_USE_LEGACY_KERAS"}
+
+
+def needs_fresh_interpreter(environment: Mapping[str, str], plan: RunPlan) -> bool:
+    """Return whether a script could tell this interpreter, which was forked from a warm one, from a fresh one.
+
+    That is so if a variable that is read early differs or is named in the script, which may set it before it imports
+    TensorFlow; and if a module beside the script has the name of one that is imported already. The user may also ask
+    for a fresh one.
+    """
+    if plan.options.parameters.get("cold") or _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
+        return True
+    module = plan.options.parameters.get("module")
+    if module is None:
+        files = [plan.upload_path or Path(plan.options.parameters["path"])]
+        folder = Path(os.path.realpath(files[0])).parent
+    elif module in sys.modules or f"{module}.__main__" in sys.modules:
+        return True
+    else:
+        folder = Path(plan.options.parameters["cwd"])
+        files = _files_of_module(module, folder)
+    try:
+        named = {name.decode() for file in files for _, name in _QUOTED_NAME.findall(file.read_bytes())}
+        return bool(named - _LAZY) or _is_hidden(folder)
+    except OSError:  # the script will fail
+        return False
+
+
+def _files_of_module(module: str, folder: Path) -> list[Path]:
+    """Return the files that `python -m MODULE` executes in a folder: those of its packages, and its own.
+
+    They are found without executing any, as importing the module's package would. What is not found is left out.
+    """
+    files, path = [], [str(folder), *sys.path]
+    for name in [*module.split("."), "__main__"]:
+        if (spec := PathFinder.find_spec(name, path)) is None:
+            break
+        if spec.origin is not None:
+            files.append(Path(spec.origin))
+        if spec.submodule_search_locations is None:
+            break
+        path = list(spec.submodule_search_locations)
+    return files
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are read when Python and libraries are loaded."""
+    return {name: value for name, value in environment.items() if _NAME.fullmatch(name) and name not in _LAZY}
+
+
+def _is_hidden(folder: Path) -> bool:
+    """Return whether an imported module has the name of another one in the script's folder, which it would hide."""
+    imported = {name.partition(".")[0] for name in sys.modules}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_package = os.path.exists(f"{entry.path}/__init__.py")
+            name = entry.name if is_package else inspect.getmodulename(entry.name)
+            if name in imported and name != "__main__":
+                return True
+    return False
+
+
+def replace_process(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
+    """Replace this process by a fresh interpreter that runs the script."""
+    run = os.memfd_create("run")
+    with open(run, "wb", closefd=False) as file:
+        file.write(json.dumps(to_json(plan)).encode())
+    os.lseek(run, 0, os.SEEK_SET)
+    for fd in (run, link.fileno()):
+        os.set_inheritable(fd, True)
+    boot.exec_function(__name__, resume.__name__, [str(run), str(link.fileno())], environment)

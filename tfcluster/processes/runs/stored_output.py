@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.text import format_size
-from tfcluster.processes.runs.run_spec import OUTPUT, OUTPUT_INDEX
-from tfcluster.processes.sparse_files import UNSUPPORTED, first_data, first_hole, punch
+from tfcluster.os.sparse_files import UNSUPPORTED, first_data, first_hole, punch
+from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _NEVER = float("inf")

@@ -1,27 +1,47 @@
-"""A program's process as its driver supervises it: its output, the ports that it opens, its end."""
+"""A program's process as its driver supervises it: its output, the ports that it opens, its metrics, its end.
+
+What the driver of a run does is the same for each process that starts programs, such as a host of a group: it reaps
+orphans and wakes on signals.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import os
+import resource
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection
+import traceback
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
-from tfcluster.errors import ExitCode
-from tfcluster.process_handle import send_signal
-from tfcluster.processes import daemonize
-from tfcluster.processes.netinfo import Address
-from tfcluster.processes.runs import run_program
-from tfcluster.processes.runs.run_output import STDERR, OutputCapture, OutputSink
-from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
-from tfcluster.processes.servers.listen_guard import ListenGuard
-from tfcluster.protocol.codec import Decoder, Message
+from tfcluster.core.environment import no_proxy_env
+from tfcluster.core.run_events import StoppedEvent
+from tfcluster.errors import ClusterError, ExitCode, TerminatedError
+from tfcluster.os import daemonize
+from tfcluster.os.network import Address
+from tfcluster.os.process_handle import send_signal
+from tfcluster.process_mark import MARK, NO_MARK, set_mark
+from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
+from tfcluster.processes.runs.run_program import (
+    enable_stack_dump,
+    flush_output,
+    handle_signals,
+    hosts_of,
+    report_error,
+    run_program,
+    title_of,
+)
+from tfcluster.processes.runs.run_script import start_script
+from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
+from tfcluster.processes.servers.listen_guard import ListenGuard, trap_listen
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.protocol.codec import Decoder, Message, encode
 
 
 class SupervisedProgram:
@@ -42,7 +62,7 @@ class SupervisedProgram:
 
     def __init__(
         self,
-        spec: RunSpec,
+        plan: RunPlan,
         poll: select.poll,
         sink: OutputSink,
         stdin: int | None,
@@ -56,7 +76,7 @@ class SupervisedProgram:
         self._report = report
         self.end: ProgramEnd | None = None
         self.is_terminated = False
-        self.capture = OutputCapture(sink, spec.streams or OutputStreams(is_shared=True))
+        self.capture = OutputCapture(sink, plan.streams or OutputStreams(is_shared=True))
         self._link, program_link = socket.socketpair()
         driver = os.getpid()
         self.pid = self._fork(program_link)
@@ -66,7 +86,7 @@ class SupervisedProgram:
             streams = {*self.capture.program_fds, *([] if stdin is None else [stdin])}
             daemonize.close_fds({0, 1, 2, program_link.fileno(), *streams})
             gc.enable()
-            run_program.main(spec, driver, program_link, self.capture.program_fds, stdin)
+            _execute(plan, driver, program_link, self.capture.program_fds, stdin)
         program_link.close()
         self.capture.close_program_fds()
         with contextlib.suppress(OSError):  # the program does this too, but may not have come so far when signalled
@@ -232,3 +252,132 @@ class SupervisedProgram:
 
     def _report_refused_port(self, why: str) -> None:
         self._sink.append(STDERR, f"tfcluster: this program may not listen: {why}\n".encode())
+
+
+def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int, int], stdin: int | None) -> NoReturn:
+    """Execute the program of a run in its process, and end the process.
+
+    `driver` is the pid of the driver, which is the parent process. `outputs` are the program's standard output and
+    standard error. `stdin` is None for /dev/null.
+
+    Raises:
+        SystemExit: The program was a script. The interpreter shuts down regularly and runs destructors.
+    """
+    code = 1
+    try:
+        daemonize.set_parent_death_signal(driver)
+        os.setpgid(0, 0)  # so that the driver can signal the program's children too
+        daemonize.set_process_title(title_of(plan))
+        # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
+        set_mark(NO_MARK)
+        connect_streams(stdin, outputs)
+        handle_signals()
+        enable_stack_dump(plan.folder)
+        if plan.peers is not None:
+            _hand_over_trap(link)
+        if plan.options.traits.is_script:
+            start_script(plan, link)
+        os.environ.pop(MARK, None)
+        os.environ.update(no_proxy_env(os.environ, hosts_of(plan)), TFCLUSTER_OUTPUT=str(plan.output_folder))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        code = run_program(plan)
+    except TerminatedError:
+        code = ExitCode.TERMINATED
+    except PortIsolationError as error:
+        code = report_error(plan, ClusterError(str(error), hint=OPEN_HINT))
+    except SystemExit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+    # The program has written its result by now. Exit without shutting the interpreter down, which would wait for
+    # the threads of TensorFlow's sessions.
+    flush_output()
+    os._exit(code)
+
+
+def _hand_over_trap(link: socket.socket) -> None:
+    """Trap listen() and send the trap to the driver, which restricts the ports of this process and of its children.
+
+    The guard is the driver rather than a thread of this process, because listen() may be called by code that holds the
+    global interpreter lock (GIL).
+    """
+    trap = trap_listen()
+    socket.send_fds(link, [encode({})], [trap])
+    os.close(trap)
+
+
+#: What a terminal or a shell sends to all processes of the foreground process group.
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+#: What a user sends to one process.
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def reap_orphans(programs: Collection[int]) -> None:
+    """Reap the daemons of programs that have exited, since this process is their parent; not the programs."""
+    while True:
+        try:
+            exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # there is none
+            return
+        if exited is None or exited.si_pid in programs:
+            return
+        os.waitpid(exited.si_pid, 0)
+
+
+def wake_on_signals() -> socket.socket:
+    """Install handlers by which signals make a socket readable, and neither end nor stop this process.
+
+    Return the socket, from which the numbers of the signals are read.
+    """
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
+    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *arguments: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return reading
+
+
+def restore_signals() -> None:
+    """Undo `wake_on_signals` in a forked process, in which a program is to find the signals as they are by default."""
+    signal.set_wakeup_fd(-1)
+    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def end_like(code: int) -> NoReturn:
+    """End this process with an exit code or, if it is negative, by that signal.
+
+    There is no core dump, as the program has already written one.
+    """
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if code != -signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 1)  # reached with a signal whose default action does not end a process
+
+
+class LatestMetrics:
+    """Keeps the latest value of each metric that the processes of a run have reported.
+
+    `tasks` are those of a group's members, in the order of the result; none for a run of one process.
+    """
+
+    def __init__(self, tasks: Iterable[str] = ()) -> None:
+        self._values: dict[str, Any] = {task: {} for task in tasks}
+
+    def add(self, event: Message) -> None:
+        """Keep the value of an event, if it is a metric; one that a member of a group has reported, by its task."""
+        if event["event"] == "metric":
+            values = self._values[event["task"]] if "task" in event else self._values
+            values[event["name"]] = event["value"]
+
+    def as_result(self) -> dict[str, Any]:
+        """Return the field of a run's result that has the metrics; empty if none was reported."""
+        values = {name: value for name, value in self._values.items() if value != {}}
+        return {"metrics": values} if values else {}
+
+    def stop_event(self) -> StoppedEvent:
+        """Return the last event of a run that is being stopped: the agent, which knows why, writes its result."""
+        return StoppedEvent(self.as_result() or None)

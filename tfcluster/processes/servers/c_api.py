@@ -42,18 +42,32 @@ class TensorFlow:
             function.restype, function.argtypes = result, arguments
         self.version: str = self._lib.TF_Version().decode()
 
-    def new_server(self, server_def: bytes) -> Server:
-        """Create a server whose port is bound but that does not serve yet.
+    def new_server(self, server_def: bytes) -> int:
+        """Create a server whose port is bound but that does not serve yet; it exists until the process exits.
 
-        `server_def` is a serialised ServerDef; see `protos.server_def`.
+        `server_def` is a serialised ServerDef; see `protos.server_def`. The handle that is returned is for the other
+        methods.
 
         Raises:
             TensorFlowError: The server could not be created, for example because the port is already in use.
         """
+        return int(self._call("TF_NewServer", server_def, len(server_def)) or 0)
+
+    def start(self, server: int) -> None:
+        """Start to serve; raise a TensorFlowError if that fails."""
+        self._call("TF_ServerStart", server)
+
+    def join(self, server: int) -> None:
+        """Serve until the process exits; TensorFlow's servers cannot be stopped gracefully."""
+        self._call("TF_ServerJoin", server)
+
+    def _call(self, function: str, *arguments: object) -> int | None:
+        """Call a function whose last argument is a status, and raise a TensorFlowError if the status is one."""
         status = self._lib.TF_NewStatus()
-        server = Server(self._lib, self._lib.TF_NewServer(server_def, len(server_def), status), status)
-        server.check_status()
-        return server
+        result: int | None = getattr(self._lib, function)(*arguments, status)
+        if self._lib.TF_GetCode(status) != 0:
+            raise TensorFlowError(self._lib.TF_Message(status).decode(errors="replace"))
+        return result
 
 
 @contextlib.contextmanager
@@ -68,27 +82,3 @@ def _discarded_stderr() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(devnull)
-
-
-class Server:
-    """A server that `TensorFlow.new_server` has created; it exists until the process exits."""
-
-    def __init__(self, lib: ctypes.CDLL, handle: int, status: int) -> None:
-        self._lib = lib
-        self._handle = handle
-        self._status = status
-
-    def check_status(self) -> None:
-        """Raise a TensorFlowError if the last call failed."""
-        if self._lib.TF_GetCode(self._status) != 0:
-            raise TensorFlowError(self._lib.TF_Message(self._status).decode(errors="replace"))
-
-    def start(self) -> None:
-        """Start to serve."""
-        self._lib.TF_ServerStart(self._handle, self._status)
-        self.check_status()
-
-    def join(self) -> None:
-        """Serve until the process exits; TensorFlow's servers cannot be stopped gracefully."""
-        self._lib.TF_ServerJoin(self._handle, self._status)
-        self.check_status()

@@ -9,21 +9,19 @@ listen() is trapped (see `seccomp`), a guard in another thread or process restri
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import signal
 import socket
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 
-from tfcluster import settings
-from tfcluster.processes.netinfo import Address
-from tfcluster.processes.servers import port_isolation, seccomp
+from tfcluster.os import libc, procfs, seccomp
+from tfcluster.os.ask_in_fork import ask_in_fork
+from tfcluster.os.network import Address
+from tfcluster.os.seccomp import Notification
+from tfcluster.processes.servers import port_isolation
 from tfcluster.processes.servers.port_isolation import PortIsolationError
-from tfcluster.processes.servers.seccomp import Notification
 
 _SYS_PIDFD_GETFD = 438  # on every architecture
 
@@ -32,7 +30,7 @@ class ListenGuard:
     """Restricts every TCP socket on which trapped threads call listen(), before the call takes effect.
 
     Args:
-        listener: The descriptor that `seccomp.trap_listen` returned.
+        listener: The descriptor that `trap_listen` returned.
         cluster: The IP addresses of all the cluster's hosts, including this one.
         on_refused: Called with the reason each time a socket cannot be restricted. Its listen() then fails with EACCES.
     """
@@ -68,6 +66,18 @@ class ListenGuard:
             seccomp.answer(self._listener, notification)
 
 
+def trap_listen() -> int:
+    """Trap listen() in the calling thread and all that it starts from now on, and return the trap's descriptor.
+
+    Raises:
+        PortIsolationError: The kernel refuses; see `seccomp.trap_listen`.
+    """
+    try:
+        return seccomp.trap_listen()
+    except seccomp.SeccompError as error:
+        raise PortIsolationError(f"ports cannot be closed before they listen: {error}") from error
+
+
 def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str], None]) -> ListenGuard:
     """Start a guard thread that restricts the sockets on which the calling thread and all later threads listen.
 
@@ -88,7 +98,7 @@ def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str
     # Start the thread before the trap is set, as the guard's own thread must not be trapped.
     threading.Thread(target=run, name="port guard", daemon=True).start()
     try:
-        guards.append(ListenGuard(seccomp.trap_listen(), cluster, on_refused))
+        guards.append(ListenGuard(trap_listen(), cluster, on_refused))
     finally:
         trapped.set()
     return guards[0]
@@ -101,18 +111,7 @@ def check_support(cluster: Collection[Address]) -> None:
         PortIsolationError: They cannot be restricted.
         OSError: The child process cannot be forked.
     """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(settings.PORT_ISOLATION_CHECK_SECONDS)  # the agent waits for this process
-        try:
-            os.write(writing, _listen_isolated(cluster).encode()[:4096])
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        result = pipe.read().decode()
-    os.waitpid(pid, 0)
+    result = ask_in_fork(lambda: _listen_isolated(cluster).encode()).decode()
     if result != "isolated":
         raise PortIsolationError(result or "the process that checked it died")
 
@@ -156,10 +155,9 @@ def _socket_of(listener: int, notification: Notification) -> Iterator[socket.soc
 
 def _process_of(tid: int) -> int:
     """Return the pid of the process that a thread belongs to, since a pidfd refers to a process."""
-    for line in Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines():
-        if line.startswith("Tgid:"):
-            return int(line.split()[1])
-    raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    if (pid := procfs.read_status(tid).get("Tgid")) is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    return int(pid)
 
 
 def _pidfd_getfd(pidfd: int, fd: int) -> int | None:
@@ -167,11 +165,9 @@ def _pidfd_getfd(pidfd: int, fd: int) -> int | None:
 
     Return None if the process has no such descriptor.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    copy = int(libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))
-    if copy < 0:
-        number = ctypes.get_errno()
-        if number == errno.EBADF:
+    try:
+        return libc.call("syscall", _SYS_PIDFD_GETFD, pidfd, fd, 0)
+    except OSError as error:
+        if error.errno == errno.EBADF:
             return None
-        raise OSError(number, os.strerror(number))
-    return copy
+        raise

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from tfcluster.core.environment import server_variables
 from tfcluster.core.topology import CLOSED, ClusterTopology, Task
-from tfcluster.processes import daemonize, protos
+from tfcluster.os import daemonize
+from tfcluster.processes import protos
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.servers.c_api import Server, TensorFlow, TensorFlowError
+from tfcluster.processes.servers.c_api import TensorFlow, TensorFlowError
 from tfcluster.processes.servers.listen_guard import isolate_this_process
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.codec import encode
@@ -26,27 +27,23 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
     try:
         daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
         os.environ.update(server_variables(topology, task, os.environ))
-        _start(tensorflow, topology, task, agent)
+        definition = protos.server_def(topology.known_addresses(), task.job, task.index, task.cpus)
+        if topology.network == CLOSED:
+            server = _new_isolated_server(tensorflow, definition, topology, task)
+        else:
+            server = tensorflow.new_server(definition)
+        tensorflow.start(server)
+        with contextlib.suppress(ConnectionError):  # the agent has died: the next one adopts this server
+            agent.sendall(encode({"serving": True}))
+        agent.close()
+        tensorflow.join(server)
     except (TensorFlowError, PortIsolationError, OSError) as error:
         message = f"{error}. {OPEN_HINT}" if isinstance(error, PortIsolationError) else str(error)
         os.write(2, f"tfcluster: {message}\n".encode())
         agent.sendall(encode({"error": message}))
 
 
-def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent: socket.socket) -> None:
-    definition = protos.server_def(topology.known_addresses(), task.job, task.index, task.cpus)
-    if topology.network == CLOSED:
-        server = _new_isolated_server(tensorflow, definition, topology, task)
-    else:
-        server = tensorflow.new_server(definition)
-    server.start()
-    with contextlib.suppress(ConnectionError):  # the agent has died: the next one adopts this server
-        agent.sendall(encode({"serving": True}))
-    agent.close()
-    server.join()
-
-
-def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> Server:
+def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> int:
     """Create the server after isolating this process, so that every port that it ever opens is restricted.
 
     Raises:

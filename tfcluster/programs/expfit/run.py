@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfcluster.core.programs import first_selected
 from tfcluster.errors import ClusterError
@@ -15,7 +14,7 @@ from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import PARAMETER_TASK
 from tfcluster.programs.expfit.partitioning import Network, build, partition
-from tfcluster.programs.sessions import count_operations, open_session, task_of, without_replica
+from tfcluster.programs.sessions import open_session, run_and_count, task_of, without_replica
 
 _HIDDEN = 16  # neurons in the hidden layer
 # Bounds of the x for which the network learns e^x.
@@ -145,9 +144,8 @@ class _Training:
             self._count(share.device, examples=len(batches) * (share.stop - share.start))
         if not count:
             return session.run(network.losses, feed)
-        metadata = tf.compat.v1.RunMetadata()
-        losses = session.run(network.losses, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
-        for device, operations in count_operations(metadata).items():
+        losses, counts = run_and_count(session.run, network.losses, feed)
+        for device, operations in counts.items():
             self._count(device, ops=operations)
         return losses
 

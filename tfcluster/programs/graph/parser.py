@@ -1,12 +1,10 @@
 """Parse the expression of `run graph`, such as `x = 2; y = (x + 300) * -x`, into named operations.
 
-Python's own parser applies the precedence of operators. Before that, the tokens of each statement are checked, because
-the language is smaller than Python's and every error shows its line and column.
+The parser descends recursively, one function for each level of precedence. Every error shows its line and column.
 """
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Mapping
@@ -22,7 +20,7 @@ _TOKEN = re.compile(
 )
 _SEPARATORS = (";", "\n")
 _SIGNS = ("+", "-")
-_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
+_PRECEDENCES = {"+": 1, "-": 1, "*": 2, "/": 2}
 _UNNAMED = "result"
 
 
@@ -99,15 +97,19 @@ class _Parser:
         self._operations: list[Operation] = []
         self._names: dict[str, int] = {}
         self._name = ""
+        self._at = 0  # index of the next token
+        self._count = 0  # of the operations, and of those whose operands are still to be parsed
 
     def parse(self) -> Expression:
         for name, value in self._overrides.items():
             self._name = name
             self._names[name] = self._emit("number", 0, number=value)
         self._name = ""
-        at = 0
-        while (token := self._tokens[at]).kind != "end":
-            at = at + 1 if token.text in _SEPARATORS else self._parse_statement(at)
+        while (token := self._tokens[self._at]).kind != "end":
+            if token.text in _SEPARATORS:
+                self._at += 1
+            else:
+                self._parse_statement(token)
         if not self._name:
             raise self._error(token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
         for name in sorted(self._unused):
@@ -118,26 +120,24 @@ class _Parser:
             )
         return Expression(self._source, tuple(self._operations), self._names, self._name)
 
-    def _parse_statement(self, at: int) -> int:
-        """Parse the statement that begins at a token; return the index of the token behind it."""
-        start, first = self._tokens[at], len(self._operations)
-        is_named = start.kind == "name" and self._tokens[at + 1].text == "="
+    def _parse_statement(self, start: _Token) -> None:
+        first = self._count = len(self._operations)
+        is_named = start.kind == "name" and self._tokens[self._at + 1].text == "="
         self._name = start.text if is_named else self._free_name()
         if is_named:
-            at += 2
+            self._at += 2
             if self._name in self._names and self._name not in self._overrides:
                 raise self._error(start, f"{self._name} has a value already", "Give the new value a name of its own.")
-        end = self._check_value(at)
-        if not is_named and any(token.text not in _SEPARATORS for token in self._tokens[end:-1]):
+        value = self._parse_value(0)
+        self._expect(";", *_SEPARATORS, "")
+        if not is_named and any(token.text not in _SEPARATORS for token in self._tokens[self._at : -1]):
             raise self._error(start, "only the last statement may have no name", "Write it as name = expression.")
-        value = self._build_value(self._tokens[at:end])
         if is_named and self._name in self._overrides:
             self._unused.discard(self._name)
             del self._operations[first:]
         else:
             # A name that only aliases another one gets its own `copy` operation, which can be placed on a device.
             self._names[self._name] = self._emit("copy", start.at, value) if value < first else value
-        return end
 
     def _free_name(self) -> str:
         name, number = _UNNAMED, 2
@@ -145,81 +145,73 @@ class _Parser:
             name, number = f"{_UNNAMED}{number}", number + 1
         return name
 
-    def _check_value(self, at: int) -> int:
-        """Check the tokens of a value up to the end of its statement; return the index of the token behind it.
+    def _parse_value(self, depth: int, precedence: int = 1) -> int:
+        """Parse operands joined by operators of at least this precedence; return the index of the last operation.
 
-        Operands and operators have to alternate, and every name must have a value. The depth of nesting counts open
-        parentheses, signs and exponents, so that neither Python's parser nor the visitor of its tree recurses too deep.
+        `depth` counts the parentheses, signs and exponents around it.
         """
-        depths: list[int] = []  # the depth outside of each open parenthesis
-        depth, count, needs_operand = 0, len(self._operations), True
-        while True:
-            token = self._tokens[at]
-            if needs_operand:
-                if token.kind in ("number", "name"):
-                    self._check_operand(token)
-                    needs_operand = False
-                elif token.text == "(":
-                    depths.append(depth)
-                elif token.text not in _SIGNS:
-                    raise self._error(token, f"{token} where a number, a name or ( should be")
-                depth += needs_operand
-                count += token.text != "+" and token.text != "(" and token.kind != "name"
-            elif token.text == ")" and depths:
-                depth = depths.pop()
-            elif token.text in _OPERATORS.values():
-                depth = depth + 1 if token.text == "**" else depths[-1] + 1 if depths else 0
-                count, needs_operand = count + 1, True
-            elif depths or token.text not in (*_SEPARATORS, ""):
-                raise self._error(token, f"{token} where an operator or {')' if depths else ';'} should be")
-            else:
-                return at
-            if depth > settings.EXPRESSION_MAX_DEPTH:
-                message = f"this is nested more than {settings.EXPRESSION_MAX_DEPTH} deep"
-                raise self._error(token, message, "Give parts of it names.")
-            if needs_operand and count > settings.EXPRESSION_MAX_OPERATIONS:
-                operations = pluralize(settings.EXPRESSION_MAX_OPERATIONS, "operation")
-                raise self._error(token, f"there are more than {operations}")
-            at += 1
+        value = self._parse_signed(depth)
+        while _PRECEDENCES.get((token := self._tokens[self._at]).text, 0) >= precedence:
+            self._at += 1
+            self._check_limits(token, depth, 1)
+            operand = self._parse_value(depth, _PRECEDENCES[token.text] + 1)
+            value = self._emit(token.text, token.at, value, operand)
+        return value
 
-    def _check_operand(self, token: _Token) -> None:
+    def _parse_signed(self, depth: int) -> int:
+        """Parse an operand with its signs and its exponent, which binds tighter than they do."""
+        token = self._tokens[self._at]
+        if token.text in _SIGNS:
+            self._at += 1
+            self._check_limits(token, depth + 1, token.text == "-")
+            value = self._parse_signed(depth + 1)
+            return self._emit("negative", token.at, value) if token.text == "-" else value
+        value = self._parse_operand(depth)
+        if (token := self._tokens[self._at]).text == "**":
+            self._at += 1
+            self._check_limits(token, depth + 1, 1)
+            value = self._emit("**", token.at, value, self._parse_signed(depth + 1))
+        return value
+
+    def _parse_operand(self, depth: int) -> int:
+        """Parse a number, a name or an expression in parentheses."""
+        token = self._tokens[self._at]
+        self._at += 1
         if token.kind == "number":
             if not math.isfinite(float(token.text)):
                 raise self._error(token, "this number is too large", "The largest one is about 1.8e308.")
-            return
-        if token.text not in self._names:
-            names = ", ".join(self._names)
-            hint = f"Names with a value here: {names}." if names else f"Write {token.text} = … before it."
-            raise self._error(token, f"{token.text} has no value", hint)
-        self._unused.discard(token.text)
+            self._count += 1
+            return self._emit("number", token.at, number=float(token.text))
+        if token.kind == "name":
+            if token.text not in self._names:
+                names = ", ".join(self._names)
+                hint = f"Names with a value here: {names}." if names else f"Write {token.text} = … before it."
+                raise self._error(token, f"{token.text} has no value", hint)
+            self._unused.discard(token.text)
+            return self._names[token.text]
+        if token.text != "(":
+            raise self._error(token, f"{token} where a number, a name or ( should be")
+        self._check_limits(token, depth + 1, 0)
+        value = self._parse_value(depth + 1)
+        self._expect(")", ")")
+        self._at += 1
+        return value
 
-    def _build_value(self, tokens: list[_Token]) -> int:
-        """Emit the operations of a value; return the index of the last one."""
-        text, start = "", tokens[0].at
-        for token in tokens:
-            # Each operand becomes a Python name of the same length: any name is allowed, also `if`, and any number.
-            stand_in = token.text if token.kind == "sign" else "x" * len(token.text)
-            text = text.ljust(token.at - start) + stand_in
-        by_column = {token.at - start: token for token in tokens}
+    def _expect(self, described: str, *texts: str) -> None:
+        """Check the token behind a value."""
+        if (token := self._tokens[self._at]).text not in texts:
+            raise self._error(token, f"{token} where an operator or {described} should be")
 
-        def visit(node: ast.expr) -> int:
-            match node:
-                case ast.Name():
-                    token = by_column[node.col_offset]
-                    if token.kind == "name":
-                        return self._names[token.text]
-                    return self._emit("number", token.at, number=float(token.text))
-                case ast.UnaryOp(op=sign, operand=operand):
-                    value = visit(operand)
-                    return self._emit("negative", start + node.col_offset, value) if type(sign) is ast.USub else value
-                case ast.BinOp(left=left, op=operator, right=right):
-                    operands = visit(left), visit(right)
-                    before = (each for each in reversed(tokens) if each.at < start + right.col_offset)
-                    sign_token = next(each for each in before if each.text != "(")
-                    return self._emit(_OPERATORS[type(operator)], sign_token.at, *operands)
-            raise AssertionError(f"the tokens of {ast.dump(node)} have been checked")
-
-        return visit(ast.parse(text, mode="eval").body)
+    def _check_limits(self, token: _Token, depth: int, operations: int) -> None:
+        """Check the depth and the number of operations at a token before an operand, which adds some operations."""
+        self._count += operations
+        if depth > settings.EXPRESSION_MAX_DEPTH:
+            message = f"this is nested more than {settings.EXPRESSION_MAX_DEPTH} deep"
+            raise self._error(token, message, "Give parts of it names.")
+        if self._count > settings.EXPRESSION_MAX_OPERATIONS:
+            raise self._error(
+                token, f"there are more than {pluralize(settings.EXPRESSION_MAX_OPERATIONS, 'operation')}"
+            )
 
     def _emit(self, operator: str, at: int, *operands: int, number: float = 0.0) -> int:
         self._operations.append(Operation(operator, operands, number, self._name, at))

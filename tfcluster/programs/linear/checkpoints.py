@@ -16,21 +16,19 @@ from tfcluster.errors import ClusterError, ExitCode
 
 v1 = tf.compat.v1
 
-_PREFIX = "model.ckpt"
-_STATE = "checkpoint"
 _TRAINING = "training.json"
+_KEPT = 5  # checkpoints, as tf.train.Saver keeps
 
 
 class Checkpoints:
     """A folder of checkpoints in the format of tf.train.Saver. It is created if it does not exist.
 
-    The saver's operations run in a local session of the driver, on values read from the parameter servers. If they ran
-    on the variables' own devices, each parameter server would write its part on its own host.
+    The operations that write run in a local session of the driver, on values read from the parameter servers. If they
+    ran on the variables' own devices, each parameter server would write its part on its own host.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._saver: Any = None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._folder):
@@ -55,9 +53,6 @@ class Checkpoints:
         except OSError as error:
             raise _usage_error(f"--logdir {self._folder}: cannot be written: {error.strerror}") from error
 
-    def _has_checkpoint(self) -> bool:
-        return (self._folder / _STATE).exists()
-
     def latest(self, names: list[str]) -> dict[str, Any] | None:
         """Return the variables' values in the latest checkpoint, or None if there is no checkpoint.
 
@@ -65,29 +60,38 @@ class Checkpoints:
         """
         if not self._has_checkpoint():
             return None
-        state_file = self._folder / _STATE
         path = tf.train.latest_checkpoint(str(self._folder))
         if path is None:
-            raise _usage_error(f"{state_file}: names no checkpoint that is there")
+            raise _usage_error(f"{self._folder / 'checkpoint'}: names no checkpoint that is there")
+        problem = "cannot be read as a checkpoint"
         try:
             reader = tf.train.load_checkpoint(path)
             shapes = reader.get_variable_to_shape_map()
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise _usage_error(f"{path}: cannot be read as a checkpoint: {_first_line(error)}") from error
-        if mismatched := sorted({name for name in names if shapes.get(name) != []} | (shapes.keys() - set(names))):
-            model = "with another optimizer" if {"w", "b", "global_step"} <= shapes.keys() else "of another model"
-            raise _usage_error(f"{path}: is a checkpoint {model}: {', '.join(mismatched[:4])}")
-        try:
+            if others := sorted({name for name in names if shapes.get(name) != []} | (shapes.keys() - set(names))):
+                model = "with another optimizer" if {"w", "b", "global_step"} <= shapes.keys() else "of another model"
+                raise _usage_error(f"{path}: is a checkpoint {model}: {', '.join(others[:4])}")
+            problem = "is damaged"
             return {name: reader.get_tensor(name) for name in names}
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise _usage_error(f"{path}: is damaged: {_first_line(error)}") from error
+            raise _usage_error(f"{path}: {problem}: {_first_line(error)}") from error
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Write a checkpoint. Earlier checkpoints stay until it is complete."""
+        """Write a checkpoint. Earlier checkpoints stay until it is complete; the latest five are kept."""
+        path = str(self._folder / f"model.ckpt-{int(values['global_step'])}")
         try:
-            if self._saver is None:
-                self._saver = _Saver(self._folder, values)
-            self._saver.save(values)
+            with tf.Graph().as_default(), v1.Session() as session:
+                tensors = [tf.constant(value) for value in values.values()]
+                whole = [""] * len(tensors)
+                save = tf.raw_ops.SaveV2(
+                    prefix=path, tensor_names=list(values), shape_and_slices=whole, tensors=tensors
+                )
+                session.run(save)
+            state = tf.train.get_checkpoint_state(str(self._folder))
+            earlier = [each for each in (state.all_model_checkpoint_paths if state else ()) if each != path]
+            kept = [*earlier[-(_KEPT - 1) :], path]
+            v1.train.update_checkpoint_state(str(self._folder), path, kept)
+            for each in earlier[: -(_KEPT - 1)]:
+                v1.train.remove_checkpoint(each)
         except (tf.errors.OpError, OSError, ValueError) as error:
             raise ClusterError(
                 f"--logdir {self._folder}: the checkpoint of step {int(values['global_step']):,} could not be written: "
@@ -95,28 +99,8 @@ class Checkpoints:
                 hint=f"The training was at w = {float(values['w'])!r}, b = {float(values['b'])!r}.",
             ) from error
 
-
-class _Saver:
-    """A graph that has the variables, with a session in this process."""
-
-    def __init__(self, folder: Path, values: Mapping[str, Any]) -> None:
-        self._prefix = str(folder / _PREFIX)
-        with tf.Graph().as_default() as graph:
-            variables = {name: v1.Variable(value, name=name, use_resource=True) for name, value in values.items()}
-            self._inputs = {name: v1.placeholder(variable.dtype, []) for name, variable in variables.items()}
-            self._assign = tf.group(*(variable.assign(self._inputs[name]) for name, variable in variables.items()))
-            self._saver = v1.train.Saver(list(variables.values()))
-        state = tf.train.get_checkpoint_state(str(folder))
-        if state is not None:  # the saver's rotation then also removes the checkpoints of earlier runs
-            self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-        self._session = v1.Session(graph=graph)
-
-    def save(self, values: Mapping[str, Any]) -> None:
-        self._session.run(self._assign, {self._inputs[name]: value for name, value in values.items()})
-        with self._session.graph.as_default():  # in eager mode the saver does not accept graph variables
-            self._saver.save(
-                self._session, self._prefix, global_step=int(values["global_step"]), write_meta_graph=False
-            )
+    def _has_checkpoint(self) -> bool:
+        return (self._folder / "checkpoint").exists()
 
 
 class Summaries:
@@ -147,8 +131,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _usage_error(message: str) -> ClusterError:
-    return ClusterError(
-        message,
-        hint="Give another --logdir, or remove what is in this one.",
-        exit_code=ExitCode.USAGE,
-    )
+    return ClusterError(message, hint="Give another --logdir, or remove what is in this one.", exit_code=ExitCode.USAGE)

@@ -1,4 +1,4 @@
-"""Graphs of the model y = w x + b: variables on the parameter servers, and many steps as one while loop on a worker.
+"""The model y = w x + b: where its parts run, and its graphs, with many steps as one while loop on a worker.
 
 The graphs use the building blocks of TensorFlow 1 training: replica_device_setter, the optimizers with their slots and
 the global step. They do not use SyncReplicasOptimizer, for three reasons. A thread of its client queues tokens once per
@@ -12,16 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.linear.config import TrainingConfig, cpu_of, job_of
+from tfcluster.core.topology import PS_JOB
+from tfcluster.programs.api import Context
 from tfcluster.programs.linear.dataset import Batches
-from tfcluster.programs.sessions import run_graph
+from tfcluster.programs.sessions import run_graph, short_task
 
 v1 = tf.compat.v1
+
+#: Jobs whose first task evaluates the parameters separately from the training.
+EVALUATOR_JOBS = ("evaluator", "scorer")
+#: Default learning rate of each optimizer, suited to points in [-1, 1].
+LEARNING_RATES = {"adagrad": 0.8, "sgd": 0.1, "momentum": 0.05, "adam": 0.1}
 
 # float64 is more precise than measured coordinates are, so the result reflects the arithmetic and not its rounding.
 _TYPE = tf.float64
@@ -29,11 +36,63 @@ _MOMENTUM = 0.9
 _control_flow_lock = threading.Lock()
 
 
-class Variables:
-    """The variables of the model and of its optimizer, created in the current graph.
+@dataclass(frozen=True)
+class Roles:
+    """The full names of a training's devices, by role."""
 
-    `step` is the global step, that is the number of steps done.
+    servers: tuple[str, ...]  # the CPU of each task that holds variables; these are the tasks 0, 1, … of one job
+    replicas: tuple[str, ...]  # the devices that train
+    evaluator: str | None  # the CPU of the task that evaluates
+
+    def replica_names(self) -> dict[str, str]:
+        """Return a short name for each replica, by its device.
+
+        The name is that of the task, such as `worker:1`, followed by the device if the task has several replicas.
+        """
+        tasks = [short_task(device) for device in self.replicas]
+        return {
+            device: task if tasks.count(task) == 1 else f"{task}/{device.rpartition('/device:')[2]}"
+            for device, task in zip(self.replicas, tasks, strict=True)
+        }
+
+
+def assign_roles(addresses: Mapping[str, Sequence[str]], head_address: str, devices: Sequence[str]) -> Roles:
+    """Assign the roles.
+
+    The parameter servers hold the variables; without parameter servers the head task does, which is the first of its
+    job. The devices to compute on train, except those of tasks with another role. If all of them belong to such tasks,
+    all of them train and there is no evaluator.
     """
+    servers = tuple(cpu_of(PS_JOB, index) for index in range(len(addresses.get(PS_JOB, ()))))
+    if not servers:
+        servers = (cpu_of(next(job for job, tasks in addresses.items() if head_address in tasks), 0),)
+    replicas = tuple(device for device in devices if _job_of(device) not in (PS_JOB, *EVALUATOR_JOBS))
+    evaluator = next((cpu_of(job, 0) for job in EVALUATOR_JOBS if job in addresses), None)
+    return Roles(servers, replicas or tuple(devices), evaluator if replicas else None)
+
+
+def cpu_of(job: str, index: int) -> str:
+    """Return the full name of a task's first CPU device."""
+    return f"/job:{job}/replica:0/task:{index}/device:CPU:0"
+
+
+def _job_of(device: str) -> str:
+    return short_task(device).partition(":")[0]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The settings of a training."""
+
+    context: Context
+    roles: Roles
+    batches: Batches
+    optimizer: str  # a key of `LEARNING_RATES`
+    rate: float
+
+
+class Variables:
+    """The variables of the model and of its optimizer, created in the current graph."""
 
     def __init__(self, config: TrainingConfig) -> None:
         zeros = tf.zeros_initializer()
@@ -41,7 +100,7 @@ class Variables:
         self.b = v1.get_variable("b", [], _TYPE, zeros, use_resource=True)
         self._reads_more = config.optimizer == "adam"
         with v1.device(self.w.device):
-            self.step = v1.train.get_or_create_global_step()
+            self.step = v1.train.get_or_create_global_step()  # the number of steps done
             # Python numbers would become constants inside the loop, which would need a message for each iteration.
             rate = tf.constant(config.rate, _TYPE)
             self._one = tf.constant(1, tf.int64)
@@ -106,10 +165,9 @@ class BatchShare:
             self._x, self._y = tf.constant(batches.points.x[constants]), tf.constant(batches.points.y[constants])
 
     def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
-        """Return the share's contribution to the batch's loss and to its gradient.
+        """Return the share's contribution to the loss of a step's batch and to its gradient.
 
-        The number of the step determines the rows of the batch. The gradient has the derivatives with respect to w and
-        b as float64 [2].
+        The gradient has the derivatives with respect to w and b as float64 [2].
         """
         with v1.device(self._device):
             x, y = self._x, self._y
@@ -127,9 +185,10 @@ class BatchShare:
 @contextlib.contextmanager
 def model_graph(config: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
     """Yield a graph that distributes variables round-robin over the servers and places all else on `worker`."""
-    job = job_of(config.roles.servers[0])
     setter = v1.train.replica_device_setter(
-        ps_tasks=len(config.roles.servers), ps_device=f"/job:{job}/device:CPU:0", worker_device=worker
+        ps_tasks=len(config.roles.servers),
+        ps_device=f"/job:{_job_of(config.roles.servers[0])}/device:CPU:0",
+        worker_device=worker,
     )
     with run_graph(config.context) as graph, v1.device(setter):
         yield graph
@@ -140,6 +199,7 @@ class StateGraph:
 
     Attributes:
         initialize: Operation that gives every variable its initial value.
+        assign: Operation that gives every variable its value in `inputs`, which has a placeholder by name.
         values: Tensor with each variable's value, by name.
         uninitialized: Tensor that tells whether a variable is uninitialized, by name.
         devices: Device of each variable, by name.
@@ -155,12 +215,8 @@ class StateGraph:
                 name: tf.logical_not(v1.is_variable_initialized(each)) for name, each in variables.items()
             }
             self.devices = {name: each.device for name, each in variables.items()}
-            self._inputs = {name: v1.placeholder(each.dtype, []) for name, each in variables.items()}
-            self._assign = tf.group(*(each.assign(self._inputs[name]) for name, each in variables.items()))
-
-    def set(self, session: Any, values: dict[str, Any]) -> None:
-        """Set every variable to its value in `values`, which is by name."""
-        session.run(self._assign, {self._inputs[name]: value for name, value in values.items()})
+            self.inputs = {name: v1.placeholder(each.dtype, []) for name, each in variables.items()}
+            self.assign = tf.group(*(each.assign(self.inputs[name]) for name, each in variables.items()))
 
 
 class TrainingGraph:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
-from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig, assign_roles, check_divergence
-from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.dataset import Batches, Dataset, read_csv, synthetic_dataset
-from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.linear.parameter_client import ParameterClient, Values
-from tfcluster.programs.linear.worker import Evaluator, Worker
-from tfcluster.programs.scheduler import StepScheduler
+from tfcluster.programs.linear.model import LEARNING_RATES, StateGraph, TrainingConfig, assign_roles
+from tfcluster.programs.linear.servers import ParameterClient, Values
+from tfcluster.programs.linear.training import Evaluator, Training, Worker, check_divergence
 
 
 def run(
@@ -58,7 +54,8 @@ def run(
     """
     checkpoints = Checkpoints(logdir) if logdir else None
     seed = _choose_seed(context, seed, checkpoints)
-    points = _load_points(context, data, seed)
+    points = synthetic_dataset(seed) if context.upload_path is None else read_csv(context.upload_path, data)
+    _check_overflow(points, data)
     roles = assign_roles(context.addresses, context.head_address, context.devices)
     rate = LEARNING_RATES[optimizer] if lr is None else lr
     batches = Batches(points, min(batch, len(points)), seed)
@@ -68,15 +65,6 @@ def run(
         steps = -(-epochs * len(points) // batches.size)
     config = TrainingConfig(context, roles, batches, optimizer, rate)
     return _fit(config, steps, sync, logdir, checkpoints, checkpoint_every)
-
-
-def _load_points(context: Context, data: str, seed: int) -> Dataset:
-    """Read the uploaded file, or generate the data from the seed."""
-    if context.upload_path is None:
-        return synthetic_dataset(seed)
-    points = read_csv(context.upload_path, data)
-    _check_overflow(points, data)
-    return points
 
 
 def _choose_seed(context: Context, seed: int | None, checkpoints: Checkpoints | None) -> int:
@@ -111,19 +99,17 @@ def _fit(
     devices = {"all workers": list(roles.replicas)}
     if not sync:
         devices = {name: [device] for device, name in roles.replica_names().items()}
-    scheduler = StepScheduler(resumed_from or 0, steps, len(devices))
-    parameters = ParameterClient(config, state, scheduler)
+    parameters = ParameterClient(config, state, values or {})
+    workers = [Worker(config, name, used, parameters) for name, used in devices.items()]
     with contextlib.closing(Summaries(logdir)) if logdir else contextlib.nullcontext() as summaries:
-        coordinator = TrainingCoordinator(config, scheduler, parameters, len(devices), summaries)
-        start_barrier = threading.Barrier(len(devices))
-        workers = [Worker(coordinator, name, used, start_barrier) for name, used in devices.items()]
-        evaluators = [Evaluator(coordinator, roles.evaluator)] if roles.evaluator else []
-        final = coordinator.train([*workers, *evaluators], values, checkpoints, checkpoint_every)
+        training = Training(config, parameters, workers, summaries)
+        evaluators = [Evaluator(training, roles.evaluator)] if roles.evaluator else []
+        final = training.run(resumed_from or 0, steps, evaluators, checkpoints, checkpoint_every)
     return {
         **_line(batches.points, final),
         "steps": int(final["global_step"]),
-        "steps_per_s": round(coordinator.steps / coordinator.seconds, 1),
-        "examples_per_s": round(coordinator.steps * batches.size / coordinator.seconds),
+        "steps_per_s": round(training.steps_done / training.seconds, 1),
+        "examples_per_s": round(training.steps_done * batches.size / training.seconds),
         "workers": len(roles.replicas),
         "optimizer": config.optimizer,
         "lr": config.rate,

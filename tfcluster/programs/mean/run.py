@@ -14,16 +14,20 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Progress, map_shards
-from tfcluster.programs.mean.moments import (
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, open_numbers
+from tfcluster.programs.mean.window_sums import PieceSums, Rows
+from tfcluster.programs.mean.windows import (
     Moments,
+    WindowPieces,
+    check_sizes,
     combine,
+    cut,
     describe_non_finite,
+    even_sizes,
     moments_of_pieces,
     recompute_non_finite,
+    window_size,
 )
-from tfcluster.programs.mean.partition import WindowPieces, check_sizes, cut, even_sizes, whole_windows, window_size
-from tfcluster.programs.mean.source import MappedFile, RandomNumbers, open_numbers
-from tfcluster.programs.mean.window_sums import FileSourceEvaluator, RandomSourceEvaluator, Rows
 from tfcluster.programs.sessions import task_of
 
 #: Values of `slices` that replace sizes. EVEN: one slice per device, of sizes as equal as possible. DEVICES: one slice
@@ -60,21 +64,20 @@ def run(
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
-    pieces, pinned = _share(numbers, size, context.devices, slices)
-    devices = list(pinned) if pinned else list(context.devices[: len(pieces)])
+    pieces, devices, pinned = _assign(context.devices, numbers, size, slices)
     rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
     moments = moments_of_pieces(pieces, rows)
-    whole = whole_windows(pieces, numbers.count, size)
+    whole = pieces.whole_windows(numbers.count, size)
     non_finite = recompute_non_finite(moments, numbers, pieces, size, whole) if isinstance(numbers, MappedFile) else {}
     total = combine([moments[piece] for piece in whole])
     context.notes.extend(describe_non_finite(non_finite, total))
-    groups = _slices(pieces, workers, by_device=pinned is None)
     return {
         "mean": _finite(total.mean),
         "variance": _finite(total.variance),
         "count": total.count,
         "shards": [
-            _shard(task_of(devices[worker]), combine([moments[piece] for piece in of])) for worker, of in groups
+            _describe_slice(task_of(devices[worker]), [moments[piece] for piece in part])
+            for worker, part in _slices(pieces, workers, by_device=pinned is None)
         ],
     }
 
@@ -93,46 +96,42 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
     return numbers
 
 
-def _share(
-    numbers: MappedFile | RandomNumbers, size: int, devices: Sequence[str], slices: list[int] | str
-) -> tuple[WindowPieces, dict[str, list[range]] | None]:
+def _assign(
+    devices: Sequence[str], numbers: MappedFile | RandomNumbers, size: int, slices: list[int] | str
+) -> tuple[WindowPieces, list[str], dict[str, list[range]] | None]:
     """Cut the numbers into pieces and assign the slices to devices.
 
-    Return the pieces of the slices, and for each device the ranges of pieces pinned to it, or None in place of these if
-    any free device may take any piece.
+    Return the pieces, the devices that are used, and for each device the ranges of pieces pinned to it, or None in
+    place of these if any free device may take any piece.
     """
     if slices == DEVICES:
-        return cut([numbers.count], size), None
+        pieces = cut([numbers.count], size)
+        return pieces, list(devices[: len(pieces)]), None
     sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
     check_sizes(sizes, numbers.count, numbers.name)
     pieces = cut(sizes, size)
-    used = devices[: len(sizes)]
-    return pieces, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
+    used = list(devices[: len(sizes)])
+    return pieces, used, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
 
 
 def _sums(
     context: Context,
-    devices: Sequence[str],
+    devices: list[str],
     numbers: MappedFile | RandomNumbers,
     pieces: WindowPieces,
     size: int,
     pinned: dict[str, list[range]] | None,
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """Compute the sums of all pieces on the devices.
+    """Compute the sums of all pieces on the devices; only its own device does a pinned piece, unless it is lost.
 
     Return the pilot, sum and sum of squares of each piece, of shape [pieces, 3], and the index of the device that
     computed each piece.
     """
     rows: Rows = np.empty((len(pieces), 3))
     workers = np.empty(len(pieces), np.int64)
-    evaluator = (
-        RandomSourceEvaluator(context, devices, numbers, pieces, size)
-        if isinstance(numbers, RandomNumbers)
-        else FileSourceEvaluator(context, devices, numbers, pieces, size)
-    )
-    with evaluator:
-        progress = Progress(context, numbers.count, "numbers")
-        for part in map_shards(devices, len(pieces), evaluator, pinned=pinned):
+    progress = Progress(context, numbers.count, "numbers")
+    with PieceSums(context, devices, numbers, pieces, size) as sums:
+        for part in map_shards(devices, len(pieces), sums.compute, pinned=pinned):
             span = slice(part.first, part.first + part.count)
             rows[span], workers[span] = part.value, devices.index(part.device)
             progress.add(part.device, pieces.count_of(part.first, part.count))
@@ -147,11 +146,12 @@ def _slices(
     If several devices worked on a slice because its first device was lost, the device is that of the last piece.
     """
     if not by_device:
-        return [(int(workers[of.stop - 1]), of) for of in pieces.slices]
+        return [(int(workers[part.stop - 1]), part) for part in pieces.slices]
     return [(int(worker), np.flatnonzero(workers == worker).tolist()) for worker in np.unique(workers)]
 
 
-def _shard(task: str, moments: Moments) -> dict[str, Any]:
+def _describe_slice(task: str, parts: Sequence[Moments]) -> dict[str, Any]:
+    moments = combine(parts)
     return {"task": task, "count": moments.count, "mean": _finite(moments.mean)}
 
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Computation, SessionPool
-from tfcluster.programs.mean.partition import WindowPieces
 from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken
+from tfcluster.programs.mean.windows import WindowPieces
 from tfcluster.programs.threefry import threefry_2x32
 
 Rows = npt.NDArray[np.float64]
@@ -31,73 +31,63 @@ _LANES = 1024
 _PILOT = 64
 
 
-class RandomSourceEvaluator(contextlib.ExitStack):
-    """Computes the sums of pieces of random numbers, which the devices generate. A context manager.
+class PieceSums(contextlib.ExitStack):
+    """Computes the sums of pieces on devices, which generate the numbers, map their file, or are fed its windows.
 
-    Here and below, `size` is the number of numbers in a window.
+    A context manager. Here and below, `size` is the number of numbers in a window.
     """
 
     def __init__(
-        self, context: Context, devices: Sequence[str], numbers: RandomNumbers, pieces: WindowPieces, size: int
-    ) -> None:
-        super().__init__()
-        self._pool = self.enter_context(
-            SessionPool(context, devices, partial(generated_windows, size), optimized=False)
-        )
-        self._key = (numbers.seed & 0xFFFFFFFF, numbers.seed >> 32)
-        self._pieces = pieces
-        self._size = size
-
-    def __call__(self, device: str, first: int, count: int) -> Rows:
-        """Return the sums of the pieces `first` … `first + count - 1`, as rows; see `sums_of`."""
-        pieces = slice(first, first + count)
-        starts = self._pieces.window[pieces] * self._size
-        bounds = {"low": self._pieces.low[pieces], "high": self._pieces.high[pieces]}
-        rows: Rows = self._pool.run(device, {"start": starts, "key": self._key, **bounds})
-        return rows
-
-
-class FileSourceEvaluator(contextlib.ExitStack):
-    """Computes the sums of pieces of the numbers in a file, which tasks map or are fed. A context manager."""
-
-    def __init__(
-        self, context: Context, devices: Sequence[str], numbers: MappedFile, pieces: WindowPieces, size: int
+        self,
+        context: Context,
+        devices: Sequence[str],
+        numbers: MappedFile | RandomNumbers,
+        pieces: WindowPieces,
+        size: int,
     ) -> None:
         super().__init__()
         self._context = context
         self._devices = devices
         self._numbers = numbers
         self._size = size
+        self._starts, self._low, self._high = pieces.window * size, pieces.low, pieces.high
+        self._token = SameHostToken()
+        self._lock = threading.Lock()
+        self._feeding_pool: SessionPool | None = None
+        self._fed_devices: set[str] = set()
+        if isinstance(numbers, RandomNumbers):
+            build = partial(generated_windows, size)
+            self._pool = self.enter_context(SessionPool(context, devices, build, optimized=False))
+            return
         # The last window is moved back, so that it ends where the numbers end.
-        self._starts = np.minimum(pieces.window * size, max(0, numbers.count - size))
+        self._starts = np.minimum(self._starts, max(0, numbers.count - size))
         offsets = pieces.window * size - self._starts
         self._low, self._high = pieces.low + offsets, pieces.high + offsets
-        self._token = SameHostToken()
-        self._mapping_pool: SessionPool | None = None
-        self._feeding_pool: SessionPool | None = None
-        self._lock = threading.Lock()
-        self._fed_devices = set(devices)
         if numbers.can_be_mapped and numbers.count >= size:
             build = partial(mapped_windows, numbers, self._token, size)
-            self._mapping_pool = self.enter_context(SessionPool(context, devices, build, as_written=True))
-            self._fed_devices.clear()
+            self._pool = self.enter_context(SessionPool(context, devices, build, as_written=True))
+        else:
+            self._fed_devices.update(devices)
 
-    def __call__(self, device: str, first: int, count: int) -> Rows:
+    def compute(self, device: str, first: int, count: int) -> Rows:
         """Return the sums of the pieces `first` … `first + count - 1`, as rows; see `sums_of`."""
-        if device not in self._fed_devices:
-            rows = self._map(device, slice(first, first + count))
-            if rows is not None:
-                return rows
+        span, rows = slice(first, first + count), None
+        feed = {"start": self._starts[span], "low": self._low[span], "high": self._high[span]}
+        if isinstance(self._numbers, RandomNumbers):
+            key = (self._numbers.seed & 0xFFFFFFFF, self._numbers.seed >> 32)
+            rows = self._pool.run(device, {**feed, "key": key})
+        elif device not in self._fed_devices:
+            rows = self._map(device, feed)
+        if rows is None:
             self._fed_devices.add(device)
-        return np.concatenate([self._feed(device, piece) for piece in range(first, first + count)])
+            rows = np.concatenate([self._feed(device, piece) for piece in range(first, first + count)])
+        return rows
 
-    def _map(self, device: str, pieces: slice) -> Rows | None:
+    def _map(self, device: str, feed: dict[str, Any]) -> Rows | None:
         """Compute the sums on a task that maps the file; return None if the task does not see this very file."""
-        assert self._mapping_pool is not None
-        feed = {"start": self._starts[pieces], "low": self._low[pieces], "high": self._high[pieces]}
         rows: Rows
         try:
-            rows, token = self._mapping_pool.run(device, feed)
+            rows, token = self._pool.run(device, feed)
         except (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.PermissionDeniedError):
             # The task is on another machine: the path's process does not exist there, or its file is another one, which
             # is too short.
@@ -105,6 +95,7 @@ class FileSourceEvaluator(contextlib.ExitStack):
         return rows if token.tobytes() == self._token.value else None
 
     def _feed(self, device: str, piece: int) -> Rows:
+        assert isinstance(self._numbers, MappedFile)
         with self._lock:
             if self._feeding_pool is None:
                 build = partial(fed_window, self._numbers.tensor_type, self._size)
@@ -140,15 +131,14 @@ def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Comp
         with tf.device("/device:CPU:0"):
             return (tf.slice(whole, [skipped + start], [size]),)
 
-    computation = _sum_each(window, sums_of(dtype.name, size))
-    return Computation(computation.inputs, (computation.outputs, seen))
+    inputs, rows = _sum_each(window, sums_of(dtype.name, size))
+    return Computation(inputs, (rows, seen))
 
 
 def generated_windows(size: int) -> Computation:
-    """Build the computation of the sums of any pieces of random numbers.
+    """Build the computation of the sums of any pieces of random numbers, which the task generates.
 
-    The inputs and rows are those of `mapped_windows`, without a token. A further input is `key`, the low and high word
-    of the seed, from which the task generates the numbers.
+    The inputs are those of `mapped_windows` and `key`, the low and high word of the seed; the outputs are the rows.
     """
     key = tf.compat.v1.placeholder(tf.uint32, [2])
 
@@ -156,20 +146,22 @@ def generated_windows(size: int) -> Computation:
         words = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
         return (key[0], key[1], *words)
 
-    return _sum_each(window, sums_of_generated(size)).with_input("key", key)
+    inputs, rows = _sum_each(window, sums_of_generated(size))
+    return Computation({**inputs, "key": key}, rows)
 
 
 def fed_window(dtype: Any, size: int) -> Computation:
     """Build the computation of the sums of pieces of one window.
 
-    The inputs and rows are those of `mapped_windows`, without a token. A further input is `values`, the numbers of the
-    window.
+    The inputs are those of `mapped_windows` and `values`, the numbers of the window; the outputs are the rows.
     """
     values = tf.compat.v1.placeholder(dtype, [size])
-    return _sum_each(lambda start: (values,), sums_of(dtype.name, size)).with_input("values", values)
+    inputs, rows = _sum_each(lambda start: (values,), sums_of(dtype.name, size))
+    return Computation({**inputs, "values": values}, rows)
 
 
-def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> Computation:
+def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> tuple[dict[str, Any], Any]:
+    """Return the inputs of any number of pieces, and their rows."""
     v1 = tf.compat.v1
     start = v1.placeholder(tf.int64, [None])
     low, high = v1.placeholder(tf.int32, [None]), v1.placeholder(tf.int32, [None])
@@ -181,7 +173,7 @@ def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> Computatio
     # The loop is outside the compiled function, as in pi/run.py: inside it the compiler does not vectorize the code.
     rows = tf.TensorArray(tf.float64, size=size, element_shape=[3])
     _, rows = v1.while_loop(lambda index, _: index < size, sum_piece, [0, rows], parallel_iterations=1)
-    return Computation({"start": start, "low": low, "high": high}, rows.stack())
+    return {"start": start, "low": low, "high": high}, rows.stack()
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tfcluster.core.tf_config import make_client_config
-from tfcluster.free_port import free_port
+from tfcluster.os.network import free_port
 from tfcluster.programs.api import Context
 
 

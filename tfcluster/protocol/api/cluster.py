@@ -39,26 +39,20 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Observation:
-    """The event of `ObserveRequest`.
+    """The reply to `ObserveRequest`.
 
     Attributes:
         observed: The observed state of the cluster on the host; None if it is not up there.
-        ports: The reserved ports of servers that do not run yet, on which the agent accepts connections.
         certificate: What is known of the host's certificate; None if it has none.
     """
 
     observed: ObservedState | None
-    ports: tuple[int, ...]
     certificate: CertificateFacts | None = None
 
 
 @dataclass(frozen=True)
-class ObserveRequest(Request[Observation, NoReturn], method=Method.OBSERVE, is_slow=True, changes=True):
-    """Observe the cluster, and keep the agent running until the request is cancelled.
-
-    Until then, the agent also accepts connections on the ports that it holds when the request arrives. This is the half
-    of the connectivity check of a cluster on several hosts that answers; see `ReachRequest`.
-    """
+class ObserveRequest(Request[NoReturn, Observation], method=Method.OBSERVE, is_slow=True, changes=True):
+    """Observe the cluster."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +69,13 @@ class FailedCheck:
 
 
 @dataclass(frozen=True)
-class PrepareReply:
-    """The result of the preflight of a host.
+class Preparation:
+    """The event of `PrepareRequest`: the result of the preflight of a host.
 
     Attributes:
         tensorflow: The version of the host's TensorFlow; None if it could not be loaded.
         allocation: The allocated ports and GPUs; empty if there are problems.
-        problems: Everything that prevents the host from starting its tasks.
+        problems: Everything that prevents the host from starting its tasks; `tensorflow` is the check of its library.
         accounts: Other accounts that can connect to the host's servers; None if there are none.
     """
 
@@ -92,14 +86,18 @@ class PrepareReply:
 
 
 @dataclass(frozen=True)
-class PrepareRequest(Request[NoReturn, PrepareReply], method=Method.PREPARE, is_slow=True, changes=True):
-    """Run the preflight checks for a topology, and allocate ports and GPUs.
+class PrepareRequest(Request[Preparation, NoReturn], method=Method.PREPARE, is_slow=True, changes=True):
+    """Run the preflight checks for a topology, allocate ports and GPUs, and keep the agent running until cancelled.
 
     Attributes:
         topology: The desired topology, merged with the one of the running cluster.
+        listens: Whether the agent accepts connections, until the request is cancelled, on the reserved ports of servers
+            that do not run yet. This is the half of the connectivity check of a cluster on several hosts that answers;
+            see `ReachRequest`.
     """
 
     topology: ClusterTopology
+    listens: bool
 
 
 @dataclass(frozen=True)

@@ -8,95 +8,46 @@ from typing import Any, NoReturn
 
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
-from tfcluster.core.programs import ProgramTraits
-from tfcluster.core.runs import RunOrigin
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.protocol.api import Done, Method, Request
 
 
 @dataclass(frozen=True)
-class RunEvent:
+class EventRecord:
     """An event of a run.
 
     Attributes:
-        record: The event as the run's file contains it and `run -o json` prints it. Its field `event` is the kind of
-            event: `run` (the first: `run`, `program`, `devices`), `output` (`data` that a script wrote to its `stream`,
-            `stdout` or `stderr`, with its `task` if it is a member of a group; here the command prints each `line`),
-            `result` (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it
-            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it; that of
-            a script has its latest `metrics` if it reported any, those of a group by task), `stopped` (the driver has
-            ended a script because the run was to end, with its metrics as `result`), `waiting`
-            (a script waits in a `call` of TensorFlow, with `problems`) and `waiting_ended`, `metric` (what a script has
-            reported with `tfcluster.metric`: `name`, `value`, `step`, the `seconds` since it began, and its `task` if
-            it is a member of a group), or a kind that the program defines, with fields of its own. The data are text,
-            in which bytes that are not UTF-8 are escaped (`surrogateescape`).
+        record: The event as the run's file has it: one of `core.run_events`, or of a kind that the program defines.
     """
 
     record: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class GroupRequest:
-    """A group of processes that run a script, one for each task of some jobs.
-
-    Attributes:
-        jobs: The jobs; empty for `worker`, and `chief` where there is one.
-        max_restarts: How often the whole group may be started again after a failure.
-        secret: What the hosts of the group have to know to connect to each other, in hexadecimal digits.
-    """
-
-    jobs: tuple[str, ...]
-    max_restarts: int
-    secret: str = field(repr=False)
-
-
-@dataclass(frozen=True)
-class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True, changes=True):
+class RunRequest(Request[EventRecord, Done], method=Method.RUN, is_slow=True, changes=True):
     """Submit a run and send its events up to the result.
 
     If the run has an upload, the command sends it as soon as the agent grants a window, which is after the first event.
 
     Attributes:
-        program: The name of a program.
-        traits: What the cluster has to know of the program.
-        parameters: The program's own parameters.
-        patterns: TensorFlow device strings that choose the devices; empty to let the cluster choose.
-        gpus: The number of GPU devices to use; None for what is available.
-        strict: Whether fewer GPUs than requested are an error.
-        timeout: Seconds after which the run is stopped, counted from its submission; None for no limit.
-        log_placement: Whether the servers log the placement of each operation.
+        options: What the user asks for.
         detach: Whether to send only the first event, as soon as the command may disconnect.
         cancel_on_disconnect: Whether the run is cancelled if the command disconnects.
-        upload: The name of the uploaded file; None if there is no upload.
         code: Where a script is in the code that was sent to its host; None for one that runs where it is.
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for other programs.
-        group: The processes to start instead of one; None for one.
-        origin: What the run is started from, for its record.
-        name: What the run's id begins with; None for the name of the program.
-        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
-        notify: The command that the agent runs when the run has ended; None for none.
+        secret: What the hosts of a group have to know to connect to each other, in hexadecimal digits; empty for a run
+            of one process.
     """
 
-    program: str
-    traits: ProgramTraits
-    parameters: dict[str, Any]
-    patterns: tuple[str, ...]
-    gpus: int | None
-    strict: bool
-    timeout: float | None
-    log_placement: bool
+    options: RunOptions
     detach: bool
     cancel_on_disconnect: bool
-    upload: str | None
     code: CodeLocation | None = None
     caller: Caller | None = None
     streams: OutputStreams | None = None
-    group: GroupRequest | None = None
-    origin: RunOrigin | None = None
-    name: str | None = None
-    start_timeout: float | None = None
-    notify: str | None = None
+    secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,27 +56,21 @@ class JoinRequest(Request[NoReturn, Done], method=Method.JOIN, changes=True):
 
     Attributes:
         run: The id of the group's run, also on this host.
-        program: The name of the program.
-        traits: What the cluster has to know of the program.
-        parameters: The program's own parameters.
-        timeout: Seconds after which the members are stopped; None for no limit.
+        options: What the user asks for.
         coordinator: The address of the group's coordinator.
-        group: The group.
+        secret: As for `RunRequest`.
         code: Where the script is in the code that was sent to this host.
     """
 
     run: str
-    program: str
-    traits: ProgramTraits
-    parameters: dict[str, Any]
-    timeout: float | None
+    options: RunOptions
     coordinator: str
-    group: GroupRequest
+    secret: str = field(repr=False)
     code: CodeLocation
 
 
 @dataclass(frozen=True)
-class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
+class AttachRequest(Request[EventRecord, Done], method=Method.ATTACH):
     """Send the events of a run up to the result, from the first one that the command has not received yet.
 
     Attributes:
@@ -213,7 +158,7 @@ class RunSummary:
             reported metrics.
         error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
         timeout: Seconds after which the run is stopped; None for no limit.
-        origin: What the run was started from; None if that is not known.
+        origin: What the run was started from, see `RunOptions.describe_origin`; None if that is not known.
         missing_output: How many bytes of the run's output are not stored any more.
     """
 
@@ -226,7 +171,7 @@ class RunSummary:
     result: dict[str, Any] | None
     error: dict[str, Any] | None
     timeout: float | None
-    origin: RunOrigin | None
+    origin: dict[str, Any] | None
     missing_output: int = 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,8 +16,9 @@ from tfcluster import settings
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
-from tfcluster.protocol.api.cluster import ObserveRequest, PrepareRequest
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.api import Request
+from tfcluster.protocol.api.cluster import Observation, ObserveRequest, PrepareRequest
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import agent_pid, check_runtime_dir
 from tfcluster.transport.agent_process import AgentProcess
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
@@ -27,8 +30,13 @@ from tfcluster.transport.remote.session import serve_requests, survey
 _FOLDERS = ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
 # The module is imported by its name, as `local` does with the agent's: a lower layer must not import a higher one, but
 # the code bundle on the host includes the module.
-_PREFLIGHT_MODULE = "tfcluster.agent.dry_preflight"
+_PREFLIGHT_MODULE = "tfcluster.agent.preflight"
 _STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
+
+
+def main() -> None:
+    """Serve the probe of the machine on which the command runs."""
+    serve(json.loads(sys.stdin.readline()))
 
 
 def serve(session: dict[str, Any]) -> None:
@@ -47,10 +55,9 @@ def serve(session: dict[str, Any]) -> None:
             written; `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I
             ignores, is set;
             `time` -> {time}, in Unix seconds;
-            `prepare` {topology, listen} -> the fields of a PrepareReply; `installation`: the
-            problems with the installed packages; `listens`: whether connections to the ports are accepted;
+            `prepare` {topology, listens} -> the fields of a Preparation;
             `reach` {addresses, timeout} -> the fields of a ReachReply;
-            `observe` -> {observed}, as in an Observation.
+            `observe` -> the fields of an Observation.
     """
     for name in _FOLDERS:
         if name in session["env"]:
@@ -74,7 +81,7 @@ class _Server:
         self._session = session
         self._transport = LocalTransport(session["cluster"], session["host"])
         self._folder = state_folder(session["cluster"], session["host"])
-        self._preflight: Any = None
+        self._preflight: Any = None  # an `agent.preflight.DryPreflight`, once it is needed
 
     def survey(self) -> dict[str, Any]:
         folders = [problem.to_json() for problem in self._unwritable_folders()]
@@ -99,31 +106,31 @@ class _Server:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         return os.path.exists(os.path.join(cache, "tfcluster", "setup", f"{stamp}-{os.uname().nodename}"))
 
-    def prepare(self, topology: dict[str, Any], listen: bool) -> dict[str, Any]:
-        agent = self._agent()
-        if agent is not None:
-            with contextlib.closing(agent):
-                reply = agent.call_once(
-                    PrepareRequest(decode(ClusterTopology, topology)), settings.DRY_RUN_REPLY_SECONDS
-                )
-                return {**reply, "installation": [], "listens": False}
-        reply = self._dry_preflight().prepare(topology, listen)
+    def prepare(self, topology: dict[str, Any], listens: bool) -> dict[str, Any]:
+        asked = self._ask_agent(PrepareRequest(decode(ClusterTopology, topology), listens=False))
+        if asked is not None:
+            return asked
+        preparation: dict[str, Any] = self._dry_preflight().prepare(topology, listens)
         if why := _why_not_writable(self._folder):
             problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
-            reply["problems"].append({"check": "folders", "error": problem.to_json()})
+            preparation["problems"].append({"check": "folders", "error": problem.to_json()})
         try:
             check_runtime_dir()
         except ClusterError as problem:
-            reply["problems"].append({"check": "folders", "error": problem.to_json()})
-        return {**reply, "listens": listen}
+            preparation["problems"].append({"check": "folders", "error": problem.to_json()})
+        return preparation
 
     def observe(self) -> dict[str, Any]:
+        return self._ask_agent(ObserveRequest()) or to_json(Observation(None))
+
+    def _ask_agent(self, request: Request[Any, Any]) -> dict[str, Any] | None:
+        """Return what the agent of the cluster replies to a request; None if there is no agent."""
         agent = self._agent()
         if agent is None:
-            return {"observed": None}
+            return None
         with contextlib.closing(agent):
-            observation: dict[str, Any] = agent.call_once(ObserveRequest(), settings.DRY_RUN_REPLY_SECONDS)
-            return observation
+            reply: dict[str, Any] = agent.call_once(request, settings.DRY_RUN_REPLY_SECONDS)
+            return reply
 
     def reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
         return {"failures": self._dry_preflight().failures(addresses, timeout)}

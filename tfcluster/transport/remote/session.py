@@ -17,7 +17,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folder, state_home
-from tfcluster.process_handle import mark_of
+from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
 from tfcluster.transport.channel import UnrecordedProcessesError

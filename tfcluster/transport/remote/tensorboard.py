@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from tfcluster import boot
 from tfcluster.transport.remote.bootstrap import send_message
 
 
@@ -33,19 +34,14 @@ class TensorBoardReport:
     is_installed: bool  # otherwise nothing starts
 
 
-def words_of(start: TensorBoardRequest, python: str, code: str) -> list[str]:
-    """Return the words of the command line that starts TensorBoard, with tfcluster from the folder `code`."""
-    program = (
-        "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];"
-        "from tfcluster.transport.remote.tensorboard import main;main(sys.argv[2])"
-    )
-    return [python, "-c", program, code, json.dumps(asdict(start))]
+def tensorboard_argv(start: TensorBoardRequest, python: str, code: str) -> list[str]:
+    """Return the command line that starts TensorBoard, with tfcluster from the folder `code`."""
+    return boot.command(__name__, main.__name__, json.dumps(asdict(start)), python=python, code=code)
 
 
 def main(text: str) -> NoReturn:
-    """Run the command of `words_of`; the text is the `TensorBoardRequest`, as JSON."""
+    """Run TensorBoard on the host; the text is the `TensorBoardRequest`, as JSON."""
     start = TensorBoardRequest(**json.loads(text))
-    del sys.path[0]
     logdir = _find_logdir(start.folders, start.run_folder)
     command = _find_command()
     send_message(asdict(TensorBoardReport(sys.executable, logdir, bool(command))))

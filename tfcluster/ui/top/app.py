@@ -17,8 +17,7 @@ from tfcluster.client.status import ClusterSnapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import Text
 from tfcluster.ui.top import rows
-from tfcluster.ui.top.action_runner import ActionRunner
-from tfcluster.ui.top.actions import cancel_action, restart_action
+from tfcluster.ui.top.actions import ActionRunner, cancel_action, restart_action
 from tfcluster.ui.top.descriptions import describe_run, describe_task
 from tfcluster.ui.top.detail_screen import DetailScreen
 from tfcluster.ui.top.dialogs import Help

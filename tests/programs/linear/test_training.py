@@ -1,0 +1,100 @@
+"""The order of the steps, with played workers: each once, the first ones alone, and those since a snapshot again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfcluster.errors import ClusterError
+from tfcluster.programs.api import Context
+from tfcluster.programs.executor import DeviceLostError
+from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
+from tfcluster.programs.linear.model import Roles, TrainingConfig
+from tfcluster.programs.linear.servers import RolledBackError
+from tfcluster.programs.linear.training import Block, Training
+
+DEVICES = [f"/job:worker/replica:0/task:{index}/device:CPU:0" for index in range(2)]
+
+
+class PlayedParameters:
+    """Variables that are never lost."""
+
+    session = None
+    initialized = threading.Event()
+
+    def read(self) -> dict[str, Any]:
+        return {"w": 0.0, "b": 0.0, "global_step": np.int64(0)}
+
+
+class PlayedWorker:
+    """Records its blocks, and finds at some steps that variables have been restored."""
+
+    def __init__(self, name: str, device: str, rolls_back: dict[int, int]) -> None:
+        self.name = name
+        self.devices = [device]
+        self.lost = None
+        self.session = None
+        self.blocks: list[range] = []
+        self._rolls_back = rolls_back  # the step of the snapshot, by the step at which the variables are lost
+
+    def prepare(self) -> dict[str, int]:
+        return {}
+
+    def train(self, first: int, count: int) -> Block:
+        self.blocks.append(range(first, first + count))
+        for step in [step for step in self._rolls_back if first <= step < first + count]:
+            raise RolledBackError(self._rolls_back.pop(step))
+        return Block({"step": first + count, "loss": 1.0, "w": 0.0, "b": 0.0}, 0.01, self.devices)
+
+
+def play(steps: int, workers: int = 1, first: int = 0, **rolls_back: int) -> list[PlayedWorker]:
+    """Train with played workers; the variables are lost at steps, and restored to those of others."""
+    context = Context("linear-1", {"worker": ["h:1", "h:2"]}, tuple(DEVICES), lambda event, **fields: None)
+    config = TrainingConfig(
+        context, Roles((DEVICES[0],), tuple(DEVICES), None), Batches(synthetic_dataset(4), 101, 4), "sgd", 0.1
+    )
+    steps_lost = {int(step.removeprefix("at_")): to for step, to in rolls_back.items()}
+    played = [PlayedWorker(f"worker:{index}", DEVICES[index], steps_lost) for index in range(workers)]
+    training = Training(config, PlayedParameters(), played, None)  # type: ignore[arg-type]
+    training.run(first, steps, [], None, 30.0)
+    return played
+
+
+def test_the_first_steps_are_done_by_one_worker_alone() -> None:
+    for _ in range(20):
+        first, second = play(1000, workers=2)
+        assert first.blocks[0] == range(10)
+        assert sorted(step for each in (first, second) for block in each.blocks for step in block) == list(range(1000))
+
+
+def test_after_a_rollback_the_steps_since_the_snapshot_are_repeated() -> None:
+    (worker,) = play(500, first=100, at_300=150)
+    order = [step for block in worker.blocks for step in block]
+    assert order[:201] == list(range(100, 301))
+    assert order[-450:] == list(range(150, 600))
+    assert order.count(149) == 1
+
+
+def test_a_rollback_does_not_go_before_the_start() -> None:
+    (worker,) = play(500, first=100, at_300=50)
+    steps = [step for block in worker.blocks for step in block]
+    assert set(steps) == set(range(100, 600))
+    assert steps.count(100) == 2
+
+
+def test_variables_lost_with_the_last_step_are_trained_again() -> None:
+    (worker,) = play(500, at_499=480)
+    assert [step for block in worker.blocks for step in block][-20:] == list(range(480, 500))
+
+
+def test_an_error_says_how_far_the_training_came_if_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(self: PlayedWorker, first: int, count: int) -> Block:
+        self.devices = []
+        raise DeviceLostError(f"{self.name} is gone", worked=False, is_final=True)
+
+    monkeypatch.setattr(PlayedWorker, "train", give_up)
+    with pytest.raises(ClusterError, match=r"^no worker was left after 0 of 500 steps: "):
+        play(500, workers=2)

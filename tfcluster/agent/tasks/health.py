@@ -1,0 +1,127 @@
+"""Probes of servers, which the health prober sends: a process, so that a server that hangs does not block the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from tfcluster import settings
+from tfcluster.agent.helper_process import HelperProcess
+from tfcluster.core.devices import Device
+from tfcluster.os.tcp_sockets import Counters
+from tfcluster.processes.probes import probe as run_prober
+from tfcluster.protocol.codec import Message
+
+# gRPC's text for ECONNREFUSED.
+_REFUSED = "Connection refused"
+
+
+class ProbeOutcome(Enum):
+    """The outcome of a probe."""
+
+    PROBE_OK = auto()  # the server answered
+    SILENT = auto()  # the server did not answer
+    UNKNOWN = auto()  # the health prober did not answer, or too late, which says nothing about the server
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The result of a probe."""
+
+    outcome: ProbeOutcome
+    devices: tuple[Device, ...] = ()
+    incarnation: int = 0  # the random number that identifies the start of the server; 0 without an answer
+    refused: bool = False  # whether the connection was refused: no process listens at the address
+
+
+class ProbeClient(HelperProcess):
+    """Sends probes through the health prober process.
+
+    The process is forked at first use, and again after it has died or broken.
+
+    `enter` moves the process, which was just forked, to the network that the servers are in.
+    """
+
+    def __init__(self, title: str, enter: Callable[[], None]) -> None:
+        super().__init__(title)
+        self._enter = enter
+        self._identities = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Message | None]] = {}
+
+    def prepare(self) -> None:
+        """Move the process to the network of the servers."""
+        self._enter()
+
+    def run(self, agent: socket.socket) -> None:
+        """Probe, in the process."""
+        run_prober(agent)
+
+    async def probe(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
+        """Probe the server at an address for its status.
+
+        If `clear` names a resource container, the server clears it instead; the result then has no devices. The server
+        has `timeout` seconds to answer.
+        """
+        sent_at = time.monotonic()
+        request = {"address": address, "timeout": timeout, "clear": clear}
+        reply = await self._ask(request, timeout + settings.PROBE_BROKEN_SECONDS, is_vital=True)
+        if reply is None:
+            return ProbeResult(ProbeOutcome.UNKNOWN)
+        if "error" not in reply:
+            devices = tuple(Device(**device) for device in reply["devices"])
+            return ProbeResult(ProbeOutcome.PROBE_OK, devices, reply.get("incarnation", 0))
+        if time.monotonic() - sent_at > timeout + settings.PROBE_LATE_SECONDS:
+            return ProbeResult(ProbeOutcome.UNKNOWN)
+        return ProbeResult(ProbeOutcome.SILENT, refused=_REFUSED in reply["error"])
+
+    async def read_traffic(self, pids: Collection[int], timeout: float) -> dict[int, Counters]:
+        """Read what the sockets of processes in the prober's network have moved.
+
+        Return the counters of each process's sockets; of none if they are not known.
+        """
+        reply = await self._ask({"traffic": list(pids)}, timeout, is_vital=False)
+        return {} if reply is None else {pid: {inode: (r, s) for inode, r, s in each} for pid, each in reply["traffic"]}
+
+    async def _ask(self, request: Message, timeout: float, *, is_vital: bool) -> Message | None:
+        """Send a request to the prober.
+
+        The request has no number yet. The prober counts as broken after `timeout` seconds. If `is_vital`, it is then
+        killed, so that the next request starts another one. Return the reply; None if there is none.
+        """
+        identity = next(self._identities)
+        try:
+            self.send({"id": identity, **request})
+        except OSError:
+            return None
+        process = self.process
+        answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        self._waiting[identity] = answer
+        try:
+            await asyncio.wait({answer}, timeout=timeout)
+        finally:
+            self._waiting.pop(identity, None)
+        if answer.done():
+            return answer.result()
+        if is_vital and self.process == process:
+            self.kill()
+        return None
+
+    def stop(self) -> None:
+        """Kill the health prober and wait until it has exited; the next probe starts another one."""
+        super().stop()
+        self.handle_exit()
+
+    def handle_message(self, message: Message) -> None:
+        """Pass a reply to the request that waits for it."""
+        if message["id"] in self._waiting:
+            self._waiting.pop(message["id"]).set_result(message)
+
+    def handle_exit(self) -> None:
+        """Let the requests that wait have no reply."""
+        while self._waiting:
+            self._waiting.popitem()[1].set_result(None)

@@ -1,0 +1,217 @@
+"""The events of a run, as its file and `run -o json` have them: a JSON object with the kind as `event`, and the fields.
+
+A field whose default is None is left out if it is None. Text may have bytes that are not UTF-8, which are escaped
+(`surrogateescape`). Programs can write other kinds (`Context.emit`), and events `metric` and `progress` of their own: a
+metric of a program has its numbers under names that it chooses, and says who reports them by text, as `worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, get_args
+
+
+@dataclass(frozen=True)
+class SubmittedEvent:
+    """The first event: the run is recorded."""
+
+    event: ClassVar = "run"
+    run: str
+    program: str
+    devices: list[str]  # the full names of those to compute on
+    notes: list[str] | None = None  # for the user, about the choice of devices
+
+
+@dataclass(frozen=True)
+class OutputEvent:
+    """What a script has written, in parts as they arrive; `run -o json` has each line, as `line` instead of `data`."""
+
+    event: ClassVar = "output"
+    stream: str  # `stdout` or `stderr`
+    task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
+    data: str
+    missing: int | None = None  # how many bytes are not stored, in place of which `data` is a line that says so
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """How far a program has come."""
+
+    event: ClassVar = "progress"
+    done: int
+    total: int
+    unit: str  # of both, in the plural
+    seconds: float  # since the run's program began
+
+
+@dataclass(frozen=True)
+class MetricEvent:
+    """What a script has reported with `tfcluster.metric`."""
+
+    event: ClassVar = "metric"
+    task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
+    name: str
+    value: float | None  # None for one that is not finite
+    step: int
+    seconds: float  # since the script began
+
+
+@dataclass(frozen=True)
+class GraphEvent:
+    """The operations of a graph, of which `placement` events say on which devices they are."""
+
+    event: ClassVar = "graph"
+    operations: list[Any]  # each as [name, type, inputs]
+
+
+@dataclass(frozen=True)
+class PlacementEvent:
+    """The device on which a server has placed an operation; the command reads it from the server's log."""
+
+    event: ClassVar = "placement"
+    op: str
+    type: str  # as `MatMul`
+    device: str  # full name
+
+
+@dataclass(frozen=True)
+class TaskDownEvent:
+    """A task that a script may use does not serve any more."""
+
+    event: ClassVar = "task_down"
+    task: str  # its name
+    problem: str
+
+
+@dataclass(frozen=True)
+class WaitingEvent:
+    """A script waits in a call of TensorFlow, and why."""
+
+    event: ClassVar = "waiting"
+    call: str
+    file: str
+    line: int | None
+    function: str
+    seconds: float  # since it waits
+    message: str
+    problems: list[dict[str, Any]]  # each with `problem`, `hint`, `task` (its name) and `host`, which can be empty
+    logs: dict[str, list[str]] | None = None  # the last lines of the tasks' logs by short name; the command adds them
+
+
+@dataclass(frozen=True)
+class WaitingEndedEvent:
+    """A script has continued after a wait that was shown."""
+
+    event: ClassVar = "waiting_ended"
+    call: str
+    file: str
+    line: int | None
+    function: str
+    seconds: float  # that it waited
+
+
+@dataclass(frozen=True)
+class CoordinatorEvent:
+    """The coordinator of a group waits for its other hosts; the command has them connect, and does not show it."""
+
+    event: ClassVar = "coordinator"
+    address: str
+    hosts: list[str]
+
+
+@dataclass(frozen=True)
+class MemberEvent:
+    """A member of a group has started or exited."""
+
+    event: ClassVar = "member"
+    task: str  # its short name
+    host: str
+    state: str  # `started` or `exited`
+    attempt: int  # how often the group was started before
+    pid: int | None = None  # of one that has started
+    exit_code: int | None = None  # of one that has exited; negative if a signal has ended it
+
+
+@dataclass(frozen=True)
+class RestartEvent:
+    """All members of a group are about to be started again."""
+
+    event: ClassVar = "restart"
+    problem: str
+    seconds: float  # until then
+    left: int  # how often it can happen again
+
+
+@dataclass(frozen=True)
+class ErrorEvent:
+    """The program has failed, as its driver says; the result follows."""
+
+    event: ClassVar = "error"
+    error: dict[str, Any]  # as `ClusterError.to_json` has it
+    result: dict[str, Any] | None = None  # as in the result event
+
+
+@dataclass(frozen=True)
+class StoppedEvent:
+    """The driver has ended a script because the run was to end; the result, which says why, follows."""
+
+    event: ClassVar = "stopped"
+    result: dict[str, Any] | None  # the script's metrics, if it has reported any
+
+
+@dataclass(frozen=True)
+class ResultEvent:
+    """The last event: the run has ended.
+
+    The result of a script has its `exit_code`, its `signal` if one has ended it, and its latest `metrics` if it has
+    reported any, by task for a group, whose result has `restarts` too.
+    """
+
+    event: ClassVar = "result"
+    run: str
+    program: str
+    state: str  # `succeeded`, `failed` or `cancelled`
+    seconds: float  # that the run took
+    result: dict[str, Any] | None  # the program's; None if it has none
+    devices: dict[str, dict[str, int]]  # the work of each, as in `Context.device_stats`
+    notes: list[str]  # for the user
+    error: dict[str, Any] | None = None  # as `ClusterError.to_json` has it; only if the run failed
+
+
+RunEvent = (
+    SubmittedEvent
+    | OutputEvent
+    | ProgressEvent
+    | MetricEvent
+    | GraphEvent
+    | PlacementEvent
+    | TaskDownEvent
+    | WaitingEvent
+    | WaitingEndedEvent
+    | CoordinatorEvent
+    | MemberEvent
+    | RestartEvent
+    | ErrorEvent
+    | StoppedEvent
+    | ResultEvent
+)
+_KINDS: dict[str, Any] = {kind.event: kind for kind in get_args(RunEvent)}
+
+
+def to_record(event: RunEvent) -> dict[str, Any]:
+    """Return an event as JSON values."""
+    values = {each.name: (getattr(event, each.name), each.default) for each in fields(event)}
+    present = {name: value for name, (value, default) in values.items() if value is not None or default is not None}
+    return {"event": event.event, **present}
+
+
+def parse_event(record: Mapping[str, Any]) -> RunEvent | None:
+    """Return the event that a program's or a run's file has; None if it is of another kind, or has other fields."""
+    kind = _KINDS.get(record["event"])
+    if kind is None:
+        return None
+    try:
+        return kind(**{each.name: record[each.name] for each in fields(kind) if each.name in record})  # type: ignore[no-any-return]
+    except TypeError:  # as the metric of a program
+        return None
