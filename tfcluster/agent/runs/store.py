@@ -26,8 +26,8 @@ from tfcluster.protocol.stored import NewerFormatError, check_format, to_stored
 from tfcluster.version import PROTOCOL
 
 _FILE = "record.json"
-# The format of the records, see `protocol.stored`: 2 has the version of the protocol, 3 the options as one object.
-_FORMAT = 3
+# The format of the records, see `protocol.stored`: 2 has the version of the protocol, and the options as one object.
+_FORMAT = 2
 
 _logger = logging.getLogger(__name__)
 
