@@ -394,6 +394,8 @@ class TaskSupervisor:
             task.startup_error = f"no process could be started for it: {error}"
             asyncio.get_running_loop().call_soon(self._record_exit, task, None)
             return None
+        except OSError as error:  # no descriptor is left to look for the library
+            raise StartBlockedError(_explain(error, self._folder.path)) from error
         try:
             if not task.log_buffer.parent.is_dir():  # it is the first start, or the state directory was deleted
                 self._folder.repair()
