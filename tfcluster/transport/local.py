@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tfcluster import boot, settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.atomic_file import read_file
 from tfcluster.os.process_handle import ProcessHandle, peer_credentials
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_mark import MARK, NO_MARK, describe_process, mark_of, marked_processes
@@ -223,9 +224,7 @@ class LocalTransport:
         journal = journal_path(self.cluster, self.host)
         for path in (journal, journal.with_suffix(".copy")):
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                if path.is_file():  # else reading might block
-                    with path.open("rb") as file:
-                        return parse_writer(file.readline(settings.STATE_FILE_MAX_BYTES))
+                return parse_writer(read_file(path, settings.STATE_FILE_MAX_BYTES).partition(b"\n")[0])
         return OWN_GREETING
 
     def _is_locked(self) -> bool:
