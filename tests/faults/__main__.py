@@ -71,7 +71,7 @@ def load_faults(names: Sequence[str]) -> list[Fault]:
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     tables: dict[str, dict[str, Any]] = toml.loads((Path(__file__).with_name("faults.toml")).read_text())
     if unknown := sorted(set(names) - tables.keys()):
-        fail(f"no such fault: {', '.join(unknown)}")
+        fail(f"unknown fault: {', '.join(unknown)}")
     return [Fault(name, **{**tables[name], "tests": tuple(tables[name]["tests"])}) for name in names or tables]
 
 

@@ -213,7 +213,7 @@ class Faults:
         with self.lock:
             if self.remaining.get(device, 0) > 0:
                 self.remaining[device] -= 1
-                raise DeviceLostError(f"{device} is gone", worked=False)
+                raise DeviceLostError(f"{device} is lost", worked=False)
         return sum(range(first, first + size))
 
 
@@ -233,7 +233,7 @@ def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None
 
 def test_an_error_names_all_devices_if_none_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
-    with pytest.raises(ClusterError, match=r"^a is gone; b is gone$"):
+    with pytest.raises(ClusterError, match=r"^a is lost; b is lost$"):
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
 
 
@@ -244,12 +244,12 @@ def test_a_device_whose_loss_is_final_is_not_tried_again(join_threads: Callable[
         if device == "b":
             return size
         attempts.append(device)
-        raise DeviceLostError("a is gone", worked=False, is_final=True)
+        raise DeviceLostError("a is lost", worked=False, is_final=True)
 
     assert sum(part.value for part in map_shards(["a", "b"], 100, step, all_lost_seconds=0.0)) == 100
     join_threads()
     assert len(attempts) <= 1
-    with pytest.raises(DeviceLostError, match=r"^a is gone$"):
+    with pytest.raises(DeviceLostError, match=r"^a is lost$"):
         list(map_shards(["a"], 100, step))
 
 
@@ -274,7 +274,7 @@ def test_shards_that_lose_too_many_tasks_are_an_error(monkeypatch: pytest.Monkey
     def step(device: str, first: int, size: int) -> None:
         if first <= 7 < first + size:
             attempts.append(size)
-            raise DeviceLostError(f"{device} is gone", worked=True)
+            raise DeviceLostError(f"{device} is lost", worked=True)
 
     with pytest.raises(ClusterError, match=r"5 tasks were lost while they worked on shard"):
         list(map_shards(["a", "b"], 10, step))

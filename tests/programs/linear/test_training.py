@@ -93,7 +93,7 @@ def test_variables_lost_with_the_last_step_are_trained_again() -> None:
 def test_an_error_says_how_far_the_training_came_if_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(self: PlayedWorker, first: int, count: int) -> Block:
         self.devices = []
-        raise DeviceLostError(f"{self.name} is gone", worked=False, is_final=True)
+        raise DeviceLostError(f"{self.name} is lost", worked=False, is_final=True)
 
     monkeypatch.setattr(PlayedWorker, "train", give_up)
     with pytest.raises(ClusterError, match=r"^no worker was left after 0 of 500 steps: "):
