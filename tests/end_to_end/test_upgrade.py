@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -129,6 +130,41 @@ def test_a_run_that_has_no_driver_yet_continues_through_an_upgrade(
     sandbox("up", spec)  # while the older fork server imports TensorFlow
     end.touch()
     sandbox("wait", run)
+
+
+@pytest.mark.slow
+def test_the_log_of_a_task_loses_no_line_while_its_log_writer_is_replaced(
+    sandbox: Sandbox, old_environment: dict[str, str]
+) -> None:
+    spec = sandbox.spec(SPEC)
+    sandbox("up", spec, env=old_environment)
+    older = pids_of(sandbox, " log writer")
+    [output] = {os.readlink(f"/proc/{pid}/fd/1") for pid in pids_of(sandbox, " ps:0")}
+    upgraded = threading.Event()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        with open(output, "ab", buffering=0) as file:  # as the task's process has it
+            while not upgraded.is_set():
+                file.write(b"line %d\n" % written)
+                written += 1
+                time.sleep(0.001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        wait_for(lambda: written > 100)
+        sandbox("up", spec)
+        after = written
+        wait_for(lambda: written > after + 100)
+    finally:
+        upgraded.set()
+        writer.join()
+    assert pids_of(sandbox, " log writer") - older
+    wait_for(lambda: f"line {written - 1}\n" in sandbox("logs", "ps:0", "--no-prefix").stdout)
+    lines = [line for line in sandbox("logs", "ps:0", "--no-prefix").stdout.splitlines() if line.startswith("line ")]
+    assert numbered(lines)
 
 
 def changes(*words: str) -> Any:
