@@ -10,7 +10,7 @@ from signal import Signals
 from typing import NoReturn
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.runs.plan import not_recorded, plan_part, plan_run
+from tfcluster.agent.handlers.run_plan import not_recorded, plan_part, plan_run
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip, wait_for_result
 from tfcluster.agent.upload import Upload, receive, validate_filename

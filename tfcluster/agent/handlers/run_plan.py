@@ -6,9 +6,9 @@ import asyncio
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tfcluster import settings
+from tfcluster.agent.context import AgentContext
 from tfcluster.agent.upload import validate_filename
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.groups import Group, check_arguments, select_members
@@ -20,9 +20,6 @@ from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.api.runs import JoinRequest, RunRequest
-
-if TYPE_CHECKING:
-    from tfcluster.agent.context import AgentContext
 
 #: What the ids of groups' runs begin with.
 _PREFIX = "launch"
