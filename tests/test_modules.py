@@ -13,7 +13,7 @@ import tfcluster
 PACKAGE = Path(tfcluster.__file__).parent
 MAX_FUNCTION_LINES = 50
 #: Modules that nothing imports: `python -m` starts them.
-ENTRY_POINTS = {"tfcluster.__main__", "tfcluster.agent.__main__"}
+ENTRY_POINTS = {"tfcluster.__main__"}
 #: The parts of a program, which tfcluster.programs.registry finds by their names.
 PROGRAM_PARTS = re.compile(r"tfcluster\.programs\.\w+\.(options|run|render)")
 

@@ -8,14 +8,11 @@ interpreter, would mix the code of two versions.
 from __future__ import annotations
 
 import _imp
-import contextlib
-import fcntl
 import marshal
 import os
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
 from typing import NoReturn
@@ -59,19 +56,6 @@ def command(module: str, function: str, *arguments: str, python: str = sys.execu
     By default it runs the same Python and the same code as this process.
     """
     return [python, "-c", _FROM_FOLDER, code, module, function, *arguments]
-
-
-def start_agent() -> None:
-    """Run the agent, or the viewer, whose configuration arrives as a line of standard input; see `agent.main`."""
-    # The shared lock keeps code that was sent to this host from being pruned while an agent runs it: `exec` starts
-    # processes with it, whereas the agent needs none of the files once it has kept the code in memory.
-    with open(os.path.join(_PACKAGE, "__init__.py")) as code:
-        with contextlib.suppress(OSError):
-            fcntl.flock(code, fcntl.LOCK_SH)
-        agent = import_module("tfcluster.agent.main")
-        keep_code()
-        if line := sys.stdin.readline():
-            agent.main(line)
 
 
 def keep_code() -> None:

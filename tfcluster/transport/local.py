@@ -345,7 +345,7 @@ def _kill_unused() -> None:
 
 def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        boot.command(boot.__name__, boot.start_agent.__name__),
+        boot.command("tfcluster.agent.start", "main"),
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
         stdin=stdin,
