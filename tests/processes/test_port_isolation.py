@@ -199,9 +199,7 @@ def many_addresses() -> list[Address]:
 
 def test_too_many_addresses_are_an_error(unused_socket: socket.socket) -> None:
     port = unused_socket.getsockname()[1]
-    with pytest.raises(
-        PortIsolationError, match=f"port {port}: 3000 addresses are more than a socket's filter can hold$"
-    ):
+    with pytest.raises(PortIsolationError, match=f"port {port}: 3000 addresses do not fit in a socket's filter$"):
         restrict_to_peers(unused_socket, many_addresses())
 
 
@@ -213,6 +211,6 @@ def test_too_little_memory_for_the_addresses_is_an_error(
 
     monkeypatch.setattr(socket.socket, "setsockopt", refuse)
     port = unused_socket.getsockname()[1]
-    message = f"port {port}: 300 addresses take a larger sysctl net.core.optmem_max$"
+    message = f"port {port}: 300 addresses require a larger sysctl net.core.optmem_max$"
     with pytest.raises(PortIsolationError, match=message):
         restrict_to_peers(unused_socket, many_addresses()[:300])

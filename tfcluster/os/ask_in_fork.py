@@ -10,11 +10,7 @@ from tfcluster import settings
 
 
 def ask_in_fork(function: Callable[[], bytes]) -> bytes:
-    """Return what a function returns in a fork; empty if it raised an exception, or took too long.
-
-    Raises:
-        OSError: The process cannot be forked.
-    """
+    """Return what a function returns in a fork; empty if it raised, or took too long. Raises OSError if fork fails."""
     reading, writing = os.pipe()
     with open(reading, "rb") as answer, open(writing, "wb", 0) as pipe:
         pid = os.fork()

@@ -12,14 +12,8 @@ from pathlib import Path
 def write_atomically(path: Path, data: bytes, *, durable: bool = False, is_shared: bool = False) -> None:
     """Replace a file by one that only this user can access: a reader sees either the old content or the new one.
 
-    The data is first in a file next to it, which no failure leaves behind.
-
-    Args:
-        durable: Sync the data to the disk before the file is replaced, so that a power loss leaves no empty file.
-        is_shared: Other processes may replace the file at the same time.
-
-    Raises:
-        OSError: The file cannot be written or replaced, and is unchanged.
+    With `durable`, the data is synced to the disk first, so that a power loss leaves no empty file. With `is_shared`,
+    other processes may replace the file at the same time. If an OSError is raised, the file is unchanged.
     """
     new = path.with_name(f"{path.name}.{os.getpid()}.new" if is_shared else f"{path.name}.new")
     try:
@@ -32,11 +26,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False, is_share
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Write a whole file that only this user can access, whatever is at its path; see `write_atomically`.
-
-    Raises:
-        OSError: The file may be missing, or contain a part of the data.
-    """
+    """Write a whole file that only this user can access, whatever is at its path; an OSError may leave a part of it."""
     remove(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -69,12 +59,7 @@ def remove_unless_file(path: Path) -> None:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a file that may have been replaced by something else.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is larger, or not a regular file.
-    """
+    """Read a file that something else may have replaced. Raises ValueError if it is larger, or not a regular file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
     try:
         status = os.fstat(fd)

@@ -31,33 +31,28 @@ _Program = list[bytes]
 
 
 def instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
-    """Return a struct sock_filter.
-
-    A jump skips `yes` instructions if its condition holds, and `no` instructions if it does not.
-    """
+    """Return a struct sock_filter; a jump skips `yes` instructions if its condition is true, and `no` if it is not."""
     return struct.pack("=HBBI", code, yes, no, operand & 0xFFFFFFFF)
 
 
 def attach_filter(listener: socket.socket, sources: Collection[Address]) -> None:
     """Attach a filter that passes packets only from a list of addresses and from this machine's loopback.
 
-    The connections that the socket accepts inherit the filter. The socket does not respond to any other address, as if
-    the packets were lost. The filter is locked, so it cannot be removed.
-
-    Raises:
-        PermissionError: This process may not attach a filter to a TCP socket (newer kernels require CAP_NET_ADMIN).
-        OSError: The kernel refused for another reason, such as too many addresses.
+    To other addresses the socket does not respond. The filter is locked: it cannot be removed. A PermissionError says
+    that this process may not attach one to a TCP socket (newer kernels require CAP_NET_ADMIN).
     """
     instructions = _filter_program(sources)
     if len(instructions) > _MAX_INSTRUCTIONS:
-        raise OSError(errno.E2BIG, f"{len(sources)} addresses are more than a socket's filter can hold")
+        raise OSError(errno.E2BIG, f"{len(sources)} addresses do not fit in a socket's filter")
     code = ctypes.create_string_buffer(b"".join(instructions))
     program = struct.pack("HP", len(instructions), ctypes.addressof(code))
     try:
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
     except OSError as error:
         if error.errno == errno.ENOMEM:
-            raise OSError(error.errno, f"{len(sources)} addresses take a larger sysctl net.core.optmem_max") from error
+            raise OSError(
+                error.errno, f"{len(sources)} addresses require a larger sysctl net.core.optmem_max"
+            ) from error
         raise
     listener.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
 
@@ -68,7 +63,7 @@ def has_locked_filter(listener: socket.socket) -> bool:
 
 
 def _filter_program(sources: Iterable[Address]) -> _Program:
-    """Return the filter program for a list of source addresses, with one item per instruction."""
+    """Return the filter program, with one item per instruction."""
     ordered = sorted(set(sources), key=lambda address: (address.version, int(address)))
     for_ipv4 = _for_ipv4([each for each in ordered if isinstance(each, IPv4Address)])
     for_ipv6 = _for_ipv6([*(each for each in ordered if isinstance(each, IPv6Address)), IPv6Address("::1")])

@@ -23,8 +23,7 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
     """Detach a newly forked process from its parent.
 
     Args:
-        log: The file for standard output and standard error, or None to keep them as they are. It is a file rather
-            than a pipe because the process may outlive the reader of a pipe.
+        log: The file for stdout and stderr, or None to keep them: the process may outlive the reader of a pipe.
         keep: Descriptors that stay open besides 0, 1 and 2.
         parent: The pid of the parent, if the kernel is to kill this process when the parent exits for any reason. None
             for a process that may outlive its parent, such as a server or a run's driver.
@@ -49,10 +48,7 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
 
 
 def _buffer_lines() -> None:
-    """Make the C library's stdout and stderr line-buffered, for code in C and C++.
-
-    For a file, stdout would be written in blocks and stderr would be written unbuffered, word by word.
-    """
+    """Make C's stdout and stderr line-buffered: by default a file gets stdout in blocks and stderr word by word."""
     libc = ctypes.CDLL(None)
     for stream in ("stdout", "stderr"):
         # Pass a buffer: without one, glibc's stderr would keep its buffer of a single byte.
@@ -67,10 +63,7 @@ def _buffer_lines() -> None:
 
 
 def set_parent_death_signal(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel end this process when its parent exits (PR_SET_PDEATHSIG).
-
-    If the parent has exited already, this process exits at once.
-    """
+    """Have the kernel end this process when its parent exits (PR_SET_PDEATHSIG), at once if it has exited already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # the parent exited before the call to prctl
         os._exit(1)
@@ -103,9 +96,8 @@ def close_fds(keep: set[int]) -> None:
 def set_process_title(title: str) -> None:
     """Set the title that `ps` shows instead of the command line of the process that this one was forked from.
 
-    The kernel reads a process's command line from the memory that held its arguments, so the title is written there
-    and cut to the size of that memory. The package setproctitle does the same in C; this needs no compiled extension
-    on the hosts.
+    The kernel reads it from the memory that held the arguments, so it is cut to that size. The package setproctitle
+    does the same in C; this needs no compiled extension on the hosts.
     """
     fields = procfs.stat_fields(os.getpid())
     start, end = int(fields[ARG_START]), int(fields[ARG_END])

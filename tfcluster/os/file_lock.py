@@ -19,12 +19,9 @@ class FileLock:
 
     @classmethod
     def acquire(cls, path: Path) -> FileLock | None:
-        """Create a file that only this user can access, and lock it without waiting.
+        """Create and lock a file that only this user can access; return None if the lock is held, even by this process.
 
-        Return None if another process, or another FileLock of this process, holds the lock.
-
-        Raises:
-            OSError: The file cannot be created, or something else at its path cannot be removed.
+        Raises OSError if the file cannot be created, or something else at its path cannot be removed.
         """
         while True:
             remove_unless_file(path)
@@ -57,10 +54,7 @@ class FileLock:
         os.ftruncate(self._fd, len(data))
 
     def release(self) -> None:
-        """Remove the file and release the lock.
-
-        If another process has put its own file at the path, that file stays.
-        """
+        """Remove the file, unless another process has put its own file at the path, and release the lock."""
         if self.is_in_place():
             with suppress(OSError):  # the directory has become read-only: an unlocked file does no harm
                 self.path.unlink()

@@ -15,10 +15,9 @@ _EVENT = struct.Struct("=iIII")
 
 
 class Inotify:
-    """An inotify instance. It watches folders for files in them that are written to.
+    """An inotify instance, which watches folders for files in them that are written to.
 
-    Raises:
-        OSError: The user has too many inotify instances, or no file descriptor is left.
+    Raises OSError if the user has too many inotify instances, or no file descriptor is left.
     """
 
     def __init__(self) -> None:
@@ -31,13 +30,12 @@ class Inotify:
     def add(self, folder: Path) -> int:
         """Watch a folder; return the watch descriptor, which is the same for a folder that is watched already.
 
-        Raises:
-            OSError: The folder does not exist, or the user has too many watches.
+        Raises OSError if the folder does not exist, or the user has too many watches.
         """
         return libc.call("inotify_add_watch", self._fd, os.fsencode(folder), _IN_MODIFY)
 
     def remove(self, watch: int) -> None:
-        """Stop to watch a folder; do nothing if the folder has been deleted."""
+        """Stop watching a folder; do nothing if the folder has been deleted."""
         with suppress(OSError):
             libc.call("inotify_rm_watch", self._fd, watch)
 

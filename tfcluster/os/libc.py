@@ -13,11 +13,7 @@ def _library() -> ctypes.CDLL:
 
 
 def call(function: str, *arguments: object) -> int:
-    """Call a function that reports an error by a negative result, and return its result.
-
-    Raises:
-        OSError: The function failed.
-    """
+    """Call a function that reports an error by a negative result and errno; return its result, or raise an OSError."""
     result = int(getattr(_library(), function)(*arguments))
     if result < 0:
         number = ctypes.get_errno()

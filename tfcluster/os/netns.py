@@ -18,18 +18,14 @@ _INTERFACE_FLAGS = struct.Struct("16sH14x")  # struct ifreq
 
 
 def enter(fd: int, kind: int) -> None:
-    """Have this thread enter a namespace, by its descriptor and its kind, one of the constants above.
-
-    An OSError says that it cannot be entered.
-    """
+    """Have this thread enter a namespace by its descriptor and its kind, CLONE_…; raises OSError if it may not."""
     libc.call("setns", fd, kind)
 
 
 def make_namespaces() -> None:
-    """Move this process, which must have a single thread, into new namespaces, whose loopback device it starts.
+    """Move this process, which must have a single thread, into new namespaces, and start their loopback device.
 
-    Raises:
-        OSError: The machine forbids it.
+    Raises OSError if the machine forbids it.
     """
     uid, gid = os.geteuid(), os.getegid()
     with_user = not _has_capability(_CAP_SYS_ADMIN)

@@ -18,13 +18,7 @@ _Network = IPv4Network | IPv6Network
 
 
 def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
-    """Bind a socket to a port on all addresses, as TensorFlow's servers do.
-
-    With `reuse`, SO_REUSEADDR is set before the bind. For port 0 the kernel chooses one.
-
-    Raises:
-        OSError: The port is taken, or cannot be used.
-    """
+    """Bind a socket to a port (0: any) on all addresses, as TensorFlow's servers do; `reuse` sets SO_REUSEADDR."""
     try:
         bound_socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         bound_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -40,10 +34,9 @@ def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
 
 
 def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
-    """Bind a socket to a free port on all addresses.
+    """Bind a socket to a free port of `ports` on all addresses.
 
-    `ports` are those to choose from; empty for those that a cluster's servers get, because firewalls between hosts may
-    let only these pass.
+    The default is the range for a cluster's servers: a firewall between hosts may let only those ports pass.
     """
     ports = ports or range(settings.FIRST_PORT, settings.LAST_PORT + 1)
     first = random.randrange(len(ports))
@@ -54,10 +47,7 @@ def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
 
 
 def free_port(ports: Sequence[int] = ()) -> int:
-    """Return a port that is free on this host, for the server that a strategy starts in its chief.
-
-    `ports` are the ports to choose from, if possible.
-    """
+    """Return a free port, if possible one of `ports`, for the server that a strategy starts in its chief."""
     for choice in random.sample(ports, len(ports)):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", choice))
@@ -69,7 +59,7 @@ def free_port(ports: Sequence[int] = ()) -> int:
 
 
 def detect_loss(connection: socket.socket) -> None:
-    """Have the kernel end a connection when the other host is gone, whether or not something is to be sent."""
+    """Have the kernel end a connection when the other host is unreachable, even if there is nothing to send."""
     seconds = settings.LINK_SECONDS
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
@@ -82,9 +72,9 @@ def detect_loss(connection: socket.socket) -> None:
 
 
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
-    """Return the network interface through which exactly a cluster's addresses are reached, or None if there is none.
+    """Return the network interface that leads to exactly a cluster's addresses, this host's included; None without one.
 
-    `cluster` includes the addresses of this host. `routes` is the folder with the kernel's main routing tables.
+    `routes` is the folder with the kernel's main routing tables.
     """
     networks_of: dict[str, set[_Network]] = {}
     for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
@@ -99,7 +89,7 @@ def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")
 
 
 def _ipv4_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Yield each IPv4 route of the kernel's routing table as an interface and a network."""
+    """Yield the interface and the network of each IPv4 route."""
     for line in table.read_text().splitlines()[1:]:
         interface, destination, _, _, _, _, _, mask, *_ = line.split()
         # The addresses in the table are in the machine's byte order.
@@ -111,10 +101,7 @@ def _ipv4(word: str) -> IPv4Address:
 
 
 def _ipv6_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Yield each IPv6 route of the kernel's routing table as an interface and a network; none if IPv6 is disabled.
-
-    Link-local and multicast networks, which every interface has, are left out.
-    """
+    """Yield the interface and the network of each IPv6 route that is not on every interface (link-local, multicast)."""
     if not table.exists():
         return
     for line in table.read_text().splitlines():

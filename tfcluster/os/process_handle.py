@@ -28,8 +28,7 @@ _CORE_DUMPED = 0x80  # in waitpid's status
 class ProcessHandle:
     """Identifies one process, distinct from any later process with the same pid.
 
-    Its methods raise an OSError if fewer than two file descriptors are available: one for a pidfd and one to read
-    /proc.
+    Its methods raise an OSError if no two descriptors are left, one for a pidfd and one to read /proc.
     """
 
     pid: int
@@ -76,7 +75,7 @@ class ProcessHandle:
     def terminate(self, grace: float, kill_wait: float) -> bool:
         """End this process by SIGTERM, or by SIGKILL after the grace period (seconds), and wait until it has exited.
 
-        Return whether it has exited `kill_wait` seconds after SIGKILL: one in uninterruptible sleep has not.
+        Return False if it has not exited `kill_wait` seconds after SIGKILL, as in uninterruptible sleep.
         """
         pidfd = self.open()
         if pidfd is None:
@@ -130,12 +129,10 @@ def is_stopped_by_signal(pid: int) -> bool:
 
 
 def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
-    """Return the wait status of an exited process, in the format of waitpid.
+    """Return the wait status of an exited process, as waitpid does, after its pidfd has reported the exit.
 
-    A child of this process is reaped; a child of another process is not.
-
-    The pidfd has reported that the process exited. None means that the status is unknown: the process is a child of
-    another process that reaped it, and the kernel is older than 6.15.
+    It reaps a child of this process, but no other. None means unknown: another process reaped it, and the kernel is
+    older than 6.15.
     """
     try:
         # Wait by pidfd, not by pid: if the process was a child of another process and was reaped, the kernel may have
@@ -183,15 +180,12 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def was_killed(status: int | None) -> bool:
-    """Return whether SIGKILL ended a process, or may have ended it, which is so for the status None."""
+    """Return whether SIGKILL ended a process, or could have, if the status is None."""
     return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
 def format_exit_status(status: int | None) -> str:
-    """Describe how a process ended, for example `exit code 1` or `SIGKILL`.
-
-    For the status None, only the fact that the process exited is known.
-    """
+    """Describe how a process ended, for example `exit code 1` or `SIGKILL`; None stands for an unknown status."""
     if status is None:
         return "unknown exit"
     if os.WIFSIGNALED(status):

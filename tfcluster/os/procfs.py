@@ -1,4 +1,4 @@
-"""What the kernel tells in /proc of processes and of this machine.
+"""What /proc says of processes and of this machine.
 
 The functions raise an OSError if the process has exited, if this user may not read its file, or if no descriptor is
 left; those that say what they return for a process that has exited return it in all these cases.
@@ -31,7 +31,7 @@ def pids() -> list[int]:
 
 
 def stat_fields(pid: int, thread: int | None = None) -> list[str]:
-    """Return what the kernel counts of a process or thread, from its state on."""
+    """Return the fields of a process's or thread's /proc/PID/stat, from its state on."""
     # The command name before the state is in parentheses, and may itself contain spaces and parentheses.
     return _read(_folder(pid, thread), "stat").rpartition(")")[2].split()
 
@@ -71,7 +71,7 @@ def thread_name(pid: int, thread: int) -> str:
 
 
 def waits_in(pid: int, thread: int) -> str:
-    """Return the function of the kernel that a thread waits in; empty if it runs, or the kernel does not tell."""
+    """Return the kernel function that a thread waits in; empty if it runs, or the kernel does not say."""
     text = _read(_folder(pid, thread), "wchan").strip()
     return "" if text == "0" else text
 
@@ -101,12 +101,12 @@ def environment(pid: int) -> bytes:
 
 
 def owner(pid: int) -> int:
-    """Return the user id of a process."""
+    """Return the user id of a process's owner."""
     return os.stat(f"{ROOT}/{pid}").st_uid
 
 
 def has_same_root(pid: int) -> bool:
-    """Return whether a process has the same root folder as this one, as it has not in a container."""
+    """Return whether a process has the same root folder as this one; one in a container does not."""
     return os.path.samestat(os.stat(f"{ROOT}/{pid}/root"), os.stat("/"))
 
 
@@ -124,10 +124,7 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def namespace(kind: str, pid: int | None = None) -> int:
-    """Return the inode number of the namespace, such as `net`, that a process, by default this one, is in.
-
-    It is 0 if the kernel does not provide it, or the process has exited.
-    """
+    """Return the inode number of a namespace, such as `net`, of a process (by default this one); 0 if unknown."""
     try:
         return os.stat(f"{ROOT}/{pid or 'self'}/ns/{kind}").st_ino
     except OSError:
@@ -145,14 +142,14 @@ def boot_id() -> str:
 
 @dataclass(frozen=True)
 class HostTime:
-    """The processor time of a host, in seconds of all processors since it was booted."""
+    """The CPU time of a host, in seconds, summed over all cores since boot."""
 
     busy: float
     total: float
 
 
 def host_time() -> HostTime | None:
-    """Return the processor time of this host; None if the kernel does not tell."""
+    """Return the CPU time of this host; None if the kernel does not say."""
     with suppress(OSError, ValueError):
         ticks = [int(text) for text in _read(ROOT, "stat").partition("\n")[0].split()[1 : 1 + _HOST_FIELDS]]
         total = sum(ticks) / TICKS
@@ -161,7 +158,7 @@ def host_time() -> HostTime | None:
 
 
 def host_memory() -> tuple[int, int] | None:
-    """Return the unavailable memory of this host, and all of it, in bytes; None if the kernel does not tell."""
+    """Return the unavailable and the total memory of this host, in bytes; None if the kernel does not say."""
     with suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in _read(ROOT, "meminfo").splitlines())
         values = {name: int(value) * 1024 for name, value, *_ in lines}

@@ -69,14 +69,10 @@ def trap_listen() -> int:
     """Trap listen() in the calling thread, and in all threads and processes that it starts from now on.
 
     The trap cannot be removed. Without CAP_SYS_ADMIN the kernel requires PR_SET_NO_NEW_PRIVS first, which keeps
-    programs such as sudo from gaining privileges.
+    programs such as sudo from gaining privileges. Raises SeccompError if the kernel refuses.
 
-    Returns:
-        A descriptor, closed on exec, from which `receive` reads the calls. After its last duplicate has been closed,
-        listen() fails with ENOSYS.
-
-    Raises:
-        SeccompError: The kernel refuses.
+    Returns a descriptor, closed on exec, from which `receive` reads the calls. After its last duplicate is closed,
+    listen() fails with ENOSYS.
     """
     architecture = _architecture()
     instructions = b"".join(_program(architecture))
@@ -99,12 +95,9 @@ def trap_listen() -> int:
 
 
 def receive(listener: int) -> Notification | None:
-    """Wait for a call of listen().
+    """Wait for a call of listen(); return None if its caller was killed or interrupted, or this thread was.
 
-    Return None if the caller was killed or interrupted meanwhile, or this thread was interrupted.
-
-    Raises:
-        OSError: All threads with the trap have exited.
+    Raises OSError if all threads with the trap have exited.
     """
     notification = bytearray(_NOTIF.size)
     try:
@@ -125,10 +118,7 @@ def is_waiting(listener: int, notification: Notification) -> bool:
 
 
 def answer(listener: int, notification: Notification, error: int = 0) -> None:
-    """Have the kernel execute a trapped call, or make the call fail. This has no effect if the caller has exited.
-
-    `error` is the errno that the call fails with, or 0 to execute it.
-    """
+    """Have the kernel execute a trapped call, or fail it with the errno `error`; no effect if the caller has exited."""
     flags = 0 if error else _USER_NOTIF_FLAG_CONTINUE
     try:
         fcntl.ioctl(listener, _IOCTL_SEND, _RESPONSE.pack(notification.id, 0, -error, flags))
@@ -144,11 +134,7 @@ def _architecture() -> _Architecture:
 
 
 def _program(architecture: _Architecture) -> list[bytes]:
-    """Return the filter program with one item per instruction.
-
-    It traps listen(), kills a process that uses system call numbers of another architecture, and allows all other
-    calls.
-    """
+    """Return a filter, one item per instruction, that traps listen() and kills callers of another architecture."""
     return [
         bpf.instruction(LOAD_WORD, _ARCH),
         bpf.instruction(JUMP_IF_EQUAL, architecture.audit, yes=1),
@@ -163,7 +149,7 @@ def _program(architecture: _Architecture) -> list[bytes]:
 
 
 def _explain(number: int) -> str:
-    """Return the reason why the kernel refused the trap, given the errno."""
+    """Return why the kernel refused the trap."""
     if number == errno.EBUSY:
         return "another program (such as a container manager) traps system calls of this process already"
     if number in (errno.ENOSYS, errno.EINVAL):

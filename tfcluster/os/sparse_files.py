@@ -1,4 +1,4 @@
-"""Ranges of files that are freed on the disk: holes, which are read as zeros and change no offset."""
+"""Free ranges of files on the disk: such holes are read as zeros and change no offset."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 def punch(fd: int, start: int, end: int) -> None:
     """Free a range of a file; parts of blocks at its ends become zeros.
 
-    Raises:
-        OSError: It is not freed; for `UNSUPPORTED`, the file system never can.
+    Raises OSError, one of `UNSUPPORTED` if the file system never can.
     """
     libc.call("fallocate", fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))
 

@@ -1,8 +1,8 @@
-"""The kernel's TCP sockets: who listens on a port of a network, what a process is connected to, and what it has moved.
+"""Read the kernel's TCP sockets: who listens on a port of a network, a process's connections, and their traffic.
 
-A socket of a process is found by the process's descriptors. The tables in /proc are those of any process's network. The
-bytes that a socket has moved are counted by sock_diag, in this process's network only, as long as the socket is open:
-one request, which `ss --info` sends too, lists them all.
+A process's sockets are found by its descriptors. The tables in /proc are those of any process's network. Traffic is
+counted by sock_diag, in this process's network only, as long as the socket is open: one request, which `ss --info`
+sends too, lists all sockets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfcluster.os import procfs
 OWN_TABLES = Path("/proc/self/net")
 _NAMES = ("tcp", "tcp6")
 _ESTABLISHED, _LISTEN = "01", "0A"
-# What sock_diag(7) is asked, and what it answers.
+# Requests and responses of sock_diag(7).
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY, _NLMSG_DONE, _NLMSG_ERROR = 20, 3, 2
 _NLM_F_REQUEST_DUMP = 0x301
@@ -52,10 +52,7 @@ class TcpSocket:
 
 
 def read_sockets(folder: Path) -> Iterator[TcpSocket]:
-    """Yield all sockets of a network; `folder` is /proc/PID/net for the network of a process.
-
-    Raises OSError if the process does not exist.
-    """
+    """Yield all sockets of a network, for a process's /proc/PID/net; raises OSError if the process does not exist."""
     for name in _NAMES:
         with suppress(FileNotFoundError), open(folder / name) as table:  # a kernel without IPv6 has only the first
             next(table, None)
@@ -80,10 +77,7 @@ def find_listener(port: int, folder: Path) -> int | None:
 
 
 def connected_ports(pid: int) -> set[int]:
-    """Return the ports that a process is connected to, in whatever network it is.
-
-    Raises OSError if the process does not exist, or belongs to another account.
-    """
+    """Return the ports that a process, in any network, is connected to; OSError if it is gone or another account's."""
     own = set(socket_inodes(pid))
     sockets = read_sockets(Path(f"/proc/{pid}/net"))
     return {each.remote_port for each in sockets if each.is_connected and each.inode in own}
@@ -95,11 +89,7 @@ def socket_inodes(pid: int) -> Iterator[int]:
 
 
 def read_traffic(pids: Iterable[int]) -> dict[int, Counters]:
-    """Read the counters of the sockets of processes in this process's network.
-
-    Raises:
-        OSError: The kernel has no sock_diag for TCP.
-    """
+    """Read the counters of processes' sockets in this process's network. Raises OSError without sock_diag for TCP."""
     counters = {inode: moved for family in (socket.AF_INET, socket.AF_INET6) for inode, moved in _list_sockets(family)}
     return {pid: {inode: counters[inode] for inode in socket_inodes(pid) if inode in counters} for pid in pids}
 
@@ -127,7 +117,7 @@ def _list_sockets(family: int) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def _moved_bytes(attributes: bytes) -> tuple[int, int] | None:
-    """Return the bytes that a socket has received and sent; None if its attributes do not tell."""
+    """Return the bytes that a socket has received and sent; None if its attributes do not say."""
     while len(attributes) >= _ATTRIBUTE.size:
         size, kind = _ATTRIBUTE.unpack_from(attributes)
         if kind == _INET_DIAG_INFO and size >= _ATTRIBUTE.size + _ACKED_OFFSET + _ACKED_RECEIVED.size:
