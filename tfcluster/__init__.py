@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def connect(cluster: str | None = None) -> ClusterConnection:
-    """Connect to a cluster that is up, for a notebook or a program of your own.
+    """Connect to a cluster that is up, for a notebook or your own program.
 
     Args:
         cluster: The cluster's name; without it, the cluster is chosen as by the commands.

@@ -1,8 +1,7 @@
 """Start the Pythons that run tfcluster's code: from a folder, or from the memory of a process that has kept it.
 
-An agent keeps the code in memory, so that the processes of its cluster run the code with which it was started. An
-upgrade replaces the files of the package while the cluster is up. A module that is imported after that, or a new
-interpreter, would mix the code of two versions.
+An agent keeps the code in memory, so that all processes of its cluster run the code with which it was started. An
+upgrade replaces the files of the package meanwhile; importing those would mix two versions.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FROM_FOLDER = (
     "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
     "from importlib import import_module as load;getattr(load(sys.argv[2]),sys.argv[3])(*sys.argv[4:])"
 )
-# This one takes over the code from a file in memory.
+# This one gets the code from a file in memory.
 _FROM_MEMORY = """
 import marshal, sys, types
 sys.path[:] = filter(None, sys.path)
@@ -51,18 +50,14 @@ _code: Code | None = None
 
 
 def command(module: str, function: str, *arguments: str, python: str = sys.executable, code: str = CODE) -> list[str]:
-    """Return the words of a command line that calls a function of a module with the code in a folder.
-
-    By default it runs the same Python and the same code as this process.
-    """
+    """Return the argv that calls a function of a module, by default with the Python and the code of this process."""
     return [python, "-c", _FROM_FOLDER, code, module, function, *arguments]
 
 
 def keep_code() -> None:
     """Read the code of all modules, from which this process and its forks import from now on.
 
-    Raises:
-        OSError: A file cannot be read, for example because the package is being replaced.
+    Raises OSError if a file cannot be read, for example because the package is being replaced.
     """
     code: Code = {}
     for folder, _, names in os.walk(_PACKAGE):
@@ -85,10 +80,7 @@ def import_from(code: Code) -> None:
 def exec_function(
     module: str, function: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> NoReturn:
-    """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept.
-
-    `environment` is None for that of this process.
-    """
+    """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept."""
     if _code is None:
         keep_code()
     memory = os.memfd_create("tfcluster")
@@ -133,7 +125,7 @@ class _Importer:
 
 
 def _read(path: str) -> bytes | str:
-    """Return the compiled code of a module if Python has cached it and it is up to date, and its source otherwise."""
+    """Return a module's compiled code if Python's cache of it is up to date, and its source otherwise."""
     from importlib.util import MAGIC_NUMBER, cache_from_source  # commands import this module too, and keep no code
 
     status = os.stat(path)

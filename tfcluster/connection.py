@@ -1,4 +1,4 @@
-"""The cluster in Python, for notebooks and programs of one's own: `tfcluster.connect()`."""
+"""The cluster in Python, for notebooks and your own programs: `tfcluster.connect()`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ClusterConnection:
     def _enter_network(self) -> None:
         """Move this process to the cluster's private network, if it has one, as its addresses mean nothing elsewhere.
 
-        The process leaves this machine's network for good, so this is left until the addresses are asked for.
+        The process leaves this machine's network for good: call this only when the addresses are asked for.
         """
         if self._network is None or self._network.contains_this_process():
             return
@@ -148,7 +148,7 @@ class ClusterConnection:
         return value
 
     def events(self, program: str, *arguments: object, **options: Any) -> Generator[Event, None, None]:
-        """Run a program as `run` does, and yield its events; the last one is the result, also of a run that failed.
+        """Run a program as `run` does, and yield its events; the last one is the result, even of a run that failed.
 
         Closing the generator cancels the run.
         """
@@ -209,16 +209,12 @@ def _failure(result: Event) -> ClusterError:
 
 
 def _import_tensorflow() -> Any:
-    """Import TensorFlow.
-
-    Raises:
-        ClusterError: It is not installed for this Python.
-    """
+    """Import TensorFlow, or raise a ClusterError if it is not installed for this Python."""
     try:
         import tensorflow
     except ImportError as error:
         raise ClusterError(
-            f"this needs TensorFlow, which cannot be imported: {error}",
+            f"this requires TensorFlow, which cannot be imported: {error}",
             hint=f"Install it with `{sys.executable} -m pip install tensorflow`; `run` and `devices` work without it.",
         ) from error
     return tensorflow

@@ -21,7 +21,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def escape_all_control_characters(text: str) -> str:
-    """Return a part of a text with its control characters escaped, also a carriage return at its end."""
+    """Return a part of a text with its control characters escaped, even a carriage return at its end."""
     return _CONTROL.sub(_escape, text)
 
 

@@ -25,11 +25,9 @@ class TerminatedError(BaseException):
 
 
 class ClusterError(Exception):
-    """An error that is shown to the user as it is: what failed and where, what to do next, and the exit code.
+    """An error that is shown to the user as it is; its hint says what to type or change next, if anything.
 
-    Args:
-        message: What happened and where (file:line:column, host, task); may have several lines.
-        hint: What to type or change next; empty if there is no useful hint.
+    The message says what happened and where (file:line:column, host, task), in one or several lines.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
@@ -39,7 +37,7 @@ class ClusterError(Exception):
         self.exit_code = exit_code
 
     def to_json(self) -> dict[str, Any]:
-        """Return the error as JSON values, as an agent sends it to the command line."""
+        """Return the error as an agent sends it to the command line."""
         return {"message": self.message, "hint": self.hint, "exit_code": int(self.exit_code)}
 
     @classmethod

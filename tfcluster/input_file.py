@@ -1,4 +1,4 @@
-"""Open files that the user names: without waiting for ever on a pipe, and without reading a device that has no end."""
+"""Open files that the user names, without waiting forever for a pipe or reading a device without end."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ def check_has_end(fd: int) -> None:
 
 
 def read_input(path: Path, limit: int) -> bytes:
-    """Read a file or pipe up to its end, or up to one byte more than the limit that the caller accepts.
-
-    The errors are those of `open_input`.
-    """
+    """Read a file or pipe up to its end, or up to `limit` + 1 bytes; see `open_input` for errors."""
     with open_input(path) as file:
         return file.read(limit + 1)
 

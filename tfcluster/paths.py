@@ -1,4 +1,4 @@
-"""Where this package is, and the state home: each cluster's state directory, its journal and its registry of hosts."""
+"""The paths of this package and of the state home: state directories, journals and registries of hosts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ _state_home: Path | None = None
 
 
 def state_home() -> Path:
-    """Return the folder with the state of all of this user's clusters.
-
-    This is the folder passed to `set_state_home`, if any; else $XDG_STATE_HOME/tfcluster.
-    """
+    """Return the folder with the state of all of this user's clusters; by default $XDG_STATE_HOME/tfcluster."""
     if _state_home is not None:
         return _state_home
     variable = Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -42,44 +39,38 @@ def state_home() -> Path:
 
 
 def set_state_home(folder: Path) -> None:
-    """Set the state home of this process; a spec may name one for a host."""
+    """Set the state home of this process, for a spec that names one for a host."""
     global _state_home
     _state_home = folder
 
 
 def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Return the folder with the journal, logs/ and runs/ of one cluster on one host."""
+    """Return the folder with a cluster's journal, logs/ and runs/ on one host."""
     return state_home() / cluster / host
 
 
 def code_cache() -> Path:
-    """Return the folder with the code that commands have sent to this host, for all clusters.
-
-    No cluster has such a name.
-    """
+    """Return the folder of the code that commands have sent to this host, of all clusters; no cluster has this name."""
     return state_home() / ".code"
 
 
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Return the path of the journal, which exists exactly while the cluster is up on the host.
-
-    It also exists while the cluster is up and its agent does not run.
-    """
+    """Return the path of the journal, which exists as long as the cluster is up on the host, even without an agent."""
     return state_folder(cluster, host) / "journal.json"
 
 
 def cluster_registry_path(cluster: str) -> Path:
-    """Return the registry file in which the command line records the hosts of a cluster that also uses other hosts."""
+    """Return the file in which the command line records the hosts of a cluster that also uses other hosts."""
     return state_home() / cluster / "hosts.json"
 
 
 def spec_record_path(cluster: str) -> Path:
-    """Return the registry file in which the command line records the spec that a cluster was started from."""
+    """Return the file in which the command line records the spec that a cluster was started from."""
     return state_home() / cluster / "spec"
 
 
 def authority_path(cluster: str) -> Path:
-    """Return the file with the authority for the certificates of a private cluster's hosts, and its private key."""
+    """Return the file with the authority for a private cluster's certificates, and its private key."""
     return state_home() / cluster / "authority.pem"
 
 
@@ -88,9 +79,6 @@ def make_private_folder(folder: Path) -> None:
 
     With `parents=True`, Path.mkdir gives those above the mode of the umask: with a umask of 0, every account could put
     another folder in this one's place.
-
-    Raises:
-        OSError: A folder cannot be created, or is something else.
     """
     missing = [folder]
     while not missing[-1].parent.exists():
@@ -100,10 +88,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def validate_name(cluster: str) -> str:
-    """Validate the name of a cluster as the user gave it, and return it.
-
-    The name becomes part of paths, so it must not lead to another folder.
-    """
+    """Return a cluster's name if it is valid: as it becomes part of paths, it must not lead to another folder."""
     if not CLUSTER_NAME.fullmatch(cluster):
         raise ClusterError(
             f"{cluster!r} cannot be the name of a cluster",
@@ -114,6 +99,6 @@ def validate_name(cluster: str) -> str:
 
 
 def running_clusters() -> list[str]:
-    """Return the sorted names of the clusters that run on this machine or were started from it on other hosts."""
+    """Return the sorted names of the clusters that run on this machine or were started from it."""
     local = (path.parent.parent.name for path in state_home().glob(f"*/{LOCAL_HOST}/journal.json"))
     return sorted({*local, *(path.parent.name for path in state_home().glob("*/hosts.json"))})

@@ -1,8 +1,8 @@
-"""A cluster's private network on a host: a network namespace of the kernel, which only the cluster's owner can enter.
+"""A cluster's private network on a host: a kernel network namespace, which only the cluster's owner can enter.
 
-A port that is opened in the namespace can be connected to from inside alone. An ordinary user may make one together
+Only processes in the namespace can connect to a port that is opened there. An ordinary user can make one together
 with a user namespace, in which their own account is the only one. A process with CAP_SYS_ADMIN, such as root's, makes
-no user namespace: it would lose its power over the files of other accounts in it. To enter the namespaces takes
+no user namespace: it would lose its power over the files of other accounts in it. Entering the namespaces requires
 CAP_SYS_ADMIN in them, which only the owner and root have.
 """
 
@@ -19,7 +19,7 @@ from tfcluster.os import netns, procfs
 from tfcluster.os.ask_in_fork import ask_in_fork
 from tfcluster.os.process_handle import ProcessHandle
 
-#: What there is instead of a private network, with its price.
+#: The alternatives to a private network, each with its drawback.
 ALTERNATIVES = (
     "Or choose another network in the spec: `network: closed` keeps other machines out, and lets every account of this "
     "machine connect and run code as you; `network: open` lets every machine connect."
@@ -44,7 +44,7 @@ class PrivateNetwork:
 
     @property
     def socket_tables(self) -> Path:
-        """Return the folder of the kernel's tables of the sockets in the network."""
+        """Return the folder of the kernel's socket tables of the network."""
         return Path(f"/proc/{self.holder.pid}/net")
 
     def contains_this_process(self) -> bool:
@@ -52,10 +52,9 @@ class PrivateNetwork:
         return procfs.namespace("net") == self.net
 
     def enter(self) -> None:
-        """Move this process, which must have a single thread, into the network; processes that it starts are there too.
+        """Move this process, which must have a single thread, into the network, with the processes that it starts then.
 
-        Raises:
-            OSError: It has more threads, or the network no longer exists.
+        Raises OSError if it has more threads, or the network no longer exists.
         """
         fds = self.open(self.holder)
         try:
@@ -65,9 +64,9 @@ class PrivateNetwork:
                 os.close(fd)
 
     def open(self, process: ProcessHandle) -> tuple[int, int]:
-        """Open the user and the network namespace of a process in the network; the descriptors keep both.
+        """Open the user and network namespace of a process in the network; the descriptors keep both.
 
-        An OSError says that the process has exited, is in another network, or belongs to another account.
+        Raises OSError if the process has exited, is in another network, or belongs to another account.
         """
         fds: list[int] = []
         try:
@@ -94,14 +93,7 @@ class PrivateNetwork:
             netns.drop_capabilities()
 
     def enter_user_namespace(self, fd: int) -> None:
-        """Enter the user namespace, and keep the power over its network that a process gets there: see `enter_network`.
-
-        Args:
-            fd: Its descriptor.
-
-        Raises:
-            OSError: It cannot be entered.
-        """
+        """Enter the user namespace by its descriptor, and keep the power over its network: see `enter_network`."""
         if procfs.namespace("user") != self.user:
             _enter(fd, netns.CLONE_NEWUSER)
 
@@ -120,11 +112,7 @@ def _enter(fd: int, kind: int) -> None:
 
 
 def find_obstacle() -> ClusterError | None:
-    """Try in a child process whether a private network can be made here; return an error that names what forbids it.
-
-    Raises:
-        OSError: The child process cannot be forked.
-    """
+    """Try in a fork whether a private network can be made here; return an error that names what forbids it."""
 
     def make() -> bytes:
         try:
@@ -138,10 +126,7 @@ def find_obstacle() -> ClusterError | None:
 
 
 def explain_failure(number: int) -> ClusterError:
-    """Return the error for users that no private network can be made, for the error number of the kernel.
-
-    It names the switch that forbids it.
-    """
+    """Return the error for users that no private network can be made; it names the cause, for example a sysctl."""
     what = "this machine does not let you make a private network for the cluster"
     for name, forbidding, allowing in _SWITCHES:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The mark of a cluster in the environment of its processes, by which they can be found without any file."""
+"""The mark of a cluster in the environment of its processes, by which they are found without any file."""
 
 from __future__ import annotations
 
@@ -43,21 +43,16 @@ def processes_with_marks() -> Iterator[tuple[ProcessHandle, str]]:
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Return whether a process of this user has a mark.
-
-    An OSError says that it has exited, or that its environment cannot be read.
-    """
+    """Return whether a process of this user has a mark; raises OSError if it has exited or cannot be read."""
     return _is_own(pid) and _mark_in(pid) == mark
 
 
 def set_mark(mark: str) -> None:
     """Overwrite the mark in the environment with which this process, or the one that forked it, was started.
 
-    The kernel shows that environment (/proc/PID/environ), and a forked process has the same one as its parent. So all
-    processes that the agent forks, and all that these fork, can be found by the mark without any file. A program that
-    is started by exec gets a new environment.
-
-    The mark is NO_MARK for what does not belong to the cluster although it was forked from its processes.
+    The kernel shows that environment (/proc/PID/environ), and a fork has the same one as its parent: all processes that
+    the agent forks, and that these fork, can be found by the mark. A program that is started by exec gets a new
+    environment. NO_MARK is for a fork that does not belong to the cluster.
     """
     # The NUL in front excludes a variable whose name merely ends with this one's name.
     environment = b"\0" + procfs.environment(os.getpid())
@@ -75,10 +70,7 @@ def _mark_in(pid: int) -> str:
 
 
 def _is_own(pid: int) -> bool:
-    """Return whether a process belongs to this user and is not in a container; see `procfs` for OSError.
-
-    A process in a container does not belong to this cluster, even if its state directory has the same path.
-    """
+    """Return whether a process is this user's and not in a container, whose state directories can have equal paths."""
     return procfs.owner(pid) == os.getuid() and procfs.has_same_root(pid)
 
 

@@ -19,30 +19,23 @@ _STEP_MAX = 2**53 - 1  # the integers of JSON in browsers
 
 @dataclass
 class _Series:
-    """The values that were reported under one name.
+    """The values that were reported under one name."""
 
-    Attributes:
-        began_at: When the first one was reported, in monotonic seconds.
-        sent_at: When the last one was sent.
-        count: How many were sent.
-        pending: The latest value if it was not sent, as the event that has it.
-    """
-
-    began_at: float
-    sent_at: float = -math.inf
-    count: int = 0
-    pending: Event | None = None
+    began_at: float  # when the first one was reported, in monotonic seconds
+    sent_at: float = -math.inf  # the last one
+    count: int = 0  # of values sent
+    pending: Event | None = None  # the latest value if it was not sent, as the event that has it
 
 
 class MetricReporter:
-    """Sends what a script reports, and of long series only some points. Thread-safe.
+    """Sends a script's metrics, and of long series only some points. Thread-safe.
 
     The first points of a series are all sent. After them the time between two points is a fixed part of the time since
     the first one, so that the points of a run of days grow with the logarithm of its length.
 
     Args:
-        send: Sends an event; returns whether it could be sent. Its second argument is whether it may wait until it is.
-        labels: What else each event says, such as the task that reports.
+        send: Sends an event, waiting for it only if its second argument says so; returns whether it was sent.
+        labels: Further fields of each event, such as the task that reports.
     """
 
     def __init__(self, send: Callable[[Event, bool], bool], labels: dict[str, str]) -> None:
@@ -99,12 +92,12 @@ _reporters: list[MetricReporter] = []
 
 
 def set_reporter(reporter: MetricReporter) -> None:
-    """Set what gets the metrics of this process."""
+    """Set the reporter of this process's metrics."""
     _reporters[:] = [reporter]
 
 
 def report(name: str, value: SupportsFloat, step: SupportsIndex) -> None:
-    """Check a value and report it, if this process is a script's; see `tfcluster.metric`."""
+    """Report a value; see `tfcluster.metric`. Raises ValueError if there are too many names."""
     checked = (_check_name(name), _check_value(name, value), _check_step(name, step))
     if _reporters:
         _reporters[0].report(*checked)
@@ -122,7 +115,7 @@ def _check_name(name: object) -> str:
 
 
 def _check_value(name: str, value: Any) -> float | None:
-    """Return a value as a number; None for one that is not finite, which JSON does not have."""
+    """Return a value as a number, or None for NaN and infinities, which JSON does not have."""
     try:
         if isinstance(value, (str, bytes, bool)):
             raise TypeError

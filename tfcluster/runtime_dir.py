@@ -36,13 +36,13 @@ def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
 
 
 def agent_pid(cluster: str, host: str = LOCAL_HOST) -> int | None:
-    """Return the pid in the lock file of the cluster's agent, which it removes when it exits; None if there is none."""
+    """Return the pid in the lock file of the cluster's agent, which it removes when it exits."""
     pid = _read_lock(state_folder(cluster, host) / LOCK).get("pid")
     return pid if isinstance(pid, int) else None
 
 
 def _recorded_socket(lock: Path) -> Path | None:
-    """Return the socket of an agent according to its lock file; None if the lock file does not contain one."""
+    """Return the socket in an agent's lock file, if there is one."""
     try:
         path = Path(_read_lock(lock)["socket"])
         fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
@@ -52,7 +52,7 @@ def _recorded_socket(lock: Path) -> Path | None:
 
 
 def _read_lock(lock: Path) -> dict[str, Any]:
-    """Return the content of an agent's lock file, which may be missing or damaged, or be no file."""
+    """Return the content of an agent's lock file, which may be missing, damaged or not a file."""
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
         try:
@@ -67,8 +67,8 @@ def _read_lock(lock: Path) -> dict[str, Any]:
 def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     """Return the path of the Unix socket of the cluster's agent on this machine.
 
-    Two state folders may contain clusters of the same name, so the name of the socket includes a digest of the
-    state folder's path. The digest alone is the name if the readable name would exceed the kernel's limit.
+    State folders may contain clusters of the same name, so the name includes a digest of the state folder's path. The
+    digest alone is the name if the readable name would exceed the kernel's limit.
     """
     digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
     folder = _runtime_dir()
@@ -79,32 +79,31 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
 
 
 def secrets_path(agent_socket: Path) -> Path:
-    """Return the file for the secret values of the cluster's tasks on this machine, next to its agent's socket."""
+    """Return the file for the secret values of the cluster's tasks on this machine."""
     return agent_socket.with_name(f"{agent_socket.name}.secrets")
 
 
 def certificate_path(secrets: Path) -> Path:
-    """Return the file for the certificate of this host in a private cluster, next to that for the secret values."""
+    """Return the file for the certificate of this host in a private cluster."""
     return secrets.with_suffix(".certificate")
 
 
 def ssh_control_path(cluster: str, destination: str) -> Path:
-    """Return the path of ssh's control socket (ControlPath) for the connection to a host, an ssh destination."""
+    """Return the path of ssh's control socket (ControlPath) for an ssh destination."""
     identity = "\0".join((str(state_home()), cluster, destination))
     digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:_DIGEST]
     return _runtime_dir(_SSH_SUFFIX, plain=True) / digest
 
 
 def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
-    """Return the path of the local socket that ssh forwards to the socket of the cluster's agent on another host."""
+    """Return the path of the local socket that ssh forwards to the agent's socket on another host."""
     return ssh_control_path(cluster, f"{destination}\0{host}")
 
 
 def locks_dir() -> Path:
     """Return the private folder for the lock files shared by all of this user's agents on this machine.
 
-    All agents use the same folder, whatever the values of $XDG_RUNTIME_DIR and $XDG_STATE_HOME, unless another account
-    has created the folder with this name in /tmp.
+    It does not depend on $XDG_RUNTIME_DIR or $XDG_STATE_HOME, unless another account has created it in /tmp.
     """
     user = Path(settings.LOGIN_RUNTIME_FOLDERS, str(os.getuid()))
     if _is_private(user) and _make_private(user / "tfcluster"):
@@ -116,8 +115,7 @@ def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
     """Return the private folder for sockets, in $XDG_RUNTIME_DIR or else in /tmp; create it if it is missing.
 
     `room` is the number of bytes that must fit after the path of a socket in it. A `plain` path needs no quoting in
-    ssh's options. A folder in $XDG_RUNTIME_DIR that belongs to this user but that other users can enter raises a
-    ClusterError.
+    ssh's options. Raises ClusterError if the folder in $XDG_RUNTIME_DIR is this user's, and others can enter it.
     """
     folder = _xdg_dir(room, plain=plain)
     if folder is not None:
@@ -129,17 +127,14 @@ def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
 
 
 def check_runtime_dir() -> None:
-    """Raise an error if other users can enter this user's private folder for sockets.
-
-    The folder is not created if it is missing.
-    """
+    """Raise a ClusterError if other users can enter this user's folder for sockets, which need not exist."""
     folder = _xdg_dir()
     if folder is not None:
         _refuse_shared(folder)
 
 
 def _xdg_dir(room: int = 0, *, plain: bool = False) -> Path | None:
-    """Return the folder in $XDG_RUNTIME_DIR; None if it is not set or unsuitable, see `_runtime_dir`."""
+    """Return the folder in $XDG_RUNTIME_DIR; None if that is not set or unsuitable, see `_runtime_dir`."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
     # A slash and a digest must fit after it.
     fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
@@ -148,7 +143,7 @@ def _xdg_dir(room: int = 0, *, plain: bool = False) -> Path | None:
 
 
 def _refuse_shared(folder: Path) -> None:
-    """Reject a folder of this user that other users can enter; only the user may decide how to repair it."""
+    """Reject a folder of this user that other users can enter: only the user may decide how to repair it."""
     try:
         status = folder.lstat()
     except OSError:
@@ -167,10 +162,9 @@ def _temporary_dir() -> Path:
 
 
 def _random_dir() -> Path:
-    """Return the private folder in /tmp to which a symbolic link in the state home points; create it if missing.
+    """Return the private folder in /tmp to which a symbolic link in the state home leads; create it if missing.
 
-    Its name is random, because every account can create files in /tmp and another account may have taken the usual
-    name.
+    Its name is random, because another account may have taken the usual one.
     """
     import tempfile  # rarely needed, and slow to import
 
@@ -202,17 +196,14 @@ def _random_dir() -> Path:
 
 
 def _make_private(folder: Path) -> bool:
-    """Create a folder that only this user can enter, if it is missing; return whether it exists and is private."""
+    """Create a folder that only this user can enter, if it is missing; return whether it is private now."""
     with suppress(OSError):
         make_private_folder(folder)
     return _is_private(folder)
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether a path is a folder that only this user can enter.
-
-    Another user who can enter the folder could replace a socket in it and read what is sent to this socket.
-    """
+    """Return whether only this user can enter a folder; others could replace its sockets and read their traffic."""
     try:
         status = folder.lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the Python of a host must have: TensorFlow, which is found without importing it, and what it requires."""
+"""Find TensorFlow, without importing it, and the packages that a host's Python must have besides it."""
 
 from __future__ import annotations
 

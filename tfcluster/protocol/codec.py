@@ -31,10 +31,7 @@ Message = dict[str, Any]
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message as one line of JSON.
-
-    An infinite number or NaN raises a ValueError: JSON does not support them.
-    """
+    """Encode a message as one line of JSON; infinities and NaN, which JSON lacks, raise a ValueError."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
@@ -98,10 +95,7 @@ def encode_chunk(request: int, data: bytes) -> bytes:
 
 
 def encode_greeting(*, is_up: bool | None = None) -> bytes:
-    """Encode the first line that each side sends; the agent sends it when it has received the command's.
-
-    The agent says whether its cluster is up.
-    """
+    """Encode the first line that each side sends, the agent after the command and with whether its cluster is up."""
     return encode({"version": PROTOCOL, "tfcluster": __version__, "up": is_up})
 
 
@@ -115,7 +109,7 @@ def encode_rejection(error: ClusterError) -> bytes:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What the first line of a command or an agent says of it."""
+    """The contents of the first line of a command or an agent."""
 
     version: int
     release: str
@@ -123,7 +117,7 @@ class Greeting:
 
     @property
     def is_older(self) -> bool:
-        """Return whether it speaks an older version of the protocol than this process."""
+        """Return whether the sender speaks an older version of the protocol than this process."""
         return self.version < PROTOCOL
 
     def __str__(self) -> str:
@@ -145,11 +139,7 @@ def parse_greeting(line: bytes) -> Greeting:
 
 
 def parse_writer(line: bytes) -> Greeting:
-    """Return which agent has written a journal, by the journal's first line.
-
-    Raises:
-        ValueError: This is not the line of a journal.
-    """
+    """Return the writer of a journal by the journal's first line; raises ValueError if it is no such line."""
     document = json.loads(line)
     if not isinstance(document, dict) or "topology" not in document:
         raise ValueError("not a journal")
@@ -160,16 +150,13 @@ def parse_writer(line: bytes) -> Greeting:
 
 
 class FrameDecoder:
-    """An incremental decoder of one direction of a connection: the greeting, then frames.
-
-    `is_agent` says whether the receiver is the agent; `has_greeting` whether the greeting has arrived.
-    """
+    """An incremental decoder of one direction of a connection: the greeting, then frames."""
 
     def __init__(self, *, is_agent: bool) -> None:
-        self._is_agent = is_agent
+        self._is_agent = is_agent  # whether the receiver is the agent
         self._buffer = bytearray()
         self._searched = 0  # up to here the buffer contains no newline
-        self.has_greeting = False
+        self.has_greeting = False  # whether the greeting has arrived
         self._chunk: Frame | None = None  # the chunk whose bytes are arriving
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -266,10 +253,7 @@ def _rejection_of(error: Any) -> ClusterError:
 
 
 def version_error(other: Greeting, *, is_agent: bool) -> ClusterError:
-    """Return the error that a command and an agent speak different versions of the protocol.
-
-    Nothing but the greeting of the other side can be understood. `is_agent` says whether this process is the agent.
-    """
+    """Return the error of a version mismatch, about which only the other side's greeting is known."""
     own, its = f"tfcluster {OWN_GREETING}", f"tfcluster {other}"
     if is_agent is other.is_older:  # the command is the older one
         newest = __version__ if is_agent else other.release

@@ -49,12 +49,9 @@ class InterruptOrder:
 
 @dataclass(frozen=True)
 class HoldOutput:
-    """The order to read what members print only when it can be stored; without that, members that print wait.
+    """The order to read what members print only when it can be stored; without that, members that print wait."""
 
-    `is_full` says that it cannot be stored now: the command that follows the run has not read what is stored.
-    """
-
-    is_full: bool
+    is_full: bool  # it cannot be stored now: the command that follows the run has not read what is stored
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Output:
-    """The report of what a member has printed."""
+    """The report of a member's output."""
 
     rank: int
     stream: str  # `stdout` or `stderr`
@@ -90,7 +87,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Measured:
-    """The report of what a member has reported with `tfcluster.metric`."""
+    """The report of a member's `tfcluster.metric`."""
 
     rank: int
     event: dict[str, Any]  # the event of the run that has it
@@ -98,7 +95,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Observed:
-    """The report of what the host's agent sees of a member, which is sent when it changes."""
+    """The report that the agent's observation of a member has changed."""
 
     rank: int
     observation: MemberObservation
@@ -132,7 +129,7 @@ def to_message(value: Order | Report) -> Message:
 
 
 def from_message(message: Message) -> Any:
-    """Return the order or the report that a message has; raise an error if it has neither."""
+    """Return the order or the report in a message, or raise a ClusterError if it has neither."""
     kind = _KINDS.get(str(message.get("kind")))
     if kind is None:
         raise ClusterError(f"an unknown message arrived: {message.get('kind')!r:.80}")

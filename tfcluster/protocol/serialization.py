@@ -30,25 +30,18 @@ _PLAIN: dict[type, tuple[str, tuple[Any, ...]]] = {
 
 
 class DecodeError(ValueError):
-    """Raised when a JSON value does not match its type.
-
-    Args:
-        json_path: The path of the value, such as `tasks.0.port`; empty for the top-level value.
-
-    Attributes:
-        without_value: The message without the value, which may be secret.
-    """
+    """Raised when a JSON value does not match its type."""
 
     def __init__(self, json_path: str, problem: str, value: str = "") -> None:
+        # The path is such as `tasks.0.port`, and empty for the top-level value; the value may be secret.
         self.without_value = f"{json_path}: {problem}" if json_path else problem
         super().__init__(f"{self.without_value}, got {value}" if value else self.without_value)
 
 
 def to_json(value: Any) -> Any:
-    """Return the JSON value from which `decode` restores a value of a supported type.
+    """Return the JSON value from which `decode` restores a value of a type that `decode` accepts, or a set.
 
-    Supported are a dataclass, a ClusterError, an Enum, Path, str, int, float, bool or None, and a list, tuple, set or
-    mapping of such values. Any other type raises a TypeError.
+    Any other type raises a TypeError.
     """
     kind = type(value)
     if kind in _JSON_TYPES:
@@ -249,10 +242,7 @@ def _dataclass(kind: Any, lenient: bool) -> _Decoder:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a string can be printed and used as a path.
-
-    JSON allows a lone surrogate (one half of a surrogate pair); UTF-8 does not.
-    """
+    """Return whether a string can be encoded as UTF-8: JSON allows a lone surrogate (half of a surrogate pair)."""
     if value.isascii():
         return True
     try:

@@ -47,7 +47,7 @@ def check_format(document: Any, known: int) -> None:
 def check_protocol(document: Any, protocol: int) -> None:
     """Raise a NewerFormatError if an agent of a newer version of the protocol has written a document.
 
-    An agent that went on from there would lock out the commands that have started the newer one.
+    An agent that continued from there would lock out the commands that have started the newer one.
     """
     if protocol > PROTOCOL:
         raise _newer(document, f"its protocol is {protocol}, and that of this version ({__version__}) is {PROTOCOL}")

@@ -60,8 +60,7 @@ class Method(str, Enum):
 class Request(Generic[EventT_co, ReplyT_co]):
     """The base class of all requests.
 
-    Its parameters are the type of the events of the response, which is NoReturn if there are none, and that of the
-    reply.
+    Its parameters are the types of the response's events (NoReturn if there are none) and of the reply.
 
     Attributes:
         method: The method that is requested.
@@ -88,14 +87,14 @@ class Request(Generic[EventT_co, ReplyT_co]):
 
 @dataclass(frozen=True)
 class Reply(Generic[R]):
-    """What a handler yields last: the reply, in distinction from the events before it."""
+    """The reply, which a handler yields last, as opposed to the events before it."""
 
     value: R
 
 
 @dataclass(frozen=True)
 class Done:
-    """The reply that says no more than that the request was carried out."""
+    """The reply that only confirms that the request was carried out."""
 
 
 #: What a handler returns: the events of a response, then its reply.
@@ -110,8 +109,7 @@ def encode_request(request: Request[Any, Any]) -> dict[str, Any]:
 def method_of(body: Any) -> Method:
     """Return the method of the body of a request's frame.
 
-    Raises:
-        ClusterError: There is no such method, or the body is malformed.
+    Raises ClusterError if there is no such method, or the body is malformed.
     """
     try:
         return Method(body["method"])
@@ -121,15 +119,9 @@ def method_of(body: Any) -> Method:
 
 
 def decode_request(kind: type[Q], body: Any) -> Q:
-    """Decode the body of a request's frame.
+    """Decode the body of a request's frame by the class of the request; see `method_of`.
 
-    Args:
-        kind: The class of the request; see `method_of`.
-        body: The body.
-
-    Raises:
-        ClusterError: An argument is wrong, missing or unknown. The message names the request and the argument but does
-            not contain its value, which may be secret.
+    The ClusterError of a wrong, missing or unknown argument names the argument, without its value, which may be secret.
     """
     try:
         return decode(kind, body.get("arguments"))
@@ -138,16 +130,7 @@ def decode_request(kind: type[Q], body: Any) -> Q:
 
 
 def decode_response(kind: type[Request[Any, Any]], value: Any, *, is_reply: bool) -> Any:
-    """Decode the reply or an event of a response.
-
-    Args:
-        kind: The class of the request.
-        value: The JSON value.
-        is_reply: Whether it is the reply; False for an event.
-
-    Raises:
-        ClusterError: The value has not the type that belongs to the request.
-    """
+    """Decode the reply or an event of a response; raises ClusterError if it does not have the request's type."""
     try:
         if is_reply:
             return decode(kind.reply_type, value)

@@ -185,10 +185,7 @@ class StatusRequest(Request[NoReturn, ClusterStatus], method=Method.STATUS):
 
 @dataclass(frozen=True)
 class UsageRequest(Request[NoReturn, HostUsage], method=Method.USAGE):
-    """Return what the agent and the tasks of this host have used, and how busy the host is.
-
-    It is what metrics, and views that are refreshed, need besides the status, which is only sent when it changes.
-    """
+    """Return what metrics and refreshed views need besides the status: the usage of agent, tasks and host."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +262,7 @@ class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVI
     """Return the environment by which a process on this host is part of the cluster, and what starts one there.
 
     Attributes:
-        task: The short name of a task of this host, whose environment is meant; None for that of a client.
+        task: The short name of the task of this host to return the environment of; None for that of a client.
     """
 
     task: str | None

@@ -50,7 +50,7 @@ class OutputsReply:
 
 @dataclass(frozen=True)
 class OutputsRequest(Request[OutputFiles, OutputsReply], method=Method.OUTPUTS):
-    """List the files that a run has written, also while it is running.
+    """List the files that a run has written, even while it is running.
 
     Attributes:
         run: The run's id, or a unique prefix of it.

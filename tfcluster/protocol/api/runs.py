@@ -109,7 +109,7 @@ class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL, change
 
     Attributes:
         run: The run's id, or a unique prefix of it.
-        interrupt: Whether a script gets SIGINT instead, on which it may end by itself or go on.
+        interrupt: Whether a script gets SIGINT instead, on which it may end by itself or continue.
     """
 
     run: str

@@ -27,7 +27,7 @@ class RunStacksReply:
 
 @dataclass(frozen=True)
 class RunStacksRequest(Request[NoReturn, RunStacksReply], method=Method.RUN_STACKS, is_slow=True):
-    """Return the Python stacks of a run's program, which goes on.
+    """Return the Python stacks of a run's program, which continues.
 
     Attributes:
         run: The run's id, or a unique prefix of it.
@@ -41,10 +41,10 @@ class Thread:
     """A thread of a server.
 
     Attributes:
-        tid: The number that the kernel has for it.
+        tid: Its thread id in the kernel.
         name: Its name.
         state: Its state as the kernel names it: R runs, S sleeps, D waits for a device, T is stopped by a signal.
-        waits_in: The function of the kernel in which it waits; empty if it runs, or the kernel does not tell.
+        waits_in: The kernel function in which it waits; empty if it runs, or the kernel does not say.
     """
 
     tid: int
