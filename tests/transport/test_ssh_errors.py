@@ -30,8 +30,8 @@ Host key verification failed.
             "its host key is not known here",
             "fingerprint",
         ),
-        ("tf@alpha: Permission denied (publickey,password).", "it wants a password", "Type `ssh-copy-id tf@alpha`"),
-        ("tf@alpha: Permission denied (publickey,keyboard-interactive).", "it wants a password", "ssh-copy-id"),
+        ("tf@alpha: Permission denied (publickey,password).", "it requires a password", "Type `ssh-copy-id tf@alpha`"),
+        ("tf@alpha: Permission denied (publickey,keyboard-interactive).", "it requires a password", "ssh-copy-id"),
         ("tf@alpha: Permission denied (publickey).", "none of your keys is accepted", "`ssh -v tf@alpha`"),
         (
             "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\nDisconnected from 10.0.0.1",

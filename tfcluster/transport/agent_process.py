@@ -30,10 +30,9 @@ def print_note(text: str) -> None:
 
 
 class AgentProcess:
-    """The process that serves a cluster on this machine.
+    """The process that serves a cluster on this machine, by the pid that the socket or the lock file names.
 
-    The pid is what the socket or the lock file names. `note` is called with a line for the user about what was done to
-    the process.
+    `note` is called with a line for the user about each action on the process.
     """
 
     def __init__(self, cluster: str, host: str, pid: int, note: Callable[[str], None] = print_note) -> None:
@@ -71,7 +70,7 @@ class AgentProcess:
     def continue_if_stopped(self) -> None:
         """Continue the process if a signal has stopped it; if it is stopped again at once, end it.
 
-        A process that a debugger has stopped, or that cannot be ended, raises an error.
+        Raises ClusterError if a debugger has stopped the process, or it cannot be ended.
         """
         if not self.is_stopped():
             return
@@ -100,10 +99,9 @@ class AgentProcess:
             time.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
 
     def end(self, grace: float) -> None:
-        """End the process and wait until it has exited. The caller holds `lock`.
+        """End the process, after `grace` seconds by SIGKILL, and wait until it has exited. The caller holds `lock`.
 
-        `grace` is in seconds. An error is raised if a debugger traces the process, it is not the agent, or it does not
-        exit.
+        Raises ClusterError if a debugger traces it, it is not the agent, or it does not exit.
         """
         if self._process is None or not self._process.is_alive():
             return
@@ -123,7 +121,7 @@ class AgentProcess:
     def lock(self) -> Iterator[None]:
         """Lock out other commands that would continue or end the agent of the same cluster and host.
 
-        A command that has waited for the lock checks the agent again: the one that it saw may have been replaced.
+        After waiting for the lock, check the agent again: another command may have replaced it.
         """
         path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
         deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS

@@ -1,4 +1,4 @@
-"""The connection to an agent, which every transport opens, and what can be wrong with it."""
+"""The connection to an agent, which every transport opens, and its errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from tfcluster.protocol.codec import Greeting, parse_greeting
 
 
 class HostUnreachableError(ClusterError):
-    """A host cannot be reached.
-
-    `why` is the reason, without the host's name.
-    """
+    """A host cannot be reached; `why` is the reason, without the host's name."""
 
     def __init__(self, host: str, why: str, hint: str = "") -> None:
         super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
@@ -27,10 +24,7 @@ class HostUnreachableError(ClusterError):
 
 
 class UnrecordedProcessesError(ClusterError):
-    """Processes of a cluster run on a host although it has no journal of the cluster.
-
-    The message says which journal is missing, and which processes run.
-    """
+    """Processes of a cluster run on a host without its journal; the message names the journal and the processes."""
 
     def __init__(self, cluster: str, message: str) -> None:
         hint = f"`tfcluster down -c {cluster}` stops them."
@@ -38,7 +32,7 @@ class UnrecordedProcessesError(ClusterError):
 
 
 def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
-    """Wait until descriptors are readable or their other ends are closed; return these, or none if the time has passed.
+    """Wait until descriptors are readable or their other ends are closed; return these, or none after the time.
 
     Unlike select.select, this works for descriptors above 1023 too.
     """
@@ -70,18 +64,12 @@ class Channel:
         return True
 
     def wait_readable(self, seconds: float | None, *fds: int) -> bool:
-        """Wait until the agent has sent something or has closed the connection, or until a descriptor is readable.
-
-        Return whether the agent has sent something or has closed the connection.
-        """
+        """Wait until the agent has sent something or hung up (return True), or until a descriptor is readable."""
         own = self._connection.fileno()
         return own in readable_fds([own, *fds], seconds)
 
     def receive(self, timeout: float | None) -> bytes:
-        """Wait for data and return it; it is empty if the agent closed the connection or died.
-
-        If nothing arrives within the timeout in seconds, a ClusterError is raised.
-        """
+        """Wait for data and return it, empty if the agent hung up or died; raise a ClusterError after the timeout."""
         if not self.wait_readable(timeout):
             raise self.timeout_error(f"{timeout:g} s")
         try:
@@ -92,10 +80,9 @@ class Channel:
         return data
 
     def read_greeting(self, timeout: float) -> Greeting | None:
-        """Wait for the agent's first line and return what it says; the line stays to be received.
+        """Wait for the agent's first line and return its content; the line stays to be received.
 
-        Return None if the connection was closed before anything arrived. If no line arrives within the timeout
-        in seconds, a ClusterError is raised.
+        Return None if the connection was closed first. At the timeout in seconds, a ClusterError is raised.
         """
         deadline = time.monotonic() + timeout
         while self.wait_readable(max(0.0, deadline - time.monotonic())):
@@ -121,8 +108,8 @@ class Channel:
 
         An agent that is about to exit does not close its connections: the kernel does, once the process has ended.
 
-        Return False after the timeout in seconds. True says that the process has exited, or has closed the connection
-        because it does not exit. If the connection to the host breaks, a HostUnreachableError is raised.
+        Return False after the timeout in seconds, True if the process has exited, or has closed the connection because
+        it does not exit. Raises HostUnreachableError if the connection to the host breaks.
         """
         deadline = time.monotonic() + timeout
         while not self._is_at_end:

@@ -54,14 +54,10 @@ def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn
 def remote_argv(
     environment: EnvironmentReply, task: str | None, command: Sequence[str], *, is_supervised: bool
 ) -> list[str]:
-    """Return the command line that becomes a process of the cluster on another host.
+    """Return the argv that becomes a process of the cluster on another host.
 
-    The values of the environment's variables are not in it, because other users see it; the process asks
-    the agent there for them.
-
-    Args:
-        is_supervised: The command ends with its standard input, which is not for the command: each byte of it is the
-            number of a signal.
+    It asks the agent there for its environment: other users see argv. With `is_supervised`, the command ends with its
+    standard input, which is not for the command: each byte of it is the number of a signal.
     """
     mode = _SUPERVISED if is_supervised else _ALONE
     arguments = (environment.socket, mode, task or "", *command)
@@ -69,18 +65,14 @@ def remote_argv(
 
 
 def supervised_argv(command: Sequence[str]) -> list[str]:
-    """Return the command line that runs a supervised command on this machine; see `remote_argv`.
-
-    The command is no part of a cluster: it has the environment of this process.
-    """
+    """Return the argv of a supervised command on this machine, see `remote_argv`, with this process's environment."""
     return boot.command(__name__, main.__name__, "", _SUPERVISED, "", *command)
 
 
 def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
     """Run on the host: become the process of `remote_argv`.
 
-    `path` is that of the agent's socket, or an empty string for a command that is no part of a cluster. `task` may be
-    empty too.
+    `path` is the agent's socket; it and `task` are empty for a command that is not part of a cluster.
     """
     variables = None
     try:

@@ -36,14 +36,11 @@ class Probe:
         return decode(Preparation, reply)
 
     def observe(self) -> Observation:
-        """Return what the cluster has on the host."""
+        """Return the state of the cluster on the host."""
         return decode(Observation, self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        """Return the addresses (`host:port`) to which the host cannot connect by TCP, each with the reason.
-
-        The timeout, in seconds, is that of each connection.
-        """
+        """Return the addresses (`host:port`) that the host cannot connect to within the timeout, with the reason."""
         seconds = timeout + settings.DRY_RUN_MARGIN_SECONDS
         reply = self._session.request("reach", seconds, addresses=list(addresses), timeout=timeout)
         failures: dict[str, str] = reply["failures"]
@@ -55,7 +52,7 @@ class Probe:
 
 
 class _LocalSession(Session):
-    """A session with a process on this machine instead of ssh. The process inherits the command's environment."""
+    """A session with a process on this machine, which inherits the command's environment, instead of ssh."""
 
     def __init__(self) -> None:
         super().__init__(THIS_MACHINE, boot.command("tfcluster.transport.remote.dry_run_server", "main"))
@@ -71,7 +68,7 @@ class _LocalSession(Session):
 
 
 def start_local_probe(cluster: str, host: str) -> Probe:
-    """Start a probe of this machine, which the caller closes; `host` is the name of this machine in the cluster."""
+    """Start a probe of this machine, named `host` in the cluster, which the caller closes."""
     session = _LocalSession()
     first_line: dict[str, Any] = {
         "cluster": cluster,
@@ -104,8 +101,8 @@ def split_problems(
 ) -> tuple[list[ClusterError], list[str]]:
     """Separate the problems of a host from notes about what a dry run cannot determine without changing the host.
 
-    `missing` has an error for each package that is not installed for the host's Python. `survey` is the reply to that
-    request; see `remote.dry_run_server.serve`.
+    `missing` has an error for each package that the host's Python lacks. For `survey`, see
+    `remote.dry_run_server.serve`.
     """
     problems = [*missing, *map(ClusterError.from_json, survey["folders"])]
     names = [name for name in host.env if name.startswith(_LOADER_PREFIXES)]

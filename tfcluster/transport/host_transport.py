@@ -24,26 +24,23 @@ class HostTransport(Protocol):
     is_remote: bool  # a connection can break while the agent continues, because a network is in between
 
     def examine(self) -> HostReport | None:
-        """Prepare the host for an agent: run the setup commands that the spec lists for it, once, and examine it.
+        """Prepare the host for an agent by its setup commands, unless they have been run there, and examine it.
 
-        A host that cannot be reached has a report too. Return None for this machine, which needs no preparation.
+        An unreachable host has a report too. Return None for this machine, which needs no preparation.
         """
 
     def probe(self) -> tuple[HostReport | None, Probe | None]:
         """Start the dry-run preflight of the host, which changes nothing there.
 
-        Returns:
-            The report (None for this machine), and a probe process on the host that answers further requests, which
-            the caller closes; None if none could be started there.
+        Return the report (None for this machine), and a probe process on the host that answers further requests, which
+        the caller closes; None if none could be started there.
         """
 
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
-        """Connect to the agent, and send the greeting of the protocol.
+        """Connect to the agent, and send the greeting of the protocol; the first line to be received is the agent's.
 
         If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
         out not to be up, close what is shared between commands.
-
-        The first line to be received is the agent's greeting.
 
         Args:
             start: Start an agent if there is none, even if the cluster is not up.
@@ -55,13 +52,10 @@ class HostTransport(Protocol):
         """Return whether the cluster is up on the host, whether or not its agent is alive."""
 
     def has_state(self) -> bool:
-        """Return whether the cluster is up on the host or has left runs and logs there.
-
-        If neither is the case, close what is shared between commands.
-        """
+        """Return whether the cluster is up on the host or has left runs and logs; if not, close what commands share."""
 
     def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
-        """Return the command line on this machine that runs a command on the host, with the streams of this process.
+        """Return the argv on this machine that runs a command on the host, with the streams of this process.
 
         With `is_terminal`, the command has a terminal; on this machine it has that of this process.
         """
@@ -70,7 +64,4 @@ class HostTransport(Protocol):
         """Forward a port of this machine's loopback device to one of the host's, until the context is left."""
 
     def disconnect(self) -> None:
-        """Close what is shared between commands, after the cluster has been shut down.
-
-        This never fails and does not interrupt other commands.
-        """
+        """Close what is shared between commands, after a shutdown; never fail, nor interrupt other commands."""

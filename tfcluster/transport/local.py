@@ -47,9 +47,9 @@ _prestarted: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(Channel):
-    """A connection to a cluster's agent on this machine. An agent that is silent because it is stopped is continued.
+    """A connection to a cluster's agent on this machine; it continues the agent if a signal has stopped it.
 
-    A stopped agent is not continued if `cluster` is None. For `note`, see `AgentProcess`.
+    It does not if `cluster` is None. For `note`, see `AgentProcess`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LocalAgentConnection(Channel):
                 return own in ready
 
     def _continue_if_stopped(self) -> None:
-        """Continue the agent; one that is traced is waited for, since the user may be about to continue it."""
+        """Continue the agent, unless it is traced: the user may be about to continue it."""
         if self._agent is not None and self._agent.tracer_error() is None:
             self._agent.continue_if_stopped()
 
@@ -128,10 +128,7 @@ class LocalAgentConnection(Channel):
 
 
 class LocalTransport:
-    """The transport to the agent of a cluster on this machine.
-
-    For `note`, see `AgentProcess`.
-    """
+    """The transport to the agent of a cluster on this machine; for `note`, see `AgentProcess`."""
 
     def __init__(self, cluster: str, host: str = LOCAL_HOST, note: Callable[[str], None] = print_note) -> None:
         self.cluster = cluster
@@ -190,10 +187,7 @@ class LocalTransport:
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
 
     def _upgrade(self, agent: LocalAgentConnection, greeting: Greeting) -> None:
-        """Replace an agent that speaks an older version of the protocol by one that adopts its cluster.
-
-        If the new agent cannot adopt the cluster, an error is raised and the older one continues.
-        """
+        """Replace an agent of an older protocol by one that adopts its cluster, or else raise an error and keep it."""
         process = ProcessHandle.from_pid(agent.pid)
         if process is None:  # it has just exited
             return
@@ -220,7 +214,7 @@ class LocalTransport:
         return viewer
 
     def _journal_writer(self) -> Greeting:
-        """Return which agent has written the journal; one of this version if that cannot be told."""
+        """Return the writer of the journal; this version if unknown."""
         journal = journal_path(self.cluster, self.host)
         for path in (journal, journal.with_suffix(".copy")):
             with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -246,9 +240,9 @@ class LocalTransport:
         )
 
     def find_unrecorded(self) -> UnrecordedProcessesError | None:
-        """Return which processes of the cluster run on this machine if no agent does; call this if there is no journal.
+        """Return which processes of the cluster run on this machine, without a journal, if no agent does.
 
-        An agent that exits, and its helpers, are among them.
+        They include an agent that exits, and its helpers.
         """
         processes = marked_processes(mark_of(state_folder(self.cluster, self.host)))
         if not processes or agent_pid(self.cluster, self.host) in {process.pid for process in processes}:
@@ -281,10 +275,7 @@ class LocalTransport:
 
 
 def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -> LocalAgentConnection | None:
-    """Connect to the agent of a cluster; return None if no agent listens.
-
-    For `note`, see `AgentProcess`.
-    """
+    """Connect to the agent of a cluster; return None if no agent listens. For `note`, see `AgentProcess`."""
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -318,7 +309,7 @@ def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
 def _greet(agent: LocalAgentConnection) -> Greeting:
     """Send the greeting and return the agent's.
 
-    An agent that hangs or exits counts as one of this version: what becomes of the request shows what is wrong.
+    An agent that hangs or exits counts as one of this version: the request will show what is wrong.
     """
     agent.send(encode_greeting())
     with contextlib.suppress(ClusterError):
@@ -327,10 +318,9 @@ def _greet(agent: LocalAgentConnection) -> Greeting:
 
 
 def prestart_agent() -> None:
-    """Prestart an agent before its cluster is known: it imports its modules and waits for the cluster's name.
+    """Start an agent before its cluster is known, so that it imports its modules while the spec is loaded.
 
-    The imports thus run in parallel with loading the spec. If no `start_agent` follows, the agent is killed when this
-    process exits.
+    If no `start_agent` follows, the agent is killed when this process exits.
     """
     _prestarted.append(_spawn())
     atexit.register(_kill_unused)
@@ -360,10 +350,10 @@ def _configuration(cluster: str, host: str, **more: object) -> bytes:
 
 
 def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> bool:
-    """Start the agent of a cluster, unless another command has started it, and wait until it listens.
+    """Start the agent of a cluster, and wait until it listens; return False if another agent was first.
 
-    Return False if another agent was first. `older` is the process and release of an agent that it replaces, as
-    `agent.main` reads them. The error of a failed start contains the agent's own error.
+    `older` is the process and release of an agent that it replaces, as `agent.main` reads them. The error of a failed
+    start contains the agent's own error.
     """
     try:
         process = _prestarted.pop()

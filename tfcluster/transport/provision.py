@@ -86,17 +86,14 @@ def run_setup(host: Host, control_path: Path) -> None:
 def stamp_name(host: Host) -> str:
     """Return the prefix of the name of the stamp file, which records that a host's setup commands have been run.
 
-    The prefix is a hash of the commands and of the host's Python. The file name continues with the node name of the
-    host, since hosts may share a home folder.
+    It is a hash of the commands and the host's Python; the host's node name follows, since hosts may share a home
+    folder.
     """
     return hashlib.sha256(json.dumps([host.setup, host.python]).encode()).hexdigest()
 
 
 def _script(host: Host) -> str:
-    """Return the shell script that runs the setup commands.
-
-    The script is sent over standard input, so that other users of the host cannot see it in the list of processes.
-    """
+    """Return the shell script of the setup commands, for stdin: other users of the host could see it as an argument."""
     lines = [
         *(f"export {quote([f'{name}={value}'])}" for name, value in host.env.items()),
         'folder="${XDG_CACHE_HOME:-$HOME/.cache}/tfcluster/setup"',
@@ -119,10 +116,9 @@ def _script(host: Host) -> str:
 def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool = False) -> str:
     """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
 
-    Args:
-        python: The path of the Python. If it begins with `~/`, it is relative to the user's home folder on the host.
-        isolated: Import only from the Python's own installation, regardless of environment variables and of the
-            current and the user's folders (-I), and write no bytecode files (-B).
+    A `python` that begins with `~/` is relative to the user's home folder there. With `isolated`, it imports only from
+    its own installation, regardless of variables and of the current and the user's folders (-I), and writes no bytecode
+    (-B).
     """
     options = ["-I", "-B"] if isolated else []
     command = f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
@@ -135,15 +131,12 @@ def in_environment(command: str, shell: str | None) -> str:
 
 
 def host_command(argv: Iterable[str], host: Host) -> str:
-    """Return the command line for a host's shell that runs a command in the environment of the host's Python."""
+    """Return the command line for a host's shell that runs argv in the environment of the host's Python."""
     return in_environment(quote(argv), host.shell)
 
 
 def bootstrap(*, is_dry_run: bool) -> dict[str, str]:
-    """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash.
-
-    In a dry run, `remote.dry_run_server` serves the session; otherwise `remote.session` does.
-    """
+    """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash."""
     server = "tfcluster.transport.remote.dry_run_server" if is_dry_run else "tfcluster.transport.remote.session"
     source = Path(remote_bootstrap.__file__).read_text()
     return {"boot": source + _MAIN.format(server=server), "old": _OLD, "code": code_hash()}
@@ -169,7 +162,7 @@ def code_hash() -> str:
 
 @cache
 def code_bundle() -> bytes:
-    """Return the compressed bundle of the code, as it is sent."""
+    """Return the compressed code, as it is sent."""
     return zlib.compress(_packed_code(), 9)
 
 
@@ -182,5 +175,5 @@ def quote(words: Iterable[str]) -> str:
 
 
 def quote_path(path: str) -> str:
-    """Quote a path as one word of a command line in which the host's shell expands a leading `~/`."""
+    """Quote a path as one word, in which the host's shell expands a leading `~/`."""
     return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])

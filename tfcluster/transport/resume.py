@@ -16,8 +16,7 @@ from tfcluster.transport.local import LocalTransport
 def main(arguments: list[str]) -> int:
     """Start the agent, unless one runs or the cluster is not up on this host.
 
-    The arguments are the cluster's name, this host's name in the cluster and, optionally, the folder for the state of
-    all clusters.
+    The arguments are the cluster's name, this host's name in it and, optionally, the state home.
     """
     cluster, host, *state = arguments
     if state:

@@ -23,10 +23,7 @@ from tfcluster.transport.ssh_session import InterpreterError, Session, SshChanne
 
 @dataclass(frozen=True)
 class HostReport:
-    """The result of probing a host.
-
-    If the host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing but that problem is known.
-    """
+    """The result of probing a host; only the problem if it cannot be reached or has no suitable Python."""
 
     host: str
     problems: tuple[ClusterError, ...] = ()  # what keeps an agent from starting there, with hints that say what to type
@@ -37,7 +34,7 @@ class HostReport:
     clock_offset: float = 0.0  # seconds by which the host's clock is ahead of this machine's
     clock_error: float = 0.0  # maximum error of the offset in seconds, which is half the round-trip time
     shipped_bytes: int = 0  # size of the code bundle that had to be sent; 0 if the host had it
-    unexamined: tuple[str, ...] = ()  # what a dry run, which changes nothing on the host, could not check, and why
+    unexamined: tuple[str, ...] = ()  # what a dry run could not check without changing the host, and why
 
 
 class SshTransport:
@@ -53,7 +50,7 @@ class SshTransport:
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
         """See `HostTransport.open`.
 
-        Where the agent listens is known from an earlier command, unless it has died since. If it is not known, or the
+        An earlier command has recorded the agent's socket, unless the agent has died since. Without a record, or if the
         agent is older, a session on the host finds the agent or starts one.
         """
         known = self._master.read_agent()
@@ -76,7 +73,7 @@ class SshTransport:
         return connected[0]
 
     def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
-        """Have a session on the host find or start the agent, print what was done to it, and return the reply."""
+        """Have a session find or start the agent, print the notes about it, and return the reply."""
         reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
         if "unrecorded" in reply:
             raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
@@ -85,7 +82,7 @@ class SshTransport:
         return reply
 
     def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
-        """Connect to the forwarded socket of an agent, and read its greeting.
+        """Connect to an agent's forwarded socket, and read its greeting.
 
         Return None if the agent does not listen, or the host's ssh server does not forward sockets.
         """
@@ -95,12 +92,12 @@ class SshTransport:
         channel = SshChannel(connection, self.host, agent.pid, self._master)
         channel.send(encode_greeting())
         if not channel.wait_readable(settings.SSH_SILENCE_SECONDS):
-            self._look_for_agent()
+            self._find_agent()
         greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
         return None if greeting is None else (channel, greeting)
 
-    def _look_for_agent(self) -> None:
-        """Have a session on the host look for an agent that does not answer: one that is stopped is continued."""
+    def _find_agent(self) -> None:
+        """Have a session on the host find an agent that does not answer: it continues a stopped one."""
         session = self._start_session()
         try:
             self._open_in(session, start=False, upgrade=False)
@@ -123,20 +120,20 @@ class SshTransport:
 
     def is_up(self) -> bool:
         """See `HostTransport.is_up`."""
-        greeting = self._greeting_of_agent()
+        greeting = self._read_greeting()
         return bool(self._state()["up"]) if greeting is None or greeting.is_up is None else greeting.is_up
 
     def has_state(self) -> bool:
         """See `HostTransport.has_state`."""
-        if self._greeting_of_agent() is not None:
+        if self._read_greeting() is not None:
             return True
         exists = bool(self._state()["exists"])
         if not exists:
             self.disconnect()
         return exists
 
-    def _greeting_of_agent(self) -> Greeting | None:
-        """Return the greeting of the agent if it can be had without a session."""
+    def _read_greeting(self) -> Greeting | None:
+        """Return the greeting of the agent if a session is not necessary for it."""
         known = self._master.read_agent()
         connected = self._connect(known) if known else None
         return None if connected is None else connected[1]
@@ -162,9 +159,7 @@ class SshTransport:
         self._master.close()
 
     def examine(self) -> HostReport:
-        """Prepare the host in one session: send the code bundle, survey the host, and start the agent.
-
-        Before, its setup commands are run in a session of their own, unless they have been run there.
+        """Run the setup commands in their own session, then send the code, survey the host and start the agent.
 
         Failures are reported as problems, not raised.
         """
@@ -195,7 +190,7 @@ class SshTransport:
     def probe(self) -> tuple[HostReport, Probe | None]:
         """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
 
-        The caller closes the probe. It is None if its process could not be started or packages that it needs are
+        The caller closes the probe. It is None if its process could not be started or packages that it requires are
         missing. Failures are reported as problems, not raised.
         """
         try:
@@ -219,10 +214,7 @@ class SshTransport:
         return report, probe
 
     def _survey(self, session: Session) -> tuple[HostReport, bool]:
-        """Survey the host, and compare its clock with this machine's.
-
-        Return the report, and whether the packages that an agent needs are installed.
-        """
+        """Survey the host, and compare its clock; return the report, and whether it has the packages for an agent."""
         survey = session.request("survey", settings.REMOTE_SURVEY_SECONDS)
         before = time.time()
         remote = session.request("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
@@ -247,10 +239,9 @@ class SshTransport:
         return report, has_packages
 
     def _start_session(self, *, is_dry_run: bool = False, stamp: str | None = None) -> Session:
-        """Start tfcluster's code on the host, under the Python that the spec names.
+        """Start tfcluster's code under the Python that the spec names, as `remote.session` or `remote.dry_run_server`.
 
-        The session handles the requests of `remote.session.serve` or of `remote.dry_run_server.serve`; the caller ends
-        it. An InterpreterError says that the host's Python does not run, or is too old.
+        The caller ends the session. An InterpreterError says that the host's Python does not run, or is too old.
 
         Args:
             is_dry_run: Leave nothing behind on the host and on this machine, and isolate the Python from its

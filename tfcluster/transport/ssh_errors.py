@@ -1,4 +1,4 @@
-"""Classify the errors that ssh prints, and return errors with a hint that says what to type.
+"""Classify the errors that ssh prints; each returned error has a hint that says what to type.
 
 The keys that ssh cannot use without a terminal are named: those with a passphrase that no ssh-agent has.
 """
@@ -36,8 +36,8 @@ _ERRORS = (
     ),
     (
         r"Permission denied \([^)]*(password|keyboard-interactive)",
-        "it wants a password, as none of your keys is accepted",
-        "Type `ssh-copy-id {destination}`, which takes the password once.",
+        "it requires a password, as none of your keys is accepted",
+        "Type `ssh-copy-id {destination}`, which asks for the password once.",
     ),
     (
         r"Permission denied|Too many authentication failures",
@@ -60,15 +60,12 @@ _ERRORS = (
 )
 _NO_KEY_ACCEPTED = re.compile("Permission denied|Too many authentication failures")
 _NO_AGENT = 2  # the exit code of ssh-add if it cannot connect to an agent
-_WRONG_PASSPHRASE = "incorrect passphrase"  # what ssh-keygen says of a key that has one, if none is given
+_WRONG_PASSPHRASE = "incorrect passphrase"  # ssh-keygen's message about a key that has one, if none is given
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
 def clean_lines(output: str) -> list[str]:
-    """Return the lines of another program's output without blank lines.
-
-    Of a Python traceback only the last line is kept.
-    """
+    """Return the lines of a program's output without blank lines, and only the last line of a Python traceback."""
     lines = [line.strip() for line in output.expandtabs().splitlines()]
     lines = [line for line in lines if line]
     trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
@@ -81,19 +78,16 @@ def ssh_not_runnable(error: OSError) -> ClusterError:
 
 
 def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachableError:
-    """Return the error for a host from which no message has come for some seconds.
-
-    The output is the last lines that a shell there has printed.
-    """
+    """Return the error that no message has come from a host; `output` is what a shell there printed last."""
     return HostUnreachableError(
         host.name,
-        f"nothing has come from it within {seconds:g} s{output}",
+        f"no response within {seconds:g} s{output}",
         f"`ssh {shlex.quote(host.destination)} true` shows whether it answers.",
     )
 
 
 def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
-    """Return the error for an ssh that could not connect to a host, by the output of ssh."""
+    """Return the error for an ssh that could not connect to a host, by its output."""
     last = (clean_lines(output) or ["the connection broke, and ssh said nothing"])[-1]
     if _NO_KEY_ACCEPTED.search(output) and (locked := find_locked_key(host.destination)):
         return _locked_key_error(host, *locked, last)
@@ -120,13 +114,13 @@ def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> Host
     return HostUnreachableError(
         host.name,
         f"the key {key} has a passphrase, and {why} ({last})",
-        f"{hint}, which takes the passphrase once. If the host does not know that key: `ssh -v "
+        f"{hint}, which asks for the passphrase once. If the host does not know that key: `ssh -v "
         f"{shlex.quote(host.destination)}` shows which keys were tried.",
     )
 
 
 def find_locked_key(destination: str) -> tuple[Path, bool] | None:
-    """Find a key that ssh would offer to a host if its passphrase were typed, and whether an ssh agent is running."""
+    """Find a key that ssh would offer to a host if its passphrase were typed, and whether an ssh-agent runs."""
     lines = (line.partition(" ") for line in _run(["ssh", "-G", "--", destination])[1].splitlines())
     options = [(name.lower(), value) for name, _, value in lines]
     agent = next((value for name, value in options if name == "identityagent"), "SSH_AUTH_SOCK")

@@ -3,8 +3,8 @@
 OpenSSH calls the process that owns the connection a ControlMaster. It runs in the background, opens sessions and
 forwards sockets without another authentication, and exits some minutes after the last command.
 
-The forwarded socket makes an agent on another host reachable as one on this machine is: by connect(). A record of where
-it leads lies beside it, so that a later command can have it forwarded again without a session on the host.
+The forwarded socket makes an agent on another host reachable as one on this machine is: by connect(). A record beside
+it names its target, so that a later command can have it forwarded again without a session on the host.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ _FORWARDABLE = re.compile(r"[^%$\0\n]+")
 
 
 def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_terminal: bool = False) -> list[str]:
-    """Return the command line of an ssh to a host.
+    """Return the argv of an ssh to a host, with a login shell if there are no arguments.
 
-    Args:
-        *arguments: What ssh has to run on the host; none for a login shell.
-        control_path: The control socket of the shared connection, which is created if it does not exist. None for a
-            connection that ends with this ssh and leaves nothing behind on this machine.
+    `control_path` is the control socket of the shared connection, which is created if it does not exist; None for a
+    connection that ends with this ssh and leaves nothing behind on this machine.
     """
     sharing: dict[str, object] = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
     if control_path is not None:
@@ -58,13 +56,13 @@ def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_termi
         "ServerAliveCountMax": settings.SSH_KEEPALIVE_PROBES,
         **sharing,
     }
-    words = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
-    return ["ssh", "-t" if is_terminal else "-T", *words, "--", host.destination, *arguments]
+    flags = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
+    return ["ssh", "-t" if is_terminal else "-T", *flags, "--", host.destination, *arguments]
 
 
 @dataclass(frozen=True)
 class RemoteAgent:
-    """Where an agent on another host listens."""
+    """The socket and the process of an agent on another host."""
 
     socket: str  # its path there
     pid: int
@@ -95,7 +93,7 @@ class SshMaster:
         return connection is not None
 
     def read_agent(self) -> RemoteAgent | None:
-        """Return where the host's agent listens according to the record; None if there is no record."""
+        """Return the host's agent according to the record, if there is one."""
         try:
             record = json.loads(self._socket_path.with_suffix(".json").read_bytes())
             return RemoteAgent(str(record["socket"]), int(record["pid"]), bool(record["is_forwardable"]))
@@ -103,17 +101,15 @@ class SshMaster:
             return None
 
     def write_agent(self, agent: RemoteAgent) -> None:
-        """Record where the host's agent listens. Without a record, the next command asks the host."""
+        """Record the host's agent. Without a record, the next command asks the host."""
         with contextlib.suppress(OSError):
             write_atomically(self._socket_path.with_suffix(".json"), json.dumps(asdict(agent)).encode(), is_shared=True)
 
     def connect(self, agent: RemoteAgent) -> socket.socket | None:
-        """Connect to the forwarded socket, and have ssh forward it first unless it leads to the socket of the agent.
+        """Connect to an agent's forwarded socket, after ssh has forwarded it if necessary; None if ssh does not.
 
         That the connection is accepted says nothing of the agent: if it does not listen, or the host's ssh server does
         not forward sockets, ssh closes the connection.
-
-        Return None if ssh does not forward the socket.
         """
         return self._connect_if_forwarded(agent) or (_connect(self._socket_path) if self.forward(agent) else None)
 
@@ -122,9 +118,9 @@ class SshMaster:
         return _connect(self._socket_path) if record and record.socket == agent.socket else None
 
     def forward(self, agent: RemoteAgent) -> bool:
-        """Have the socket of an agent forwarded, and record where the agent listens.
+        """Have an agent's socket forwarded, and record it; return False if ssh does not forward it.
 
-        Return False if ssh does not forward it. Whether the host's ssh server does is not known until it is used.
+        Whether the host's ssh server does is not known until the socket is used.
         """
         if not (agent.is_forwardable and _FORWARDABLE.fullmatch(agent.socket)):
             return False
@@ -135,7 +131,7 @@ class SshMaster:
         with _lock(local.parent):
             connection = self._connect_if_forwarded(agent)
             if connection is None:
-                # ssh takes a socket for forwarded, and does not create it again, even if its file has been removed.
+                # ssh considers a socket forwarded, and does not create it again, even if its file has been removed.
                 self._control("cancel", "-L", forwarding)
                 if not self._control("forward", "-L", forwarding):
                     return False
@@ -189,12 +185,12 @@ class SshMaster:
                 path.unlink(missing_ok=True)
 
     def _control(self, command: str, *arguments: str) -> bool:
-        """Have the process of the shared connection execute a command; see `-O` in ssh(1). Return whether it did."""
+        """Have the process of the shared connection execute a command (`-O` in ssh(1)); return whether it did."""
         # Without the user's configuration: forwardings that it asks for would be set up, too.
-        words = ["ssh", "-F", "none", "-S", str(self.control_path), "-O", command, *arguments, "--"]
+        argv = ["ssh", "-F", "none", "-S", str(self.control_path), "-O", command, *arguments, "--"]
         try:
             process = subprocess.run(
-                [*words, self._host.destination],
+                [*argv, self._host.destination],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

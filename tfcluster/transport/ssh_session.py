@@ -38,16 +38,12 @@ class InterpreterError(ClusterError):
 class Session:
     """A process with which messages are exchanged over its standard input and output; the caller ends it.
 
-    What the process sends is a marked line for each message. Other lines, which a login shell may print, are kept for
-    error messages.
-
-    Attributes:
-        shipped_bytes: The size of the code bundle that was sent in this session, in bytes; 0 if none was sent.
+    The process sends each message as a marked line. Other lines, which a login shell may print, are kept for errors.
     """
 
     def __init__(self, host: Host, command: list[str]) -> None:
         self.host = host
-        self.shipped_bytes = 0
+        self.shipped_bytes = 0  # the size of the code bundle that was sent in this session
         self._has_message = False  # whether a marked line has arrived
         self._lines: deque[bytes] = deque()
         self._incomplete_line = b""
@@ -77,7 +73,7 @@ class Session:
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for the next message and return it.
 
-        A HostUnreachableError says that ssh failed or the time is over, another ClusterError that the process exited.
+        Raises HostUnreachableError if ssh failed or the time is over, another ClusterError if the process exited.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -93,10 +89,9 @@ class Session:
             self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request to tfcluster's code in the process, and return its reply.
+        """Send a request of `remote.session.serve` or `remote.dry_run_server.serve`, and return its reply.
 
-        For the names, see `remote.session.serve` and `remote.dry_run_server.serve`. A failed request
-        raises a ClusterError, as do the errors of `receive`.
+        A failed request raises a ClusterError, as do the errors of `receive`.
         """
         self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
         return self.reply_of(self.receive(seconds))
@@ -109,7 +104,7 @@ class Session:
         return reply
 
     def with_host(self, error: ClusterError) -> ClusterError:
-        """Return an error that the process reported with the host's name."""
+        """Return an error of the process with the host's name."""
         return ClusterError(f"host {self.host.name!r}: {error.message}", hint=error.hint, exit_code=error.exit_code)
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
@@ -136,10 +131,9 @@ class Session:
         return "".join(f"\n  {line}" for line in lines[-settings.SSH_ERROR_LINES :])
 
     def _wait(self) -> tuple[int, str]:
-        """Wait a moment for the process, which has closed its output, to exit.
+        """Wait a moment for the process, which has closed its output; return its exit code and standard error.
 
-        Return the exit code, and the standard error. If the process has not exited, the exit code is that of an ssh
-        that failed.
+        If the process has not exited, the exit code is that of an ssh that failed.
         """
         try:
             code = self._process.wait(settings.SSH_EXIT_SECONDS)
@@ -165,7 +159,8 @@ class Session:
         if code in _NOT_RUN:
             return InterpreterError(
                 f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.last_output()}",
-                hint="Name its Python 3.10 or newer by `python:` in the spec, or by `shell:` what activates one.",
+                hint="Set `python:` in the spec to a Python 3.10 or newer on that host, or `shell:` to a command that "
+                "activates one.",
                 is_missing=True,
             )
         return InterpreterError(
@@ -192,9 +187,7 @@ class Session:
 class SshChannel(Channel):
     """A connection to a cluster's agent on another host.
 
-    Args:
-        connection: The connection to the forwarded socket, or to the session that carries the bytes instead.
-        session: The session; None if the socket is forwarded.
+    It is to the forwarded socket, or to the `session` that carries the bytes instead.
     """
 
     def __init__(

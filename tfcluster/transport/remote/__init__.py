@@ -1,1 +1,1 @@
-"""What runs on another host: it finds or receives the code, and serves a session. The other end is in `transport`."""
+"""The part of `transport` that runs on another host: it finds or receives the code, and serves a session."""

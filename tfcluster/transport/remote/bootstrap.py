@@ -32,15 +32,14 @@ _VERSIONS_KEPT = 3
 _COMPILED = "__pycache__"
 #: The error message and the hint for a host on which the code cannot be written.
 CANNOT_STORE = "cannot keep tfcluster's code"
-STORE_HINT = "Make room there, or name a folder that can be written to by `state:` in the spec."
+STORE_HINT = "Free some disk space there, or set `state:` in the spec to a writable folder."
 
 
 def import_code(session: dict[str, Any]) -> bool:
     """Import the code that the client's first line names and return True, or send the client an error.
 
-    Args:
-        session: The first line; see `remote.session.serve` and `remote.dry_run_server.serve`. This module uses these
-            of its fields: `code`, the content hash of the code; `is_dry_run`, whether no file may be written; `state`.
+    Of that line, see `remote.session.serve`, this module uses `code`, the content hash of the code; `is_dry_run`,
+    whether no file may be written; and `state`.
     """
     send_message({"begun": True})
     try:
@@ -67,10 +66,7 @@ def _import_from(folder: str) -> None:
 
 
 def _add_user_site() -> None:
-    """Add the folder of `pip install --user` to the path.
-
-    The option -I leaves it out, but unlike environment variables it does not depend on the spec.
-    """
+    """Add the folder of `pip install --user` to the path: -I leaves it out, but it does not depend on the spec."""
     import site
 
     # A virtual environment without access to the system's packages has no access to the user's either.
@@ -81,10 +77,7 @@ def _add_user_site() -> None:
 
 
 class MemoryImporter:
-    """Imports modules from source texts in memory.
-
-    `files` are the source texts by path, such as `tfcluster/transport/remote/bootstrap.py`.
-    """
+    """Imports modules from source texts by path, such as `tfcluster/transport/remote/bootstrap.py`."""
 
     def __init__(self, files: dict[str, str]) -> None:
         self._files = files
@@ -107,7 +100,7 @@ class MemoryImporter:
     def exec_module(self, module: ModuleType) -> None:
         """Execute a module's source text; see importlib.abc.Loader."""
         file = module.__file__
-        assert file is not None, "find_spec sees to it"
+        assert file is not None, "find_spec sets has_location"
         exec(compile(self._files[file], file, "exec", dont_inherit=True), vars(module))
 
 
@@ -118,7 +111,7 @@ def send_message(message: dict[str, Any]) -> None:
 
 
 def pack(files: dict[str, str]) -> bytes:
-    """Serialise files, given by path, to the bytes that the content hash is computed of."""
+    """Serialise files by path, for the content hash."""
     return json.dumps(files, sort_keys=True).encode()
 
 
@@ -148,16 +141,13 @@ def _receive(session: dict[str, Any]) -> dict[str, str]:
     send_message({"need": "code"})
     packed = zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
     if content_hash(packed) != session["code"]:
-        raise ValueError("what arrived is not what was named")
+        raise ValueError("the code that arrived has another hash than the one that was named")
     files: dict[str, str] = json.loads(packed)
     return files
 
 
 def _store(session: dict[str, Any], files: dict[str, str]) -> str:
-    """Write the code to the first candidate folder that is writable; return the folder of this version of it.
-
-    An OSError says that none of them is writable.
-    """
+    """Write the code to the first candidate folder that is writable, and return its folder, or raise an OSError."""
     problem = None
     for root in cache_folders(session):
         try:
@@ -195,7 +185,7 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
 
 
 def _lock(file: IO[str], kind: int) -> bool:
-    """Lock a file until it is closed; return False if the file is locked, or the file system does not support locks."""
+    """Lock a file until it is closed; return False if it is locked, or the file system does not support locks."""
     try:
         fcntl.flock(file, kind)
     except OSError:
@@ -236,10 +226,10 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _prune(root: str) -> None:
-    """Prune the cache: remove old versions of the code, and remains of interrupted installations.
+    """Remove old versions of the code from the cache, and remains of interrupted installations.
 
-    Versions stay that an agent runs, or that a journal names: a link for each journal on this host leads to them.
-    A link of a cluster that was taken down leads nowhere.
+    Versions stay that an agent runs, or that a journal names: a link for each journal on this host leads to them. The
+    link of a cluster that was taken down leads nowhere.
     """
     links = [entry.path for entry in os.scandir(root) if entry.is_symlink()]
     for link in links:

@@ -1,4 +1,4 @@
-"""Serve the dry-run probe of this host, which changes nothing on it: the server of `dry_run_probe`."""
+"""Serve the dry-run probe of this host, the server of `dry_run_probe`, without changing anything on the host."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _Server:
         return self._ask_agent(ObserveRequest()) or to_json(Observation(None))
 
     def _ask_agent(self, request: Request[Any, Any]) -> dict[str, Any] | None:
-        """Return what the agent of the cluster replies to a request; None if there is no agent."""
+        """Return the reply of the cluster's agent to a request; None if there is no agent."""
         agent = self._agent()
         if agent is None:
             return None
@@ -143,10 +143,10 @@ class _Server:
         return self._preflight
 
     def _agent(self) -> LocalAgentConnection | None:
-        """Connect to the agent of the cluster; return None if there is no agent.
+        """Connect to the agent of the cluster, if there is one.
 
-        A dry run changes nothing, so that it raises an error if the agent of a cluster that is up has died or is
-        stopped, and if processes run without a journal.
+        A dry run changes nothing, so it raises an error if the agent of a cluster that is up has died or is stopped,
+        and if processes run without a journal.
         """
         cluster = self._transport.cluster
         pid = agent_pid(cluster, self._transport.host)
@@ -188,7 +188,7 @@ def _closest_existing(path: Path) -> Path:
 
 
 def _why_not_writable(path: Path) -> str:
-    """Return why files cannot be written to a folder, which may have to be created first; empty if they can."""
+    """Return why files cannot be written to a folder, which may not exist yet; empty if they can."""
     existing = _closest_existing(path)
     if not existing.is_dir():
         return f"{existing} is not a folder"

@@ -65,7 +65,7 @@ def serve(session: dict[str, Any]) -> None:
 def _keep_code(state: Path) -> None:
     """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`.
 
-    The link leads to one beside the journal, which the agent may be yet to write.
+    The link leads to one beside the journal, which the agent may not have written yet.
     """
     with contextlib.suppress(OSError):  # it is there already
         (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
@@ -95,18 +95,14 @@ def _respond(handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Server:
-    """The requests about the agent.
-
-    Attributes:
-        proxied: The connection whose bytes the session carries; None if there was no such request.
-    """
+    """The requests about the agent."""
 
     def __init__(self, session: Mapping[str, Any]) -> None:
         self._notes: list[str] = []
         self._transport = LocalTransport(session["cluster"], session["host"], self._notes.append)
         # Without this connection, an agent that was started for a command could exit before the command is connected.
         self._agent: LocalAgentConnection | None = None
-        self.proxied: LocalAgentConnection | None = None
+        self.proxied: LocalAgentConnection | None = None  # the connection whose bytes the session carries
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
         try:
@@ -156,12 +152,10 @@ def _relay_input(agent: LocalAgentConnection) -> None:
 
 
 def survey(destination: str, shell: str | None) -> dict[str, Any]:
-    """Survey this host for what an agent needs in order to start, without importing TensorFlow.
+    """Survey this host for what an agent requires to start, without importing TensorFlow; the agent checks the rest.
 
-    The agent itself runs all further checks.
-
-    The destination for ssh and the shell command are for the hints of the problems. Return `python`, `version`,
-    `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of ClusterErrors as JSON.
+    Return `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of
+    ClusterErrors as JSON, whose hints use the arguments.
     """
     return {
         "python": sys.executable,
@@ -173,10 +167,7 @@ def survey(destination: str, shell: str | None) -> dict[str, Any]:
 
 
 def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]:
-    """Return an error for each package that a host needs and that is not installed for this Python.
-
-    The arguments are for the command in the hint.
-    """
+    """Return an error for each package that a host requires and that is not installed for this Python."""
     missing = missing_packages()
     # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
     if shell is None:
@@ -190,7 +181,7 @@ def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]
 
 
 def _free_bytes() -> int:
-    """Return the free disk space for the state of clusters in bytes, or 0 if it cannot be determined."""
+    """Return the free disk space for the state of clusters in bytes; 0 if unknown."""
     folder = state_home()
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     try:

@@ -18,7 +18,7 @@ from tfcluster.transport.remote.bootstrap import send_message
 
 @dataclass(frozen=True)
 class TensorBoardRequest:
-    """What TensorBoard is to show."""
+    """The data that TensorBoard is to show."""
 
     folders: tuple[str, ...]  # the log folder: the first of these that exists; relative to the home folder
     run_folder: str | None = None  # shown if it has data and none of the others exists
@@ -27,7 +27,7 @@ class TensorBoardRequest:
 
 @dataclass(frozen=True)
 class TensorBoardReport:
-    """What there is on the machine, which is sent as a message before TensorBoard starts."""
+    """The message about the machine that is sent before TensorBoard starts."""
 
     python: str  # the Python that was asked for TensorBoard
     logdir: str | None  # None if there is none, so that nothing starts
@@ -35,7 +35,7 @@ class TensorBoardReport:
 
 
 def tensorboard_argv(start: TensorBoardRequest, python: str, code: str) -> list[str]:
-    """Return the command line that starts TensorBoard, with tfcluster from the folder `code`."""
+    """Return the argv that starts TensorBoard, with tfcluster from the folder `code`."""
     return boot.command(__name__, main.__name__, json.dumps(asdict(start)), python=python, code=code)
 
 
@@ -66,7 +66,7 @@ def _has_data(folder: str) -> bool:
 
 
 def _find_command() -> list[str]:
-    """Return the command line of this Python's TensorBoard, else of the one on the path; empty if there is none."""
+    """Return the argv of this Python's TensorBoard, else of the one on the path; empty if there is none."""
     if importlib.util.find_spec("tensorboard") is not None:
         return [sys.executable, "-m", "tensorboard.main"]
     path = shutil.which("tensorboard")
