@@ -1,4 +1,4 @@
-"""What a script takes over from the command that runs it, so that it runs as a child process of the command would."""
+"""The state of the command that a script inherits, so that it runs as a child process of the command would."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Caller:
-    """The process that called `tfcluster run SCRIPT` on the machine on which the script runs.
-
-    `stdin` is the name, in the abstract namespace, of the Unix socket that hands the standard input over; None if the
-    script has none.
-    """
+    """The process that called `tfcluster run SCRIPT` on the machine on which the script runs."""
 
     environment: dict[str, str] = field(repr=False)  # may be secret: sent, and written to no file
     umask: int
-    stdin: str | None
+    stdin: str | None  # the name, in the abstract namespace, of the Unix socket that hands it over; None if it has none
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The code of a run that is sent to another host: which files it consists of, and where the script is among them.
+"""The code of a run that is sent to another host: its files, and the path of the script among them.
 
 A tree is described by a manifest, a JSON document whose SHA-256 digest is the id of the tree. Hosts keep the contents
 of files, and the manifests, under their digests.
@@ -48,15 +48,11 @@ def encode_manifest(files: list[CodeFile]) -> bytes:
 
 
 def decode_manifest(data: bytes) -> list[CodeFile]:
-    """Return the files of a tree from its manifest.
-
-    Raises:
-        ClusterError: It is not a manifest, or a path in it leads out of the tree.
-    """
+    """Return the files in a manifest, or raise a ClusterError if it is none, or a path in it leaves the tree."""
     try:
         files = [_decode_file(*row) for row in json.loads(data)]
     except (ValueError, TypeError, RecursionError) as error:
-        raise ClusterError(f"a list of files arrived that is damaged: {error}") from error
+        raise ClusterError(f"a damaged list of files arrived: {error}") from error
     if len({file.path for file in files}) < len(files):
         raise ClusterError("a list of files arrived that names a file twice")
     return files
@@ -64,7 +60,7 @@ def decode_manifest(data: bytes) -> list[CodeFile]:
 
 def _decode_file(path: Any, size: Any, modified_ns: Any, is_executable: Any, digest: Any, link: Any) -> CodeFile:
     if not isinstance(path, str) or not is_inside(path):
-        raise ValueError(f"{path!r:.80} is not a path in it")
+        raise ValueError(f"path {path!r:.80} leaves the folder")
     if not isinstance(size, int) or size < 0 or not isinstance(modified_ns, int):
         raise ValueError(f"the size of {path!r:.80}")
     if digest is not None and not is_digest(digest):
@@ -75,7 +71,7 @@ def _decode_file(path: Any, size: Any, modified_ns: Any, is_executable: Any, dig
 
 
 def is_inside(path: str) -> bool:
-    """Return whether a path is relative and leads to something in the folder that it starts from."""
+    """Return whether a path is relative and stays in the folder that it starts from."""
     return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
 
 

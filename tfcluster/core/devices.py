@@ -50,7 +50,7 @@ class Device:
 
     @property
     def gpu(self) -> Gpu | None:
-        """Return the GPU model of the device; None if the device is not a GPU."""
+        """Return the GPU model of the device, if it is a GPU."""
         named = _GPU.search(self.description)
         return Gpu(named[1], named[2]) if named else None
 
@@ -80,20 +80,17 @@ class Selection:
 
 
 def matches(pattern: str, device: Device) -> bool:
-    """Return whether a TensorFlow device string matches the device.
+    """Return whether a TensorFlow device string matches the device; raise a ClusterError if it is not a device string.
 
     As in TensorFlow, an omitted part matches anything (`/job:worker` matches every device of the workers) and
     `*` matches any value of a part; the device type may be in lower case.
-
-    Raises:
-        ClusterError: The pattern is not a device string.
     """
     parts = _parts(device.name)
     return all(fnmatchcase(parts.get(key, ""), value) for key, value in _parts(pattern).items())
 
 
 def may_be_on(pattern: str, task: str) -> bool:
-    """Return whether a device string may match devices of a task."""
+    """Return whether a device string could match devices of a task."""
     parts, wanted = _parts(task), _parts(pattern)
     return all(fnmatchcase(value, wanted.get(key, "*")) for key, value in parts.items())
 
@@ -121,8 +118,7 @@ def select(
 
     Raises:
         ClusterError: A pattern is malformed or matches no device (usage error), or only tasks that are not ready; or
-            there are too few GPUs and `strict` is set, or too few GPUs and no CPU devices; or a task is not ready and
-            `strict` is set.
+            there are too few GPUs and no CPU devices; or what `strict` forbids.
     """
     if strict and missing:
         raise not_ready(missing.values())
@@ -148,10 +144,9 @@ def select(
 
 
 def not_ready(problems: Iterable[str], prefix: str = "") -> ClusterError:
-    """Return the error of a run that needs tasks which are not ready.
+    """Return the error of a run that requires tasks which are not ready.
 
-    The problems say why each is not, such as `worker:1 died (SIGKILL) and has failed`; the message begins with
-    `prefix`.
+    The problems say why each is not, such as `worker:1 died (SIGKILL) and has failed`.
     """
     return ClusterError(
         prefix + "; ".join(problems),

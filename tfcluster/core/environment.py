@@ -1,6 +1,6 @@
 """The environment variables by which a process is part of a cluster: addresses, proxies, GPUs and the spec's own.
 
-And these variables as text that a shell, docker, python-dotenv or a program reads back as they are.
+They are also formatted as text that a shell, docker, python-dotenv or a program reads back unchanged.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from tfcluster.core.tf_config import make_client_config, make_tf_config
 from tfcluster.core.topology import ClusterTopology, Task, join_address
 
-# What python-dotenv and docker both take as it stands up to the end of the line: neither a quote nor white space at an
-# end, and nothing that python-dotenv takes for a comment or a reference to another variable.
+# Values that python-dotenv and docker both read unchanged up to the end of the line: neither a quote nor white space at
+# an end, and nothing that python-dotenv reads as a comment or a reference to another variable.
 _PLAIN = re.compile(r"""(?!['"\s])(?!.*\s(?:\#|$))(?!.*\$\{)[^\r\n]*""")
 
 
 def task_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a process that is to see what a task's server sees.
-
-    `environment` is that of the agent on the task's host.
-    """
+    """Return the variables of a process that is to see what a task's server sees, given its agent's environment."""
     config = make_tf_config(topology.addresses(), task.job, task.index)
     return {**_cluster_variables(topology, config), **server_variables(topology, task, environment)}
 
@@ -35,10 +32,10 @@ def server_variables(topology: ClusterTopology, task: Task, environment: Mapping
 def client_variables(
     topology: ClusterTopology, host: str | None, address: str, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of a process that is no task, but a client of the cluster's servers, as a script is.
+    """Return the variables of a process that is not a task but a client of the cluster's servers, such as a script.
 
     `host` is None for a machine that is not part of the cluster. `address` is the `host:port` of the chief.
-    `environment` is what the process has already.
+    `environment` is the process's own.
     """
     config = make_client_config(topology.addresses(), address)
     own = next((dict(each.env) for each in topology.hosts if each.name == host), {})
@@ -49,10 +46,7 @@ def client_variables(
 
 
 def client_address(topology: ClusterTopology, host: str, port: int) -> str:
-    """Return the `host:port` at which the other hosts reach a client's own server.
-
-    The port is one of the host's program ports if it has any.
-    """
+    """Return the `host:port` (a program port if the host has any) at which other hosts reach a client's own server."""
     address = next((each.address for each in topology.hosts if each.name == host), host)
     # Forwarders connect the program ports of localhost on all hosts.
     return join_address("localhost" if topology.program_ports_on(host) else address, port)
@@ -92,7 +86,7 @@ def no_proxy_env(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[s
 def gpu_variables(environment: Mapping[str, str], gpu_ids: Sequence[str]) -> dict[str, str]:
     """Return the variables that make only a process's own GPUs visible to it; without GPUs, it sees none.
 
-    If the agent's environment contains CUDA_VISIBLE_DEVICES, the ids are taken from that list and have the same meaning
+    If the agent's environment contains CUDA_VISIBLE_DEVICES, the ids are from that list and have the same meaning
     as there; otherwise they are indices in PCI bus order.
     """
     if not gpu_ids:
@@ -116,12 +110,12 @@ def format_json(variables: Mapping[str, str]) -> str:
 
 
 def format_dotenv(variables: Mapping[str, str]) -> str:
-    """Return variables as a file that python-dotenv reads, and `docker run --env-file` too if no value needs quotes."""
+    """Return variables as a file for python-dotenv, and for `docker run --env-file` if no value requires quotes."""
     return "\n".join(f"{name}={_quote(value)}" for name, value in variables.items())
 
 
 def needs_quotes(value: str) -> bool:
-    """Return whether a value needs quotes in a dotenv file; `docker run --env-file` takes them as part of the value."""
+    """Return whether a value requires quotes in a dotenv file, which `docker run --env-file` would add to the value."""
     return _PLAIN.fullmatch(value) is None
 
 

@@ -1,4 +1,4 @@
-"""What connects the tasks of a private cluster on several hosts: the forwarder of each host, and its certificate."""
+"""The connection of a private cluster's tasks on several hosts: each host's forwarder, and its certificate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 @dataclass(frozen=True)
 class Forwarder:
-    """The place of a host's forwarder."""
+    """The address and the ports of a host's forwarder."""
 
     address: str  # the host name or IP address to which the other hosts connect
     port: int  # the TCP port on which it listens for the other hosts
@@ -25,7 +25,7 @@ class Forwarder:
 
 @dataclass(frozen=True)
 class Forwarding:
-    """What one host's forwarder does."""
+    """The configuration of one host's forwarder."""
 
     host: str  # the cluster's name for the host
     forwarders: Mapping[str, Forwarder]  # the forwarders of all hosts
@@ -38,17 +38,14 @@ class Forwarding:
         return self.forwarders[self.host]
 
     def routes(self) -> dict[int, str]:
-        """Return the name of the host by port for the ports of other hosts' tasks."""
+        """Return the name of the host by port, for the ports of other hosts' tasks."""
         others = {name: each for name, each in self.forwarders.items() if name != self.host}
         return {port: name for name, each in others.items() for port in each.ports}
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A host's certificate, with which it proves to the cluster's other hosts that it is one.
-
-    The two certificates and the key are in PEM.
-    """
+    """A host's certificate, with which it proves to the cluster's other hosts that it is one. All three are in PEM."""
 
     authority: str  # the certificate of the cluster's own authority
     certificate: str
@@ -57,11 +54,7 @@ class Certificate:
 
     @classmethod
     def from_pem(cls, text: str, until: float) -> Certificate:
-        """Return the certificate of which `to_pem` has made a text.
-
-        Raises:
-            ValueError: The text is damaged.
-        """
+        """Return the certificate in a text of `to_pem`; raises ValueError if the text is damaged."""
         key, certificate, authority = text.split(_BEGIN)
         return cls(_BEGIN + authority, _BEGIN + certificate, key, until)
 
@@ -72,14 +65,14 @@ class Certificate:
 
 @dataclass(frozen=True)
 class CertificateFacts:
-    """What is known of a host's certificate, without its key."""
+    """A host's certificate without its key."""
 
     authority: str  # the certificate of the authority that has issued it, in PEM
     until: float  # when it ends, in seconds since the epoch
 
 
 def forwarders_of(topology: ClusterTopology) -> dict[str, Forwarder]:
-    """Return the forwarders of a cluster by host; empty if it needs none, as it is not private or on one host."""
+    """Return the forwarders of a cluster by host; none if it is not private, or on one host."""
     if not needs_forwarders(topology):
         return {}
     return {
@@ -97,34 +90,31 @@ def needs_forwarders(topology: ClusterTopology) -> bool:
 
 
 def with_unique_ports(topology: ClusterTopology, running: ClusterTopology | None) -> ClusterTopology:
-    """Return a topology whose tasks have ports of their own in the whole cluster, as forwarders need them.
+    """Return a topology whose tasks have unique ports in the whole cluster, as forwarders require.
 
-    No other program listens in the cluster's private networks, so that no host has to be asked.
-
-    Ports of the running cluster may still be in use, so they are not chosen.
-
-    Raises:
-        ClusterError: Two tasks have the same port in the spec.
+    No other program listens in the cluster's private networks, so that no host has to be asked. Ports of the running
+    cluster may still be in use, so they are not chosen. Raises ClusterError if two tasks have the same port in the
+    spec.
     """
-    places = (*topology.tasks, *topology.reserved)
+    tasks = (*topology.tasks, *topology.reserved)
     owners: dict[int, Task] = {}
-    for task in places:
+    for task in tasks:
         if task.port is not None and (other := owners.setdefault(task.port, task)) != task and other.host != task.host:
             raise ClusterError(
                 f"{other.short} on {other.host} and {task.short} on {task.host} both have port {task.port}",
-                hint="With `network: private` every task has a port of its own: change one, or leave the ports out.",
+                hint="With `network: private` every task has its own port: change one, or leave the ports out.",
                 exit_code=ExitCode.USAGE,
             )
     used = {port for host in running.hosts for port in running.ports_on(host.name)} if running else set()
     hosts = _with_program_ports(topology.hosts, {*used, *owners})
     taken = {*used, *owners, *(port for host in hosts for port in host.program_ports)}
     free = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in taken)
-    ports = {task.name: next(free) for task in places if task.port is None}
+    ports = {task.name: next(free) for task in tasks if task.port is None}
     return replace(topology.with_allocation(ports, {}), hosts=hosts)
 
 
 def _with_program_ports(hosts: Collection[Host], taken: Collection[int]) -> tuple[Host, ...]:
-    """Return hosts with ports for programs, which are the last ones that are free."""
+    """Return hosts with ports for programs, which are the last free ones."""
     count = settings.PROGRAM_PORTS
     used = {*taken, *(port for host in hosts for port in host.program_ports)}
     blocks = (first for first in range(settings.LAST_PORT + 1 - count, settings.FIRST_PORT, -count))

@@ -38,7 +38,7 @@ class Member:
 
     @property
     def trains(self) -> bool:
-        """Return whether it is of a job that trains; the others serve those, or evaluate what they do."""
+        """Return whether it is of a job that trains; the other jobs serve it, or evaluate its checkpoints."""
         return self.job not in (PS_JOB, EVALUATOR_JOB)
 
     def address(self, port: int) -> str:
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class MemberObservation:
-    """What the agent of its host sees of a member."""
+    """The state of a member as the agent of its host sees it."""
 
     wait: Wait | None = None  # None if it does not wait, or is not known to
     is_frozen: bool = False  # whether a signal has stopped its process
@@ -82,12 +82,9 @@ class Group:
 
 
 def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Member, ...]:
-    """Return the members of a group: one for each task of some jobs.
+    """Return a member for each task of some jobs, by default `worker` and, if it exists, `chief`.
 
-    Without jobs, these are `worker`, and `chief` where there is one.
-
-    Raises:
-        ClusterError: The cluster has no such job.
+    Raises ClusterError if the cluster has no such job.
     """
     existing = list(dict.fromkeys(task.job for task in topology.tasks))
     if missing := [job for job in jobs if job not in existing]:
@@ -108,11 +105,7 @@ def _no_job(message: str, existing: Sequence[str]) -> ClusterError:
 
 
 def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
-    """Check the placeholders in the arguments of a group's script.
-
-    Raises:
-        ClusterError: A placeholder names a job that the cluster does not have.
-    """
+    """Raise a ClusterError if a placeholder in a script's arguments names a job that the cluster does not have."""
     for argument in arguments:
         for match in _PLACEHOLDER.finditer(argument):
             if match[2] is not None and match[2] not in jobs:
@@ -147,7 +140,7 @@ def _position(group: Group, member: Member) -> int:
 
 
 class NextStep(Enum):
-    """What is to be done with a group that runs."""
+    """The next action on a group that runs."""
 
     WAIT = "wait"
     STOP_IDLE = "stop idle"  # workers may continue as long as they compute; those that do not compute only serve
@@ -157,14 +150,12 @@ class NextStep(Enum):
 
 
 def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bool) -> NextStep:
-    """Return what is to be done with a group.
+    """Return the next action on a group, given the ranks of the members that have exited.
 
-    Members that serve the others, the parameter servers and the evaluator, may have no end of their own: they are ended
-    when all others have exited. Where there are parameter servers and the chief has exited, workers are of two kinds:
-    those of a ParameterServerStrategy serve the chief and have no end either; those that train by themselves still have
-    something to do. A group in which one member has failed fails.
-
-    `exited` has the ranks of the members that have exited.
+    Parameter servers and the evaluator serve the other members and may never end by themselves: they are stopped when
+    all others have exited. If there are parameter servers and the chief has exited, workers are of two kinds: those of
+    a ParameterServerStrategy serve the chief and never end either; those that train by themselves still have work. A
+    group in which one member has failed fails.
     """
     remaining = [member for member in members if member.rank not in exited]
     if not remaining:
@@ -181,8 +172,7 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
 def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: int | None) -> float:
     """Return how many seconds the remaining members may continue before they are stopped.
 
-    `exited` has the ranks of the members that have exited; `exit_code` is that of the member that has failed, or None
-    if none has.
+    `exited` has the ranks of the members that have exited; `exit_code` is that of the member that has failed, if any.
     """
     if exit_code is not None:
         return settings.GROUP_PREEMPTION_SECONDS if was_preempted(exit_code) else 0.0
@@ -193,10 +183,7 @@ def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: in
 
 
 def restart_delay(restarts: int, exit_code: int) -> float:
-    """Return the seconds before a group is started again.
-
-    `restarts` is how often it was started again so far; the exit code is that of the member that has failed.
-    """
+    """Return the seconds before a group is restarted, after a number of restarts and a member's exit code."""
     if was_preempted(exit_code):
         return 0.0
     return min(settings.GROUP_RESTART_SECONDS * 2.0**restarts, settings.GROUP_RESTART_MAX_SECONDS)

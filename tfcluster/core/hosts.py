@@ -13,10 +13,9 @@ from tfcluster.paths import LOCAL_HOST
 class Host:
     """A host: a machine that tasks run on.
 
-    `name` is its name in the spec. The machine that the command runs on is always `localhost`, and no other host is.
-
-    The other hosts of a private cluster connect to the forwarder at `tls_port`, and to programs at the ports that begin
-    with `first_program_port`. Both are None until they are allocated, and for other clusters.
+    The machine that the command runs on is always `localhost`, and no other host is. The other hosts of a private
+    cluster connect to the forwarder at `tls_port`, and to programs at the ports that begin with `first_program_port`.
+    Both are None until they are allocated, and for other clusters.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Host:
 #: The only host of a cluster whose spec names no hosts. Only this machine connects, and can connect, to its tasks.
 THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)
 
-#: How the note begins that a host's `env` would affect what is loaded there, and is not set for a dry run.
+#: The beginning of the note that a dry run does not set a host's `env`, which would affect what is loaded there.
 ENV_NOTE = "env: "
 
 

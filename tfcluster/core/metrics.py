@@ -1,7 +1,7 @@
-"""The metrics of a cluster as OpenMetrics text, made from its status, for Prometheus and what reads its format.
+"""The metrics of a cluster as OpenMetrics text, made from its status, for Prometheus and compatible readers.
 
 Only gauges and counters are used: the parser of Prometheus's older text format, which node_exporter's textfile
-collector has, reads them too, and takes the lines that it does not know for comments.
+collector has, reads them too, and skips the lines that it does not know as comments.
 
 The job of a task is the label `tf_job`: `job` is a label that Prometheus itself gives each target, and it would rename
 ours to `exported_job`.
@@ -33,10 +33,10 @@ _FAMILIES = (
     _Family("cluster_state", "gauge", "Whether the cluster is in this state."),
     _Family("host_up", "gauge", "Whether the cluster's agent on this host answers."),
     _Family("host_info", "gauge", "Always 1; the TensorFlow of a host is a label."),
-    _Family("agent_cpu_seconds", "counter", "Processor time that the host's agent has used.", "seconds"),
+    _Family("agent_cpu_seconds", "counter", "CPU time that the host's agent has used.", "seconds"),
     _Family("agent_resident_memory_bytes", "gauge", "Resident memory of the host's agent.", "bytes"),
     _Family("host_cpus", "gauge", "Logical processors of the host."),
-    _Family("host_cpu_seconds", "counter", "Processor time that all processes of the host have used.", "seconds"),
+    _Family("host_cpu_seconds", "counter", "CPU time that all processes of the host have used.", "seconds"),
     _Family("host_memory_bytes", "gauge", "Memory of the host.", "bytes"),
     _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available.", "bytes"),
     _Family("gpu_info", "gauge", "Always 1; the product name of a GPU is a label."),
@@ -47,7 +47,7 @@ _FAMILIES = (
     _Family("task_info", "gauge", "Always 1; the address of a task's server is a label."),
     _Family("task_restarts", "counter", "Restarts of the task since a command started it."),
     _Family("task_uptime_seconds", "gauge", "Time since the task's server was started.", "seconds"),
-    _Family("task_cpu_seconds", "counter", "Processor time that the task's server has used.", "seconds"),
+    _Family("task_cpu_seconds", "counter", "CPU time that the task's server has used.", "seconds"),
     _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server.", "bytes"),
     _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP.", "bytes"),
     _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP.", "bytes"),
@@ -70,7 +70,7 @@ class _Samples:
         self._lines: dict[str, list[str]] = {family.name: [] for family in _FAMILIES}
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a sample to a family, unless its value is not known."""
+        """Add a sample to a family, unless its value is unknown."""
         if value is not None:
             pairs = ",".join(
                 f'{label}="{_escape(text)}"' for label, text in {"cluster": self._cluster, **labels}.items()
@@ -78,7 +78,7 @@ class _Samples:
             self._lines[name].append(f"{{{pairs}}} {value:.15g}")
 
     def add_states(self, name: str, state: Enum, **labels: str) -> None:
-        """Add a sample for each state that there is: 1 for the present one, 0 for all others."""
+        """Add a sample for each possible state: 1 for the present one, 0 for all others."""
         for each in type(state):
             self.add(name, float(each is state), **labels, state=each.value)
 
@@ -99,10 +99,7 @@ def _escape(text: str) -> str:
 
 
 def render_metrics(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> str:
-    """Return the metrics of a cluster as OpenMetrics text.
-
-    Of a host that is away nothing is known but that: its tasks have a state, and no other value.
-    """
+    """Return the metrics of a cluster as OpenMetrics text; of an unreachable host, only the states of its tasks."""
     samples = _Samples(status.cluster)
     samples.add_states("cluster_state", status.state)
     for host in status.hosts:

@@ -1,4 +1,4 @@
-"""Notices of what has happened to a cluster: their contents, as JSON and as environment variables of a command."""
+"""Notices of cluster events: their contents, as JSON and as environment variables of a command."""
 
 from __future__ import annotations
 
@@ -35,18 +35,12 @@ def run_notice(cluster: str, result: Mapping[str, Any]) -> Notice:
 
 
 def task_notice(cluster: str, host: str, task: str, problem: str, failed_at: float) -> Notice:
-    """Return the notice of a task that has failed and is not restarted.
-
-    The problem says what has happened, with the task's name. `failed_at` is the Unix time of the last exit, in seconds.
-    """
+    """Return the notice of a task that has failed and is not restarted; the problem includes the task's name."""
     return _notice("task-failed", f"{task}-failed-{failed_at}", cluster, problem, host=host, task=task)
 
 
 def host_notice(cluster: str, host: str, seconds: float, since: float) -> Notice:
-    """Return the notice of a host none of whose tasks has answered for some seconds.
-
-    `since` is the Unix time since which it has not answered, in seconds.
-    """
+    """Return the notice of a host none of whose tasks has answered for some seconds, since a Unix time."""
     text = f"host {host} has not answered for {seconds:g} s"
     return _notice("host-away", f"{host}-away-{since:.0f}", cluster, text, host=host)
 

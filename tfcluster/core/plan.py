@@ -76,11 +76,9 @@ def plan(desired: ClusterTopology, observed: ObservedState | None) -> tuple[Plan
 
 
 def kept_servers(actions: Sequence[PlannedAction], observed: ObservedState) -> dict[str, int | None]:
-    """Return the tasks that a plan leaves alone, given the observed state from which it was made.
+    """Return the tasks that a plan does not touch, by name, with the generation in which their server was started.
 
-    Returns:
-        By task name, the generation in which the task's server was started; None for a task that waits for its next
-        restart. Tasks that are to be started, restarted or stopped are missing.
+    It is None for a task that waits for its next restart.
     """
     touched = {each.task.name for each in actions if each.task is not None and each.kind is not ActionKind.UPDATE}
     return {
@@ -104,10 +102,7 @@ def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -
 
 
 def summary(actions: Sequence[PlannedAction]) -> str:
-    """Summarize how many tasks were started, restarted and stopped, such as `2 tasks started, 1 stopped`.
-
-    The summary is empty if the actions concern no task's process.
-    """
+    """Summarize the processes of tasks, such as `2 tasks started, 1 stopped`; empty if there are none."""
     kinds = [action.kind for action in actions]
     counts = [(kinds.count(kind), word) for kind, word in _DONE.items() if kind in kinds]
     first = [f"{pluralize(count, 'task')} {word}" for count, word in counts[:1]]
@@ -115,7 +110,7 @@ def summary(actions: Sequence[PlannedAction]) -> str:
 
 
 def _order(action: PlannedAction) -> tuple[int, bool]:
-    """Return the sort key of the execution order: by kind, and a ps before the tasks that need its variables."""
+    """Return the sort key of the execution order: by kind, and a ps before the tasks that use its variables."""
     return _ORDER.index(action.kind), action.task is not None and action.task.job != PS_JOB
 
 
@@ -178,10 +173,7 @@ def _unknown_peers(desired: ClusterTopology, observed: ObservedState, generation
 
 
 def _differences(old: Task, new: Task) -> Iterator[str]:
-    """Yield the differences of a task that need a new process.
-
-    Values of environment variables may be secrets and are not shown.
-    """
+    """Yield the differences of a task that require a new process, without the values of env, which may be secret."""
     yield from _difference("port", old.port, new.port)
     yield from _difference("address", old.address_host, new.address_host)
     yield from _difference("cpus", old.cpus, new.cpus)
@@ -193,7 +185,7 @@ def _differences(old: Task, new: Task) -> Iterator[str]:
 
 
 def _differences_without_restart(old: Task, new: Task) -> Iterator[str]:
-    """Yield the differences of a task that need no new process."""
+    """Yield the differences of a task that require no new process."""
     yield from _difference("restart policy", old.restart, new.restart, show_values=False)
     yield from _difference("which env is secret", old.secrets, new.secrets, show_values=False)
     yield from _difference("which env is the host's", old.from_host, new.from_host, show_values=False)
@@ -216,10 +208,7 @@ def _shown(value: object) -> str:
 
 
 def _loss_with(task: Task, observed: ObservedState) -> tuple[str, ...]:
-    """Return descriptions of what is lost when the process of a task ends.
-
-    Variables are on the ps tasks; in a cluster without a ps they may be on any task.
-    """
+    """Describe the losses when a task's process ends: variables, on any task in a cluster without a ps, and runs."""
     if task.name not in observed.generations:
         return ()
     has_ps = any(each.job == PS_JOB for each in observed.topology.tasks)

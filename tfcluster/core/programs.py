@@ -1,4 +1,4 @@
-"""Which tasks a run needs, and which task failures its program tolerates, from data that the run's request carries."""
+"""Which tasks a run requires, and which task failures its program tolerates, from the data in the run's request."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from tfcluster.core.devices import Device
 
 @dataclass(frozen=True)
 class TaskSelector:
-    """Selects tasks of a cluster: tasks of a job, or the head task.
-
-    `device` is the number of one of the devices that the run computes on, from 0; numbers continue from the first
-    device after the last one.
-    """
+    """Selects tasks of a cluster: tasks of a job, or the head task."""
 
     job: str | None = None  # None for the job of the device that `device` selects
     index: int | None = None  # None for all tasks of the job
-    device: int = 0
+    device: int = 0  # the number of one of the devices that the run computes on, modulo their count
     head: bool = False  # select the head task; the other attributes are ignored
 
     def select(self, addresses: Mapping[str, Sequence[str]], devices: Sequence[str] = (), head: str = "") -> list[str]:
@@ -41,23 +37,20 @@ class TaskSelector:
         return [name for name in names if name.startswith(prefix)]
 
 
-#: Alternatives: the first one that the cluster has tasks of counts.
+#: Alternatives: the first one for which the cluster has tasks applies.
 TaskRequirement = tuple[TaskSelector, ...]
 
 
 @dataclass(frozen=True)
 class ProgramTraits:
-    """What an agent has to know of a program to supervise a run of it.
-
-    Attributes:
-        fault_tolerant: The program handles lost tasks itself as long as one of the tasks that it computes on remains.
-            A run of any other program fails as soon as a task is lost that it computes on or requires.
-        is_script: The program is the user's own script, the main program of its interpreter: it may use any task, its
-            output is shown, and it ends as `python SCRIPT` does.
-    """
+    """The facts about a program that an agent requires to supervise a run of it."""
 
     package: str = ""  # the installed package that it belongs to; empty for a part of tfcluster
+    # The program handles lost tasks itself as long as one of the tasks that it computes on remains. A run of any other
+    # program fails as soon as a task is lost that it computes on or requires.
     fault_tolerant: bool = False
+    # The program is the user's own script, the main program of its interpreter: it may use any task, its output is
+    # shown, and it ends as `python SCRIPT` does.
     is_script: bool = False
     required_tasks: tuple[TaskRequirement, ...] = ()  # also if a run computes on none of their devices
     uses_servers: bool = True  # False for processes that are servers themselves
@@ -66,10 +59,7 @@ class ProgramTraits:
 def required_tasks(
     traits: ProgramTraits, devices: Sequence[str], addresses: Mapping[str, Sequence[str]], head: str
 ) -> list[str]:
-    """Return the names of the tasks that a run requires even if it computes on none of their devices.
-
-    The arguments are those of `TaskSelector.select`.
-    """
+    """Return the tasks that a run requires even if it computes on none of their devices; see `TaskSelector.select`."""
     names: list[str] = []
     for requirement in traits.required_tasks:
         names += first_selected(requirement, addresses, devices, head)
@@ -95,7 +85,7 @@ def compute_tasks(traits: ProgramTraits, devices: Iterable[str], every: Collecti
 
 
 def missing_notes(missing: Mapping[str, str]) -> list[str]:
-    """Return the notes for the user of a run that does without some tasks, given why each of them is not ready."""
+    """Return the notes for the user of a run without some tasks, given why each of them is not ready."""
     if not missing:
         return []
     return [f"{'; '.join(missing.values())}: running without {'it' if len(missing) == 1 else 'them'}"]
@@ -120,9 +110,8 @@ def fails_at_restart(
 ) -> bool:
     """Return whether a run fails when tasks are restarted. A script may fail, as it may use any task.
 
-    Any other fault-tolerant program waits for tasks that come back at once, even if they are all that it computes on.
-
-    `required` is the result of `required_tasks`.
+    Any other fault-tolerant program waits for tasks that restart, even if they are all that it computes on. `required`
+    is the result of `required_tasks`.
     """
     is_fragile = traits.is_script or not traits.fault_tolerant
     return is_fragile and not {*computing, *required}.isdisjoint(restarted)

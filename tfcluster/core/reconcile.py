@@ -24,10 +24,7 @@ class ObservedState:
     runs: Mapping[str, Collection[str]]  # the active runs, each with the names of the tasks that it computes on
 
     def is_unknown_to_all(self, task: Task) -> bool:
-        """Return whether it is certain that no running server knows the address of a task.
-
-        This is certain only if the status of every task of the cluster is known.
-        """
+        """Return whether no running server knows the address of a task, which requires the status of every task."""
         is_complete = {status.task for status in self.tasks} >= {each.name for each in self.topology.tasks}
         return is_complete and not any(map(task.is_valid_in, self.generations.values()))
 
@@ -42,10 +39,7 @@ class ObservedState:
 
 
 def merge_observed(parts: Sequence[ObservedState]) -> ObservedState | None:
-    """Merge what the hosts observed; None if there are no parts.
-
-    If a change was not applied everywhere, its latest topology counts.
-    """
+    """Merge the hosts' observations, if any; the latest topology counts if a change was not applied everywhere."""
     if not parts:
         return None
     return ObservedState(
@@ -59,38 +53,36 @@ def merge_observed(parts: Sequence[ObservedState]) -> ObservedState | None:
 def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> ClusterTopology:
     """Return the topology of the next generation: the desired one, merged with the observed one.
 
-    What the desired topology leaves open is carried over: a task that existed keeps its port and its GPUs, unless it
-    moves to another host. A removed task keeps its address in `reserved` as long as running servers may know it, so
-    that no other task gets this address.
+    A task that existed keeps its port and its GPUs if the desired topology does not name them, unless it moves to
+    another host. A removed task keeps its address in `reserved` as long as running servers may know it, so that no
+    other task gets this address. Only ports and GPUs that were never allocated before remain to be chosen.
 
     For example, `worker: {tasks: 1}` merged with a running cluster in which worker:0 has port 2223 and worker:1 has
     port 2224 gives worker:0 at 2223, and worker:1 reserved at 2224.
-
-    Only ports and GPUs that were never allocated before remain to be chosen.
     """
     carry_over = _CarryOver(desired, observed)
     tasks = tuple(map(carry_over.task, desired.tasks))
     reserved = tuple(map(carry_over.reserved, desired.reserved))
     generation = observed.topology.generation + 1
     names = {task.name for task in (*tasks, *reserved)}
-    places = {_host_port(task) for task in (*tasks, *reserved)}
+    addresses = {_host_port(task) for task in (*tasks, *reserved)}
     removed = (
         replace(task, gpu_ids=(), valid_until_generation=task.valid_until_generation or generation)
         for task in (*observed.topology.tasks, *observed.topology.reserved)
-        if task.name not in names and _host_port(task) not in places and not _is_forgotten(task, observed)
+        if task.name not in names and _host_port(task) not in addresses and not _is_forgotten(task, observed)
     )
     hosts = tuple(_with_ports(host, observed.topology) for host in desired.hosts)
     return replace(desired, tasks=tasks, reserved=(*reserved, *removed), hosts=hosts, generation=generation)
 
 
 def _with_ports(host: Host, before: ClusterTopology) -> Host:
-    """Return a desired host with the ports that it has so far in a private cluster."""
+    """Return a desired host with the ports that it already has in a private cluster."""
     old = next((each for each in before.hosts if each.name == host.name), host)
     return replace(host, tls_port=host.tls_port or old.tls_port, first_program_port=old.first_program_port)
 
 
 class _CarryOver:
-    """Carries over to desired tasks what the observed ones have."""
+    """Carries over the ports and GPUs of observed tasks to desired ones."""
 
     def __init__(self, desired: ClusterTopology, observed: ObservedState) -> None:
         before = observed.topology
@@ -101,7 +93,7 @@ class _CarryOver:
         self._owners = {_host_port(task): task.name for task in (*desired.tasks, *desired.reserved) if task.port}
 
     def task(self, task: Task) -> Task:
-        """Return a desired task with the port and the GPUs that it has so far, as far as it can keep them."""
+        """Return a desired task with the port and the GPUs that it already has, as far as it can keep them."""
         old = self._existing.get(task.name)
         gpu_ids: tuple[str, ...] = ()
         if old is not None and task.name in self._running and (old.host, old.gpus) == (task.host, task.gpus):
@@ -115,7 +107,7 @@ class _CarryOver:
         )
 
     def reserved(self, task: Task) -> Task:
-        """Return a desired task that does not run with the port that it has so far, if it can keep it."""
+        """Return a desired task that does not run with the port that it already has, if it can keep it."""
         carried_over, old = replace(self.task(task), gpu_ids=()), self._existing.get(task.name)
         # No server is restarted because of a task that does not run. If a running server was started while the address
         # was not reserved, the address therefore counts as unknown to all servers started so far.
@@ -132,11 +124,9 @@ class _CarryOver:
 
 
 def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology:
-    """Return the topology with a different number of tasks in some jobs.
+    """Return the topology with a different number of tasks in some jobs; 0 removes a job.
 
     An added task is placed on the next host in the job's placement order and otherwise copies the last task of its job.
-    A count of 0 removes the job.
-
     Raises ClusterError if a job does not exist, no task would remain, or a number is too large.
     """
     available = [task for task in observed.reserved if task.valid_until_generation is None]
@@ -153,12 +143,12 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
     tasks: list[Task] = []
     reserved: list[Task] = []
     for job in dict.fromkeys([*observed.addresses(), *samples]):
-        places = [task for task in (*observed.tasks, *available) if task.job == job]
+        slots = [task for task in (*observed.tasks, *available) if task.job == job]
         before = sum(task.job == job for task in observed.tasks)
         count = counts.get(job, before)
-        places += [_next(samples[job], index, observed) for index in range(len(places), count)]
-        tasks += places[:count]
-        reserved += places[count : max(observed.max.get(job, 0), count)]
+        slots += [_next(samples[job], index, observed) for index in range(len(slots), count)]
+        tasks += slots[:count]
+        reserved += slots[count : max(observed.max.get(job, 0), count)]
     if not tasks:
         raise _refused(
             f"no task of cluster {observed.cluster!r} would remain", f"`tfcluster down -c {observed.cluster}` stops it."
@@ -167,10 +157,7 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
 
 
 def _host_port(task: Task) -> tuple[str, int | None]:
-    """Return the host and port of a task.
-
-    No two tasks may share this pair, because a server listens on every interface of its host.
-    """
+    """Return the host and port of a task, unique in a cluster: a server listens on every interface of its host."""
     return task.host, task.port
 
 

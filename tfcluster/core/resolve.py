@@ -18,12 +18,12 @@ _DEFAULT_PYTHON = "python3"
 def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
     """Resolve a validated spec: place its tasks on its hosts and apply the defaults.
 
-    Ports and GPUs may remain to be allocated. `spec_file` is the spec's file as the user named it, shown by `status`.
+    Ports and GPUs may remain to be allocated. `spec_file` is the spec's file as the user named it.
     """
     host_order = {name: spec.placement_hosts(job) for name, job in spec.jobs.items()}
     used = {host for hosts in host_order.values() for host in hosts}
     hosts = {host.name: host for host in _hosts(spec) if host.name in used}
-    places = [
+    tasks = [
         _task(name, index, address, hosts[host_order[name][index % len(host_order[name])]], spec)
         for name, job in spec.jobs.items()
         for index, address in enumerate((*job.tasks, *[None] * ((job.max or 0) - len(job.tasks))))
@@ -32,9 +32,9 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
         cluster=spec.name,
         spec=spec_file,
         network=spec.network,
-        tasks=tuple(place for place in places if place.index < len(spec.jobs[place.job].tasks)),
+        tasks=tuple(task for task in tasks if task.index < len(spec.jobs[task.job].tasks)),
         logs=LogLimits(**spec.logs.model_dump()),
-        reserved=tuple(place for place in places if place.index >= len(spec.jobs[place.job].tasks)),
+        reserved=tuple(task for task in tasks if task.index >= len(spec.jobs[task.job].tasks)),
         max={name: job.max for name, job in spec.jobs.items() if job.max is not None},
         hosts=tuple(hosts.values()),
         host_order=host_order,

@@ -1,8 +1,8 @@
 """The events of a run, as its file and `run -o json` have them: a JSON object with the kind as `event`, and the fields.
 
 A field whose default is None is left out if it is None. Text may have bytes that are not UTF-8, which are escaped
-(`surrogateescape`). Programs can write other kinds (`Context.emit`), and events `metric` and `progress` of their own: a
-metric of a program has its numbers under names that it chooses, and says who reports them by text, as `worker`.
+(`surrogateescape`). Programs can write other kinds (`Context.emit`), and their own events `metric` and `progress`: a
+program's metric has its numbers under names that it chooses, and names the reporter by text, as `worker`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SubmittedEvent:
 
 @dataclass(frozen=True)
 class OutputEvent:
-    """What a script has written, in parts as they arrive; `run -o json` has each line, as `line` instead of `data`."""
+    """A part of a script's output, as it arrives; `run -o json` has each line, as `line` instead of `data`."""
 
     event: ClassVar = "output"
     stream: str  # `stdout` or `stderr`
@@ -36,7 +36,7 @@ class OutputEvent:
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """How far a program has come."""
+    """The progress of a program."""
 
     event: ClassVar = "progress"
     done: int
@@ -47,7 +47,7 @@ class ProgressEvent:
 
 @dataclass(frozen=True)
 class MetricEvent:
-    """What a script has reported with `tfcluster.metric`."""
+    """A script's report by `tfcluster.metric`."""
 
     event: ClassVar = "metric"
     task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
@@ -86,14 +86,14 @@ class TaskDownEvent:
 
 @dataclass(frozen=True)
 class WaitingEvent:
-    """A script waits in a call of TensorFlow, and why."""
+    """A script waits in a call of TensorFlow, with the reason."""
 
     event: ClassVar = "waiting"
     call: str
     file: str
     line: int | None
     function: str
-    seconds: float  # since it waits
+    seconds: float  # since the wait began
     message: str
     problems: list[dict[str, Any]]  # each with `problem`, `hint`, `task` (its name) and `host`, which can be empty
     logs: dict[str, list[str]] | None = None  # the last lines of the tasks' logs by short name; the command adds them
@@ -154,7 +154,7 @@ class ErrorEvent:
 
 @dataclass(frozen=True)
 class StoppedEvent:
-    """The driver has ended a script because the run was to end; the result, which says why, follows."""
+    """The driver has stopped a script because the run was to end; the result, which says why, follows."""
 
     event: ClassVar = "stopped"
     result: dict[str, Any] | None  # the script's metrics, if it has reported any

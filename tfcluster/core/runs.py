@@ -1,4 +1,4 @@
-"""What a user asks for with a run, its name and its exit code."""
+"""The options of a run, its name and its exit code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a user asks for with a run, and what it is started from: by this it can be started again.
+    """The options of a run, and what it is started from, so that it can be started again.
 
     The command, the request for the run, its plan, its record and `rerun` all have this object.
     """
 
     program: str  # the name of the program
-    traits: ProgramTraits  # what is to be known of the program without importing it
+    traits: ProgramTraits  # the facts about the program that are known without importing it
     parameters: dict[str, Any]  # the program's own, which are JSON values
     devices: tuple[str, ...] = ()  # TensorFlow device strings that choose the devices; if empty, the cluster chooses
     gpus: int | None = None  # how many GPU devices to use; None for what is available
@@ -43,7 +43,7 @@ class RunOptions:
     digest: str | None = None  # the SHA-256 digest of the script; None for a module and for other programs
 
     def describe_origin(self) -> dict[str, Any] | None:
-        """Return what the run was started from, as `runs -o json` has it; None if that is not known."""
+        """Return what the run was started from, as `runs -o json` has it; None if unknown."""
         return None if self.version is None else {name: getattr(self, name) for name in _ORIGIN}
 
     def describe_commit(self) -> str:
@@ -72,7 +72,7 @@ def nest_options(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> None:
-    """Raise ClusterError if a name cannot be given to a run."""
+    """Raise ClusterError if a name is not valid for a run."""
     if not _NAME.fullmatch(name):
         raise ClusterError(
             f"{name!r} cannot be the name of a run",
@@ -88,11 +88,7 @@ def matching_runs(text: str, runs: Collection[str]) -> list[str]:
 
 
 def find_run(text: str, runs: Collection[str]) -> str:
-    """Return the run that a user means by an id, by the name of a single run, or by a unique prefix of an id.
-
-    Raises:
-        ClusterError: No run is meant, or several.
-    """
+    """Return the run that a user means by an id, the name of a single run, or a unique prefix; else raise an error."""
     matches = matching_runs(text, runs)
     if len(matches) == 1:
         return matches[0]
@@ -116,7 +112,7 @@ def exit_code(result: Mapping[str, Any]) -> int:
 
 
 def script_exit_code(event: Mapping[str, Any]) -> int | None:
-    """Return the exit code with which a script has ended by itself; None if it was not that, or is not the result."""
+    """Return the exit code of a result event whose script has ended by itself."""
     if event.get("event") != "result" or event["program"] != "script" or event["result"] is None:
         return None
     code: int | None = event["result"].get("exit_code")  # of one that was stopped there are only the metrics

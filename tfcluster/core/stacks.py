@@ -1,4 +1,4 @@
-"""The Python stacks of a process, from the text that faulthandler writes, and the call of TensorFlow on them."""
+"""Parse the Python stacks of a process from faulthandler's text, and find the call of TensorFlow on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 _HEADING = "Stack (most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-# What has called the program's own code: the interpreter that executes `-c`, runpy, and tfcluster.
+# The callers of the program's own code: the interpreter that executes `-c`, runpy, and tfcluster.
 _CALLERS = re.compile(r"<string>|<frozen runpy>|.*/runpy\.py|.*/tfcluster/(?:processes|programs)/.*")
 _WRAPPER = re.compile(r".*/tfcluster/programs/script/strategies\.py")  # between the script and TensorFlow
 _SCRIPT_CALLER = re.compile(r".*/tfcluster/programs/script/run\.py")
@@ -22,7 +22,7 @@ _CONNECTING = {
     "client/session.py": {"_extend_graph", "list_devices"},
     "eager/context.py": {"ensure_initialized", "set_server_def", "update_server_def"},
 }
-# How users know the call of a function that has another name.
+# The names under which users know functions that have another name.
 _CALLS = {
     "parameter_server_strategy_v2.py": "ParameterServerStrategy",
     "collective_all_reduce_strategy.py": "MultiWorkerMirroredStrategy",
@@ -46,7 +46,7 @@ class StackFrame:
 class ThreadStack:
     """The stack of one thread."""
 
-    name: str  # `main`, or the number that the kernel has for it
+    name: str  # `main`, or its thread id in the kernel
     frames: tuple[StackFrame, ...]  # the most recent call first
 
 
@@ -62,7 +62,7 @@ class ProcessStacks:
 
 @dataclass(frozen=True)
 class Wait:
-    """A call of TensorFlow in which a program is."""
+    """A call of TensorFlow in which a program waits."""
 
     call: str  # as `Session.run`
     connects: bool  # whether it connects to tasks, so that it neither computes nor takes long
@@ -72,16 +72,13 @@ class Wait:
 
 
 def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str]) -> str:
-    """Return what a program waits for, in one line.
-
-    The file is that of the program that has the call; the problems say why it waits.
-    """
-    place = PurePath(file).name if line is None else f"{PurePath(file).name}:{line}"
-    return f"{place} waits in {call}: {'; '.join(problems)}"
+    """Describe in one line where a program waits (in its own file), and why."""
+    call_site = PurePath(file).name if line is None else f"{PurePath(file).name}:{line}"
+    return f"{call_site} waits in {call}: {'; '.join(problems)}"
 
 
 def parse_stack(name: str, text: str) -> ThreadStack | None:
-    """Parse what faulthandler has written about one thread, without the calls by which tfcluster has started a script.
+    """Parse faulthandler's text about one thread, without the calls by which tfcluster has started a script.
 
     Return None if there is no stack, as the thread has never executed Python.
     """
@@ -104,10 +101,10 @@ def _own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 
 
 def find_wait(threads: Sequence[ThreadStack]) -> Wait | None:
-    """Return the call of TensorFlow in which a program is; None if it is in none.
+    """Return the call of TensorFlow in which a program is, if any.
 
-    The main thread counts before the others; a thread that has no function of the program, as those that TensorFlow
-    starts, does not count.
+    The main thread counts before the others. A thread without a function of the program, such as TensorFlow's own, does
+    not count.
     """
     return next((wait for thread in threads if (wait := _wait_of(thread)) is not None), None)
 

@@ -38,7 +38,7 @@ class RunState(str, Enum):
 
 #: States of a run that has not finished.
 ACTIVE_RUN_STATES = frozenset({RunState.QUEUED, RunState.RUNNING})
-#: States of a run that has finished, for all that is known: that of an unreadable record may be active.
+#: States of a run that has surely finished: one whose record is unreadable may be active.
 ENDED_RUN_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
 
 

@@ -31,7 +31,7 @@ class LastExit:
 
 @dataclass(frozen=True)
 class TrafficTotals:
-    """What a process has sent and received over TCP, as far as it was seen: see `TrafficMeter` of the agent."""
+    """The TCP traffic of a process, as far as it was seen: see `TrafficMeter` of the agent."""
 
     received_bytes: int
     sent_bytes: int
@@ -43,18 +43,18 @@ class GpuLoad:
 
     gpu: str  # its number, as CUDA_VISIBLE_DEVICES has it
     name: str  # its product name
-    utilization_percent: float | None  # the time in which it computed; None if it does not tell
+    utilization_percent: float | None  # the time in which it computed; None if it does not say
     memory_used_bytes: int  # by all processes
     memory_total_bytes: int
 
 
 @dataclass(frozen=True)
 class HostLoad:
-    """How busy a host is, with everything that runs there."""
+    """The load of a host, including everything that runs there."""
 
-    cpu_percent: float | None  # of all processors, in the last seconds; None if that is not known yet
+    cpu_percent: float | None  # of all cores, in the last seconds; None if not known yet
     cpus: int  # logical processors
-    memory_used_bytes: int  # what is not available to processes
+    memory_used_bytes: int  # memory that is not available to processes
     memory_total_bytes: int
     gpus: tuple[GpuLoad, ...] = ()  # empty without an NVIDIA driver
 
@@ -129,10 +129,8 @@ def aggregate_status(
 ) -> ClusterStatus:
     """Aggregate the status of a cluster: its tasks in the order of the spec, on all hosts.
 
-    A task on an unreachable host is reported as unresponsive, because nothing more is known; a task on a host where
-    the cluster is down is reported as stopped.
-
-    The reports must be in the order of the spec. Tasks on a host that has no report are omitted.
+    A task on an unreachable host is reported as unresponsive, because nothing more is known; a task on a host where the
+    cluster is down, as stopped. The reports must be in the order of the spec; tasks on a host without one are omitted.
     """
     statuses = [report for report in reports.values() if isinstance(report, ClusterStatus)]
     reports_by_task = {task.task: task for status in statuses for task in status.tasks}

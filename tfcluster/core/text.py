@@ -13,15 +13,12 @@ _FORWARDED = re.compile(r"From /job:\S+:\s*(\n|$)")
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun in the singular or plural: 1 task, 3 tasks.
-
-    The plural is needed only if it is not the singular with an s.
-    """
+    """Return a count with its noun in the singular or plural (by default with an s): 1 task, 3 tasks."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def summarize_list(names: Sequence[str]) -> str:
-    """Summarize a list of names: the first four, and the number of the others."""
+    """Return the first four names, and the number of the others."""
     more = f" and {len(names) - settings.LISTED_NAMES} more" if len(names) > settings.LISTED_NAMES else ""
     return ", ".join(names[: settings.LISTED_NAMES]) + more
 
@@ -42,7 +39,7 @@ def strip_forwarding(message: str) -> str:
 
 
 def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    """Compile regular expressions; raise ClusterError if one is none for this Python."""
+    """Compile regular expressions; raise ClusterError for an invalid one."""
     expressions = []
     for pattern in patterns:
         try:
@@ -50,7 +47,7 @@ def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
                 warnings.simplefilter("ignore")  # of what a later Python may understand differently
                 expressions.append(re.compile(pattern))
         except (re.error, RecursionError, OverflowError) as error:
-            hint = r"A character with a meaning of its own needs a backslash: \(, \[, \*, \+, \?."
+            hint = r"A special character requires a backslash: \(, \[, \*, \+, \?."
             raise ClusterError(
                 f"{pattern!r} is not a regular expression: {error}", hint=hint, exit_code=ExitCode.USAGE
             ) from None

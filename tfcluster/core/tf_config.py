@@ -14,10 +14,7 @@ _STRATEGY_JOBS = (CHIEF_JOB, "worker", "ps")
 
 
 def make_tf_config(addresses: Mapping[str, Sequence[str]], job: str, index: int) -> dict[str, Any]:
-    """Return the TF_CONFIG of one process.
-
-    If strategies refuse the name of the process's job, the job is part of the cluster nevertheless.
-    """
+    """Return the TF_CONFIG of one process; its own job is in it, even if strategies refuse the job's name."""
     left_out = refused_jobs(addresses)
     cluster = {name: list(tasks) for name, tasks in addresses.items() if name == job or name not in left_out}
     cluster.pop(EVALUATOR_JOB, None)
@@ -25,12 +22,10 @@ def make_tf_config(addresses: Mapping[str, Sequence[str]], job: str, index: int)
 
 
 def make_client_config(addresses: Mapping[str, Sequence[str]], chief: str) -> dict[str, Any]:
-    """Return the TF_CONFIG of a client of the servers, which is the chief.
+    """Return the TF_CONFIG of a client of the servers, which is the chief, at `host:port`.
 
-    A strategy starts a server in its chief and passes the addresses of TF_CONFIG on to the servers, so the chief needs
-    a free port, also in a cluster that has a server for a job `chief`.
-
-    `chief` is the client's `host:port`.
+    A strategy starts a server in its chief and passes the addresses of TF_CONFIG on to the servers, so the chief
+    requires a free port, even in a cluster that has a server for a job `chief`.
     """
     return make_tf_config({**addresses, CHIEF_JOB: [chief]}, CHIEF_JOB, 0)
 

@@ -1,4 +1,4 @@
-"""The resolved topology of a cluster: every task with its host, address and resources, for agents and programs."""
+"""The resolved topology of a cluster: every task with its host, address and resources."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a cluster: one TensorFlow server.
-
-    A server belongs to the generation of the topology in which it was started.
-    """
+    """One task of a cluster: one TensorFlow server, of the generation of the topology in which it was started."""
 
     job: str
     index: int  # in the job, from 0
@@ -74,7 +71,7 @@ class Task:
 
     @property
     def lost_secrets(self) -> list[str]:
-        """Return the names of the secret variables whose values are lost: no topology that was stored has them."""
+        """Return the names of the secret variables whose values are lost: no stored topology has them."""
         return [name for name in self.secrets if name not in self.env]
 
     def is_valid_in(self, generation: int) -> bool:
@@ -85,7 +82,7 @@ class Task:
 
 @dataclass(frozen=True)
 class LogLimits:
-    """How much of the output of tasks and runs is kept."""
+    """The limits on the stored output of tasks and runs."""
 
     size: int = settings.LOG_FILE_BYTES  # of each file of a task's log, in bytes
     count: int = settings.LOG_FILES  # maximum number of files of each task's log
@@ -95,7 +92,7 @@ class LogLimits:
 
 @dataclass(frozen=True)
 class Notify:
-    """Where notifications are sent."""
+    """The receivers of notices."""
 
     webhook: str | None = field(repr=False)  # secret; None for none, or while its value is lost
     command: str | None  # run for each notice
@@ -142,8 +139,8 @@ class ClusterTopology:
 
     def ports_on(self, host: str) -> set[int]:
         """Return the ports of all tasks of a host, including reserved tasks."""
-        places = (*self.tasks, *self.reserved)
-        return {task.port for task in places if task.port is not None and task.host == host}
+        tasks = (*self.tasks, *self.reserved)
+        return {task.port for task in tasks if task.port is not None and task.host == host}
 
     def program_ports_on(self, host: str) -> tuple[int, ...]:
         """Return the ports for programs on a host to which the other hosts can connect; empty for any port."""
@@ -163,7 +160,7 @@ class ClusterTopology:
         return self.tasks[0]
 
     def with_tls_port(self, host: str, port: int | None) -> ClusterTopology:
-        """Return the topology with the port that was allocated for a host's forwarder, if one was."""
+        """Return the topology with the port that was allocated for a host's forwarder, if any."""
         hosts = (replace(each, tls_port=port) if port and each.name == host else each for each in self.hosts)
         return replace(self, hosts=tuple(hosts))
 
@@ -177,7 +174,7 @@ class ClusterTopology:
         return replace(self, tasks=tuple(map(fill_in, self.tasks)), reserved=tuple(map(fill_in, self.reserved)))
 
     def masked(self) -> ClusterTopology:
-        """Return the topology for display: the values of environment variables are masked."""
+        """Return the topology for display, with masked values of environment variables."""
         return replace(
             self,
             tasks=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.tasks),
@@ -194,7 +191,7 @@ def join_address(host: str, port: int | None) -> str:
 
 
 def latest_topology(topologies: Iterable[ClusterTopology]) -> ClusterTopology:
-    """Return the latest of the topologies that the hosts have; they differ if a change was not applied everywhere."""
+    """Return the latest of the hosts' topologies, which differ if a change was not applied everywhere."""
     return max(topologies, key=lambda topology: topology.generation)
 
 
@@ -208,7 +205,7 @@ def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
 def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]:
     """Return the short names of the tasks that match a command's arguments, in the cluster's order.
 
-    Each argument is a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`), also with
+    Each argument is a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`), even with
     wildcards as in a shell (`worker:*`, `worker:[0-3]`). Without arguments, all tasks match. Raises ClusterError if an
     argument matches no task.
     """

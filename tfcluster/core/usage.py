@@ -1,4 +1,4 @@
-"""What hosts, agents and tasks use, which `status` and `metrics` show: processor time, memory, network, GPUs."""
+"""The usage of hosts, agents and tasks, which `status` and `metrics` show: CPU time, memory, network, GPUs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tfcluster.core.status import ClusterStatus, HostLoad, TrafficTotals
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """What a process has used."""
+    """The usage of a process."""
 
     cpu_seconds: float  # since its start
     rss_bytes: int  # resident memory
     traffic: TrafficTotals | None = None  # None if that is not known
-    gpu_memory_bytes: int | None = None  # of it and its descendants, on all GPUs; None if the driver tells of none
+    gpu_memory_bytes: int | None = None  # of it and its descendants, on all GPUs; None if the driver reports none
 
 
 @dataclass(frozen=True)
 class HostUsage:
-    """What the processes of a cluster on one host have used, and how busy the host is."""
+    """The usage of a cluster's processes on one host, and the load of the host."""
 
     agent: ProcessUsage
     tasks: dict[str, ProcessUsage]  # of each task that has a process, by its name
-    load: HostLoad | None = None  # of the whole host; None if the kernel does not tell
+    load: HostLoad | None = None  # of the whole host; None if the kernel does not say
     cpu_seconds: float = 0.0  # of all processes of the host since it was booted
-    run_gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # by the run's id, as far as the driver tells
+    run_gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # by the run's id, as the driver reports it
 
 
 _NOT_KNOWN = ProcessUsage(0.0, 0)
