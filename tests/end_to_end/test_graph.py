@@ -52,9 +52,9 @@ def test_a_missing_gpu(demo: Sandbox) -> None:
     asked = "/job:worker/task:1/device:GPU:0"
     result = demo.json("run", "graph", "--device", f"y2={asked}")
     assert result["result"]["operations"]["y2"] == {"value": -64, "device": W1}
-    assert result["notes"] == [f"y2 asked for {asked}, which the cluster has not: placed on {W1}"]
+    assert result["notes"] == [f"y2 asked for {asked}, which the cluster does not have: placed on {W1}"]
     error = demo("run", "graph", "--device", f"y2={asked}", "--strict", code=1).stderr
-    assert error.startswith(f"error: y2 asks for {asked}, which the cluster has not\nhint: ")
+    assert error.startswith(f"error: y2 asks for {asked}, which the cluster does not have\nhint: ")
 
 
 @pytest.mark.parametrize(

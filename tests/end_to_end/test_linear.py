@@ -144,7 +144,7 @@ def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path)
     halves = [full.json(*words, "--steps", "20", "--checkpoint-every", "0.1") for words in (options, without_seed)]
     assert [half["result"]["steps"] for half in halves] == [20, 40]
     assert [half["result"]["resumed_from"] for half in halves] == [None, 20]
-    assert halves[1]["notes"] == [f"went on from the checkpoint of step 20 in {log}"]
+    assert halves[1]["notes"] == [f"resumed from the checkpoint of step 20 in {log}"]
     whole = full.json(*options[:-2], "--steps", "40")["result"]
     assert (halves[1]["result"]["w"], halves[1]["result"]["b"]) == pytest.approx((whole["w"], whole["b"]), abs=1e-12)
     assert len(list(log.glob("events.out.tfevents.*"))) == 2
@@ -235,4 +235,4 @@ def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox:
     # A worker that dies in the moment in which it has counted a block has it done, and counted, once more.
     assert final["result"]["steps"] >= steps
     assert any(note.startswith("worker:1: lost ") for note in final["notes"])
-    assert any(note.startswith("ps:0 lost the variables; the training went on from step ") for note in final["notes"])
+    assert any(note.startswith("ps:0 lost the variables; the training resumed from step ") for note in final["notes"])

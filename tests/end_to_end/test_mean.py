@@ -141,7 +141,7 @@ def assert_a_kill_costs_no_bit(sandbox: Sandbox, whole: Any, bits: tuple[str, ..
         if result["notes"]:
             break
         sandbox("restart", "worker:1")  # which counts its restarts from zero
-    assert result["notes"] == ["worker:1 was lost; what it had under way was done again"]
+    assert result["notes"] == ["worker:1 was lost; its work in progress was done again"]
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_the_placements_of_a_scripts_sessions_are_reported(demo: Sandbox) -> Non
     path.write_text(_SCRIPT)
     output = demo("run", "--log-placement", "-o", "json", path).stdout
     assert devices(events(output, "placement"))["answer"] == worker(1)
-    assert any("bear no mark" in note for note in json.loads(output.splitlines()[-1])["notes"])
+    assert any("not labelled with its run" in note for note in json.loads(output.splitlines()[-1])["notes"])
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def test_a_module_is_shown_by_its_name_and_a_missing_one_by_where_it_was_searche
     assert result.stdout == "on\n"
     assert "-m part --epochs 3" in demo("runs", "-n", "1").stdout
     missing = demo("run", "script", "-m", "parts", cwd=tmp_path, code=1).stderr
-    assert ": No module named parts\nhint: Modules are searched in " + str(tmp_path) in missing
+    assert ": No module named parts\nhint: It must be in " + str(tmp_path) in missing
     assert demo.json("runs")[-1]["error"]["message"] == "parts failed: No module named parts"
 
 

@@ -273,7 +273,7 @@ def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, st
     script = write(hangs, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
     error = hangs.start("run", script, "--epochs", "3", env=env).communicate(timeout=90)[1]
     assert "line 2, in <module>" in error
-    assert "RuntimeError: MultiWorkerMirroredStrategy needs a process for each worker" in error
+    assert "RuntimeError: MultiWorkerMirroredStrategy requires a process for each worker" in error
     assert f"`tfcluster launch {script} --epochs 3`" in error
 
 

@@ -130,10 +130,10 @@ def test_a_device_that_does_not_exist() -> None:
     assert result["value"] == -2
     requested, actual = asked.replace("/replica:0", ""), result["operations"]["y"]["device"]
     assert actual.startswith("/job:localhost/task:0/device:CPU:")
-    assert context.notes == [f"y asked for {requested}, which the cluster has not: placed on {actual}"]
+    assert context.notes == [f"y asked for {requested}, which the cluster does not have: placed on {actual}"]
     with pytest.raises(ClusterError) as caught:
         compute("x = 2; y = -x", {"y": asked}, strict=True)
-    assert caught.value.message == f"y asks for {requested}, which the cluster has not"
+    assert caught.value.message == f"y asks for {requested}, which the cluster does not have"
     assert caught.value.exit_code == ExitCode.FAILED
     assert "/job:localhost/task:0/device:CPU:1" in caught.value.hint
 

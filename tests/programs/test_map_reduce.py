@@ -380,7 +380,7 @@ def test_a_session_that_lost_its_server_is_opened_again(
     monkeypatch.setattr(sessions, "open_session", opened)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
     assert opened.opened == 2
-    assert context.notes == ["local:0 was lost; what it had under way was done again"]
+    assert context.notes == ["local:0 was lost; its work in progress was done again"]
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -394,7 +394,7 @@ def test_a_step_timeout_is_no_loss_if_the_task_responds(
         monkeypatch.setattr(session_pool, "is_serving", lambda context, device, timeout_ms: False)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
     assert opened.opened == (1 if answers else 2)
-    assert context.notes == ([] if answers else ["local:0 was lost; what it had under way was done again"])
+    assert context.notes == ([] if answers else ["local:0 was lost; its work in progress was done again"])
 
 
 def test_a_task_that_accepts_connections_and_does_not_respond_is_not_serving(

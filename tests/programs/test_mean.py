@@ -285,8 +285,8 @@ def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path)
         ("a,b\n1,2\n", "c", ":1: has no column 'c'"),
         ("a,b\n1,2\n", "2", ":1: has no column '2'"),
         ("1,a\n2,b\n", "1", ":2: 'b' is not a number"),
-        ('x,name\n1,"a\n2,b\n3,c\n', "x", ":2: is no row of a CSV file: unexpected end of data"),
-        ('x,name\n1,a\n2,"b"c\n', "x", ":3: is no row of a CSV file: ',' expected after '\"'"),
+        ('x,name\n1,"a\n2,b\n3,c\n', "x", ":2: is not a valid CSV row: unexpected end of data"),
+        ('x,name\n1,a\n2,"b"c\n', "x", ":3: is not a valid CSV row: ',' expected after '\"'"),
         ("a,b\n", "b", ": has no numbers"),
         ("", None, ": has no numbers"),
         ("", "b", ": has no numbers"),
@@ -310,15 +310,15 @@ def test_files_without_numbers_are_rejected(local_run: LocalRun, tmp_path: Path)
         path = save(tmp_path, array)
         assert refused(context, path) == f"{path}: {message}"
     np.save(tmp_path / "a.npy", np.array([None]), allow_pickle=True)
-    assert "is no whole .npy file of numbers" in refused(context, path)
+    assert "is not a complete .npy file of numbers" in refused(context, path)
     content = save(tmp_path, np.zeros(1000)).read_bytes()
     for size in (7, 20, 500):
         path.write_bytes(content[:size])
-        assert "is no whole .npy file of numbers" in refused(context, path)
+        assert "is not a complete .npy file of numbers" in refused(context, path)
     np.savez(tmp_path / "b.npz", np.zeros(3))
     assert refused(context, tmp_path / "b.npz").endswith("is a .npz archive")
     path.write_bytes(bytes(range(256)))
-    assert refused(context, path).endswith("is neither text in UTF-8 nor a .npy file")
+    assert refused(context, path).endswith("is neither UTF-8 text nor a .npy file")
     assert "cannot be read" in refused(context, tmp_path / "missing")
     assert "cannot be read" in refused(context, tmp_path)
     save(tmp_path, np.zeros(3))
@@ -339,7 +339,7 @@ def test_an_array_with_more_numbers_than_a_file_can_have(local_run: LocalRun, tm
     header = repr({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}).encode().ljust(117) + b"\n"
     path = tmp_path / "huge.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    assert refused(local_run(1), path).startswith(f"{path}: is no whole .npy file of numbers: ")
+    assert refused(local_run(1), path).startswith(f"{path}: is not a complete .npy file of numbers: ")
 
 
 def test_an_upload_is_called_as_the_user_does(local_run: LocalRun, tmp_path: Path) -> None:

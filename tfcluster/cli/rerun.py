@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("run", shell_complete=complete_runs)
 @name_option
 @click.option("--detach", is_flag=True, help="Print the new run's id and leave it alone; see `tfcluster attach`.")
-@click.option("--yes", is_flag=True, help="Do not ask before much code is sent to another host.")
+@click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
 @cluster_option
 @output_option
 def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | None, output: str) -> int:

@@ -1,2 +1,1 @@
-"""The bundled programs, which a run's driver executes. Outside of this package only `tfcluster.connection`
-imports TensorFlow."""
+"""The bundled programs, for a run's driver. Outside of this package only `tfcluster.connection` imports TensorFlow."""

@@ -60,7 +60,7 @@ class Program:
     describe: Callable[[Mapping[str, Any]], str] | None = None
 
     def traits(self, parameters: Mapping[str, Any], package: str = "") -> ProgramTraits:
-        """Return what an agent has to know to supervise a run with these parameters.
+        """Return what an agent must know to supervise a run with these parameters.
 
         `package` is the installed package that the program belongs to; empty if it is part of tfcluster.
         """
@@ -95,7 +95,7 @@ class SharedOptions:
 
 @dataclass(frozen=True)
 class Submission:
-    """What the user's options ask for.
+    """The program's part of what the user's options ask for.
 
     Attributes:
         parameters: The keyword arguments of the program's `run`, as JSON values.

@@ -10,14 +10,10 @@ from tfcluster.errors import ClusterError, ExitCode
 
 
 def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of a CSV file, all with the same number of columns. Blank lines are skipped.
+    """Yield the rows of a CSV file without blank lines, each as its position `NAME:LINE` and its fields.
 
-    Each row is yielded as the position where it begins, `NAME:LINE`, and its fields.
-
-    Raises:
-        ClusterError: The file is not text in UTF-8, a row does not have as many columns as the first, or a quote is
-            misplaced. Misplaced quotes are errors because an unclosed one would turn the rest of the file into a
-            single field.
+    Raises ClusterError if the file is not UTF-8 text, a row does not have as many columns as the first, or a quote is
+    misplaced: an unclosed one would turn the rest of the file into a single field.
     """
     width = None
     with source.open(encoding="utf-8-sig", newline="") as lines:
@@ -27,9 +23,9 @@ def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, li
             try:
                 row = next(rows, None)
             except UnicodeDecodeError as error:
-                raise ClusterError(f"{name}: is no text in UTF-8", hint=hint, exit_code=ExitCode.USAGE) from error
+                raise ClusterError(f"{name}: is not UTF-8 text", hint=hint, exit_code=ExitCode.USAGE) from error
             except csv.Error as error:
-                message = f"{where}: is no row of a CSV file: {error}"
+                message = f"{where}: is not a valid CSV row: {error}"
                 raise ClusterError(message, hint=hint, exit_code=ExitCode.USAGE) from error
             if row is None:
                 return

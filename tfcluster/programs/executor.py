@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 class DeviceLostError(Exception):
     """Raised when a device cannot be used because its task died, was restarted, or does not respond.
 
-    `worked` tells whether the device was lost during a step, and not before it. After a final loss the device is not
+    `worked` says whether the device was lost during a step, and not before it. After a final loss the device is not
     tried again.
     """
 
@@ -30,7 +30,7 @@ class DeviceLostError(Exception):
 
 
 class StepTimeoutError(Exception):
-    """Raised when a step times out on a device that is healthy; `seconds` is the timeout."""
+    """Raised when a step takes longer than its timeout, `seconds`, on a device that is healthy."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"a step took longer than {seconds:.0f} s")
@@ -120,13 +120,7 @@ def _next_result(
 
 
 class _Worker(Generic[Value]):
-    """The thread of one device.
-
-    Attributes:
-        lost: When the device was lost, in monotonic seconds, and the latest error; None while it is healthy.
-        is_trying: Whether the device has a step in progress.
-        is_dropped: Whether the loss is final.
-    """
+    """The thread of one device."""
 
     def __init__(
         self,
@@ -136,9 +130,9 @@ class _Worker(Generic[Value]):
         results: queue.SimpleQueue[ShardResult[Value] | Exception],
         first_size: int,
     ) -> None:
-        self.lost: tuple[float, DeviceLostError] | None = None
-        self.is_trying = False
-        self.is_dropped = False
+        self.lost: tuple[float, DeviceLostError] | None = None  # since when, in monotonic seconds, and the latest error
+        self.is_trying = False  # a step is in progress
+        self.is_dropped = False  # the loss is final
         self._device = device
         self._scheduler = scheduler
         self._step = step
@@ -169,10 +163,7 @@ class _Worker(Generic[Value]):
             self._results.put(error)
 
     def _run_step(self, span: ShardRange) -> float | None:
-        """Run one step; return its duration in seconds, or None if the device was lost.
-
-        If the step timed out, the duration is a lower bound.
-        """
+        """Run one step; return its duration in seconds (at least, if it timed out), or None if the device was lost."""
         self.is_trying = True
         started_at = time.monotonic()
         try:
@@ -227,6 +218,6 @@ def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], since: float) -> N
 def _lost_tasks_error(span: ShardRange, error: DeviceLostError) -> ClusterError:
     shards = f"shard {span.first}" if span.count == 1 else f"shards {span.first} to {span.first + span.count - 1}"
     return ClusterError(
-        f"{span.losses} tasks were lost while they worked on {shards}, the last time so: {error}",
-        hint="`tfcluster events` shows what ended the tasks; shards that need less memory may help.",
+        f"{span.losses} tasks were lost while they worked on {shards}; the last loss: {error}",
+        hint="`tfcluster events` shows what ended the tasks; shards that require less memory may help.",
     )

@@ -29,10 +29,7 @@ __all__ = ["Computation", "DeviceLostError", "Progress", "SessionPool", "ShardRe
 
 
 class Progress:
-    """Counts the work done by each device and emits progress events.
-
-    `unit` is the unit of all amounts of work in the plural, such as `samples`.
-    """
+    """Counts the work of each device, in a `unit` in the plural such as `samples`, and emits progress events."""
 
     def __init__(self, context: Context, total: int, unit: str) -> None:
         self._context = context

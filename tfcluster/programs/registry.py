@@ -1,4 +1,4 @@
-"""Find programs by name: those that are part of tfcluster, and those of other installed packages (entry points)."""
+"""Find programs by name: those of tfcluster, and those of other installed packages (entry points)."""
 
 from __future__ import annotations
 
@@ -37,20 +37,18 @@ class InstalledProgram:
     declaration: Program
 
     def traits(self, parameters: dict[str, Any]) -> ProgramTraits:
-        """Return what an agent has to know to supervise a run with these parameters."""
+        """Return what an agent must know to supervise a run with these parameters."""
         return self.call(self.declaration.traits, parameters, self.package)
 
     def has(self, part: str) -> bool:
-        """Return whether the program has a module, `options`, `run` or `render`; the module is not imported."""
+        """Return whether the program has a module, `options`, `run` or `render`, without importing it."""
         return importlib.util.find_spec(f"{self.module}.{part}") is not None
 
     def load(self, part: str, attribute: str, kind: type | None = None) -> Any:
         """Import one of the program's modules (`options`, `run` or `render`) and return an attribute of it.
 
-        The attribute has to be an instance of `kind`, or callable if that is None.
-
-        Raises:
-            ClusterError: The module cannot be imported, or the attribute is missing or of another kind.
+        Raises ClusterError if the module cannot be imported, or the attribute is missing or not an instance of `kind`
+        (None: not callable).
         """
         value = getattr(_import(self.name, self.package, f"{self.module}.{part}"), attribute, None)
         if not (callable(value) if kind is None else isinstance(value, kind)):
@@ -59,7 +57,7 @@ class InstalledProgram:
         return value
 
     def call(self, function: Callable[..., Value], *args: Any, passed: Exceptions = (), **named: Any) -> Value:
-        """Call a function of the program, and blame unexpected exceptions on its package if that is another one.
+        """Call a function of the program; if it is of another package, an unexpected exception names that package.
 
         Such an exception becomes a ClusterError. ClusterError, OSError and the exceptions `passed` are let through.
         """
@@ -72,8 +70,8 @@ class InstalledProgram:
         except Exception as error:
             if not self.package:
                 raise
-            place = f"{function.__module__}.{function.__name__}() failed"
-            raise self.error(f"{place}: {type(error).__name__}: {error}") from error
+            what = f"{function.__module__}.{function.__name__}() failed"
+            raise self.error(f"{what}: {type(error).__name__}: {error}") from error
 
     def error(self, problem: str) -> ClusterError:
         """Return an error of this program that names its package."""
@@ -81,12 +79,9 @@ class InstalledProgram:
 
 
 def find(name: str) -> InstalledProgram | None:
-    """Return the program of a name; None if there is none.
+    """Return the program of a name, if any; a bundled one, or else one of another package.
 
-    Other packages are searched only if tfcluster itself has no program of that name.
-
-    Raises:
-        ClusterError: The program's package is broken, or several packages have a program of that name.
+    Raises ClusterError if the program's package is broken, or several packages have a program of that name.
     """
     if name in BUNDLED:
         return _load_bundled(name)
@@ -95,7 +90,7 @@ def find(name: str) -> InstalledProgram | None:
 
 
 def find_all() -> tuple[list[InstalledProgram], list[ClusterError]]:
-    """Return all programs, those of tfcluster first, and an error for each one of another package that is unusable."""
+    """Return all programs, those of tfcluster first, and an error for each unusable one of another package."""
     programs = [_load_bundled(name) for name in BUNDLED]
     errors: list[ClusterError] = []
     by_name: dict[str, list[EntryPoint]] = {}

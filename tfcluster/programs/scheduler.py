@@ -48,9 +48,8 @@ class ShardScheduler:
     def take(self, device: str, size: int, now: float) -> ShardRange | None:
         """Take at most `size` of the next shards for a device; return None if there are none for it.
 
-        The device first gets shards pinned to it, then shards that any device may take, and finally a straggler of
-        another device. Of shards that any device may take, a device gets at most a fair share. `now` is in monotonic
-        seconds.
+        The device first gets shards pinned to it, then a fair share of those that any device may take, and finally a
+        straggler of another device. `now` is in monotonic seconds.
         """
         with self._changed:
             if self._stopped:
@@ -81,7 +80,7 @@ class ShardScheduler:
     def requeue(self, span: ShardRange, device: str, *, worked: bool) -> None:
         """Requeue the shards that a device was working on, and unpin its shards, so that any device can take them.
 
-        `worked` tells whether the device was lost during the step, and not before it.
+        `worked` says whether the device was lost during the step, and not before it.
         """
         with self._changed:
             span.devices.discard(device)

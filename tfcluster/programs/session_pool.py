@@ -27,15 +27,10 @@ from tfcluster.programs.sessions import (
 
 @dataclass(frozen=True)
 class Computation:
-    """The inputs and outputs of what a device computes in a step.
+    """The inputs and outputs of what a device computes in a step."""
 
-    Attributes:
-        inputs: Placeholders, by the names used in the `feed` of `SessionPool.run`.
-        outputs: Tensors, in any structure that a session can fetch.
-    """
-
-    inputs: Mapping[str, Any]
-    outputs: Any
+    inputs: Mapping[str, Any]  # placeholders, by the names used in the `feed` of `SessionPool.run`
+    outputs: Any  # tensors, in any structure that a session can fetch
 
 
 class SessionPool:
@@ -85,7 +80,7 @@ class SessionPool:
         for task in self._tasks.values():
             if task.losses:
                 times = "" if task.losses == 1 else f" {task.losses} times"
-                self._context.notes.append(f"{task.short_name} was lost{times}; what it had under way was done again")
+                self._context.notes.append(f"{task.short_name} was lost{times}; its work in progress was done again")
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
         """Run the computation on a device and return its outputs; `feed` has the values of its inputs, by name.
@@ -164,7 +159,7 @@ class _Task:
         self._is_lost = True
 
     def _lost_error(self, error: Exception, *, worked: bool) -> DeviceLostError:
-        problem = "is gone" if isinstance(error, ConnectionError) else "does not serve this run any more"
+        problem = "cannot be reached" if isinstance(error, ConnectionError) else "does not serve this run any more"
         return DeviceLostError(f"{self.short_name} at {self._address} {problem}", worked=worked)
 
 

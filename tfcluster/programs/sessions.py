@@ -38,9 +38,9 @@ _NETWORK_LOST = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENET
 
 
 def find_physical_devices() -> None:
-    """Have TensorFlow look for this process's physical devices, which it does once, and its forked children do not.
+    """Have TensorFlow look for this process's physical devices, so that its forked children do not.
 
-    Where there is no GPU, or none is visible, it prints a line about `cuInit`. No eager context is created.
+    If no GPU is visible, it prints a line about `cuInit`. No eager context is created.
     """
     pywrap_tfe.TF_ListPhysicalDevices()
 
@@ -86,10 +86,8 @@ def open_session(
     """Open a session on the tasks of some devices; the task of the first one is the session's master.
 
     Device filters restrict the session to these tasks. Without them a session would wait for every task of the cluster,
-    including those that it does not use.
-
-    A call that takes longer than `timeout_ms` raises DeadlineExceededError; None stands for `STEP_TIMEOUT_MS`. See
-    `session_config` for `as_written` and `optimized`.
+    including those that it does not use. A call that takes longer than `timeout_ms`, by default `STEP_TIMEOUT_MS`,
+    raises DeadlineExceededError. See `session_config` for `as_written` and `optimized`.
     """
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
     config = session_config(as_written=as_written, optimized=optimized)
@@ -103,7 +101,7 @@ def open_session(
 
 
 class ServerSession:
-    """A session on the tasks of some devices, which opens when it is needed, also after a server was lost. Thread-safe.
+    """A session on the tasks of some devices, which opens when it is needed, even after a server was lost. Thread-safe.
 
     See `open_session` for the options.
     """
@@ -132,7 +130,7 @@ class ServerSession:
     def call(self, function: Callable[[], Any]) -> Any:
         """Return what a call to the servers returns, or raise ConnectionError if the first task's server is down.
 
-        The call has a thread of its own, and is left to it in this case: a call to a server that hangs (SIGSTOP) cannot
+        The call has its own thread, and is left to it in this case: a call to a server that hangs (SIGSTOP) cannot
         be cancelled, as closing the session blocks too, and does not end the call.
         """
         outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
@@ -202,10 +200,10 @@ def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
 
 
 def check_listening(context: Context, device: str, timeout: float) -> None:
-    """Check that a process listens at the address of a device's task.
+    """Check that a process listens at the address of a device's task; wait for at most `timeout` seconds.
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
-    back-off even when the task has recovered. Wait for the connection for at most `timeout` seconds.
+    back-off even when the task has recovered.
 
     Raises:
         ConnectionError: The connection is refused, or the network to the host is lost.
@@ -223,10 +221,7 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
 
 
 def _check_server(context: Context, device: str) -> None:
-    """Check that a process listens at the address of a device's task; raise ConnectionError if it does not.
-
-    A server that is slow to accept counts as up.
-    """
+    """Raise ConnectionError if no process listens at a task's address; a server that is slow to accept counts as up."""
     try:
         check_listening(context, device, settings.SESSION_CONNECT_SECONDS)
     except TimeoutError:
@@ -236,10 +231,7 @@ def _check_server(context: Context, device: str) -> None:
 
 
 def _emit_graph(context: Context, graph: tf.Graph) -> None:
-    """Emit an event with the operations of a graph, once per graph.
-
-    An operation is [name, type, [names of inputs]], where control inputs count as inputs.
-    """
+    """Emit an event with the operations of a graph, once per graph, as [name, type, [names of inputs and controls]]."""
     if graph in _emitted_graphs:
         return
     _emitted_graphs.add(graph)
@@ -263,13 +255,11 @@ def strip_run_scope(name: str, context: Context) -> str:
 def session_config(*, as_written: bool, optimized: bool = True) -> Any:
     """Return the ConfigProto of a session.
 
-    Args:
-        as_written: Whether to disable graph optimizations and enable soft placement. If so, every operation of the
-            graph runs on its device, or on its task's CPU if the task has no device of that type. Otherwise operations
-            may be folded or fused, and a device that does not exist is an error.
-        optimized: Whether the servers optimize the graph before its first step. Leave this out for graphs that do
-            little but call compiled functions: it takes each server longer than the rest of the first step, as the
-            bodies of the functions are optimized too, which the compiler does by itself.
+    `as_written` disables graph optimizations and enables soft placement: every operation runs on its device, or on its
+    task's CPU if the task has no device of that type. Otherwise operations may be folded or fused, and a device that
+    does not exist is an error. `optimized` has the servers optimize the graph before its first step. Leave this out for
+    graphs that do little but call compiled functions: it takes each server longer than the rest of the first step, as
+    the bodies of the functions are optimized too, which the compiler does by itself.
     """
     config = tf.compat.v1.ConfigProto(allow_soft_placement=as_written)
     if as_written:
@@ -286,11 +276,7 @@ def run_and_count(run: Callable[..., Any], fetches: Any, feed: Any) -> tuple[Any
 
 
 def count_operations(metadata: Any) -> dict[str, int]:
-    """Count the operations on each device in the graphs that the servers ran for a step.
-
-    Devices are named without the replica. `metadata` is the RunMetadata of a step that was run with
-    `output_partition_graphs`.
-    """
+    """Count the operations on each device, without the replica, in a step's RunMetadata (`output_partition_graphs`)."""
     counts: dict[str, int] = {}
     for graph in metadata.partition_graphs:
         for node in graph.node:

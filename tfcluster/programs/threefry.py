@@ -18,10 +18,9 @@ _ROUNDS = 20
 
 
 def threefry_2x32(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return two uint32 tensors of random bits, with the shape of the counter.
+    """Return two uint32 tensors of random bits, with the shape of the counter: two uint32 tensors of the same shape.
 
-    The counter is two uint32 tensors of the same shape. The key is two uint32 tensors that broadcast against the
-    counter.
+    The key is two uint32 tensors that broadcast against the counter.
     """
     keys = (key[0], key[1], tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(key[0], key[1]), _u32(_PARITY)))
     x, y = counter[0] + keys[0], counter[1] + keys[1]

@@ -35,7 +35,7 @@ def test_an_error_names_a_server_that_does_not_recover(monkeypatch: pytest.Monke
         config = config_of(context, server)
         with pytest.raises(ClusterError) as caught:
             ParameterClient(config, StateGraph(config), {}).read()
-    assert caught.value.message == "ps:0 with the variables did not come back within 0 s"
+    assert caught.value.message == "ps:0 with the variables did not recover within 0 s"
     assert "--logdir" in caught.value.hint
 
 
@@ -79,5 +79,5 @@ def test_a_server_that_is_lost_between_two_calls_is_restored(monkeypatch: pytest
         assert caught.value.step == 3
     assert variables.read() == {"w": 3, "b": 3, "global_step": 3}
     assert [note.partition(",")[0] for note in context.notes] == [
-        "ps:0 lost the variables; the training went on from step 3"
+        "ps:0 lost the variables; the training resumed from step 3"
     ] * 2

@@ -40,12 +40,12 @@ def command(
     on one task and a layer on another. The same seed gives the same curve in every mode; so small a network only
     loses time by being divided.
 
-    --plot writes PNG, SVG or PDF; it needs matplotlib: pip install matplotlib.
+    --plot writes PNG, SVG or PDF; it requires matplotlib: pip install matplotlib.
     """
     if compare and mode:
         raise click.UsageError("--compare trains in every mode; leave out --mode.")
     if plot is not None and shared.detach:
-        raise click.UsageError("--plot draws what the run tells; leave out --detach.")
+        raise click.UsageError("--plot cannot be combined with --detach: this command draws the run's losses.")
     if plot is not None:
         from tfcluster.ui.chart import refuse_without_matplotlib
 

@@ -50,10 +50,9 @@ class Network:
 def partition(mode: str, devices: Sequence[str], parameters: str | None, batch: int) -> Partitioning:
     """Partition a training among devices.
 
-    Args:
-        mode: `single`: everything is on the first device. `data-parallel`: each device computes its share of the batch.
-            `model-parallel`: each layer is on a separate task, or on a separate device if there is only one task.
-        parameters: The device that stores the weights in `data-parallel`; None for the first device that computes.
+    In `single` mode everything is on the first device. In `data-parallel`, each device computes its share of the batch,
+    and `parameters` (by default the first device) stores the weights. In `model-parallel`, each layer is on a separate
+    task, or on a separate device if there is only one task.
     """
     first = devices[0]
     if mode == "single":
@@ -103,10 +102,7 @@ def build(context: Context, partitioning: Partitioning, initial: Sequence[Any], 
 
 
 def _loop(steps: Any, step: Callable[[Any], Any]) -> Any:
-    """Build a while loop that runs `step` for 0, 1, 2, … sequentially; return a tensor with the loss of each step.
-
-    `step` builds a step from the tensor of its number, and returns the tensor of its loss.
-    """
+    """Build a while loop that runs `step(number)`, which builds a step's loss, for 0, 1, …; return all losses."""
 
     def body(number: Any, losses: Any) -> tuple[Any, Any]:
         loss = step(number)
@@ -125,11 +121,7 @@ def _loop(steps: Any, step: Callable[[Any], Any]) -> Any:
 def _data_parallel_gradients(
     partitioning: Partitioning, layers: Sequence[Any], columns: Sequence[Any]
 ) -> tuple[Any, list[Any]]:
-    """Build the loss and the gradients of data-parallel training.
-
-    Each device computes a share of the batch; the results are the means over the shares, weighted by their sizes.
-    `columns` has the x of each share.
-    """
+    """Build the loss and the gradients: the means over the devices' shares, weighted by size."""
     parameter_device, batch = partitioning.layers[0], partitioning.shares[-1].stop
     shapes = [[], *(layer.shape for layer in layers)]
     with tf.device(parameter_device):
@@ -149,10 +141,9 @@ def _data_parallel_gradients(
 def _model_parallel_gradients(
     partitioning: Partitioning, layers: Sequence[Any], columns: Sequence[Any]
 ) -> tuple[Any, list[Any]]:
-    """Build the loss and the gradients of model-parallel training.
+    """Build the loss and the gradients of two devices with one layer each.
 
-    Each device computes one layer. The first sends its activations to the second, which sends back their gradient.
-    `columns` has the x of each device.
+    The first sends its activations to the second, which sends back their gradient. `columns` has the x of each device.
     """
     with tf.device(partitioning.layers[0]):
         activations = _hidden(layers[0].read_value(), columns[0])

@@ -24,8 +24,7 @@ _LOW, _HIGH = -1.0, 1.0
 def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
     """Learn e^x between -1 and 1 by gradient descent, in one mode after another; see `partition`.
 
-    Each mode does `steps` steps. All of them use the same batches and the same initial weights, which the seed
-    determines.
+    Each mode does `steps` steps, with the same batches and initial weights, which the seed determines.
 
     Returns:
         With one mode: mode, loss (the mean squared error on the last batch), max_error (the largest error between
@@ -53,10 +52,7 @@ class Examples:
         self._batch = batch
 
     def next(self, steps: int) -> Any:
-        """Return the x of the next batches, of shape [steps, batch].
-
-        The stream does not depend on how many batches each call takes.
-        """
+        """Return the x of the next batches, of shape [steps, batch]; the stream does not depend on the calls' sizes."""
         return self._generator.uniform(_LOW, _HIGH, (steps, self._batch))
 
 
@@ -134,10 +130,7 @@ class _Training:
         }
 
     def _call(self, session: Any, network: Network, batches: Any, *, count: bool) -> Any:
-        """Run the steps on some batches, of shape [steps, batch]; return the loss of each step.
-
-        If `count`, count the operations on each device too.
-        """
+        """Run the steps on batches, of shape [steps, batch], and return their losses; `count` counts the operations."""
         feed = {network.steps: len(batches)}
         for share, placeholder in zip(self._partitioning.shares, network.examples, strict=True):
             feed[placeholder] = batches[:, share.start : share.stop]

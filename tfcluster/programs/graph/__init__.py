@@ -1,4 +1,4 @@
-"""Compute an arithmetic expression as a graph in which each name is an operation placed on a device of its own."""
+"""Compute an arithmetic expression as a graph in which each name is an operation placed on its own device."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _DEVICE_PART = re.compile(r"/(job|task):([^/]+)")
 
 
 def _required_tasks(parameters: Mapping[str, Any]) -> Sequence[TaskRequirement]:
-    """Return the tasks that the options `--device NAME=DEVICE` name.
-
-    Parts that a device string omits are filled in as `run.choose_devices` does.
-    """
+    """Return the tasks that `--device NAME=DEVICE` names, with omitted parts as in `run.choose_devices`."""
     requirements: list[TaskRequirement] = []
     for number, name in enumerate(parse(parameters["expression"], parameters["overrides"]).names):
         parts = dict(_DEVICE_PART.findall(parameters["placed"].get(name, "")))

@@ -37,13 +37,13 @@ def _split_devices(context: click.Context, option: click.Parameter, values: tupl
     help="Where the operation NAME runs, as y2=/job:worker/task:1; may be given several times.",
 )
 def command(shared: SharedOptions, expression: str, x: float | None, device: dict[str, str]) -> Submission:
-    """Compute EXPRESSION, each of its names on a device of its own, and show where it ran.
+    """Compute EXPRESSION, each of its names on its own device, and show where it ran.
 
     EXPRESSION is statements name = value, separated by semicolons; the last one may go without a name. Values are
-    made of numbers, names, + - * / ** and parentheses. It is
-    'x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2' when left out.
+    made of numbers, names, + - * / ** and parentheses. Default:
+    'x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2'.
 
-    The devices take the names in turn; --device moves one of them.
+    The names are assigned to the devices in turn; --device moves one of them.
     """
     overrides = {} if x is None else {"x": x}
     parse(expression, overrides)  # report a syntax error at once, without a cluster

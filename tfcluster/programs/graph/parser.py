@@ -51,8 +51,8 @@ def parse(source: str, overrides: Mapping[str, float] | None = None) -> Expressi
     The last statement may be an expression without a name; its name is then `result`. Operator precedence is that
     of Python: `**` binds tighter than signs, these tighter than `*` and `/`, and these tighter than `+` and `-`.
 
-    `overrides` has values of names, which replace what the text assigns to these names. A name that does not occur in
-    the text is a usage error, as is a syntax error.
+    `overrides` replaces the values of names. A name that does not occur in the text is a usage error, as is a syntax
+    error.
     """
     return _Parser(source, dict(overrides or {})).parse()
 
@@ -60,10 +60,7 @@ def parse(source: str, overrides: Mapping[str, float] | None = None) -> Expressi
 def syntax_error(
     source: str, at: int, message: str, hint: str = "", exit_code: ExitCode = ExitCode.USAGE
 ) -> ClusterError:
-    """Return an error that shows the position of a problem in a source: line, column and a caret.
-
-    `at` is the offset of the problem in the whole text.
-    """
+    """Return an error that shows the line, the column and a caret of the offset `at` in a source."""
     line, start = source.count("\n", 0, at) + 1, source.rfind("\n", 0, at) + 1
     column = at - start
     text = source[start:].partition("\n")[0].replace("\t", " ")
@@ -127,7 +124,7 @@ class _Parser:
         if is_named:
             self._at += 2
             if self._name in self._names and self._name not in self._overrides:
-                raise self._error(start, f"{self._name} has a value already", "Give the new value a name of its own.")
+                raise self._error(start, f"{self._name} has a value already", "Give the new value its own name.")
         value = self._parse_value(0)
         self._expect(";", *_SEPARATORS, "")
         if not is_named and any(token.text not in _SEPARATORS for token in self._tokens[self._at : -1]):
@@ -198,7 +195,7 @@ class _Parser:
         return value
 
     def _expect(self, described: str, *texts: str) -> None:
-        """Check the token behind a value."""
+        """Check the token after a value."""
         if (token := self._tokens[self._at]).text not in texts:
             raise self._error(token, f"{token} where an operator or {described} should be")
 
@@ -228,8 +225,8 @@ def _tokenize(source: str) -> list[_Token]:
     while at < len(source):
         match = _TOKEN.match(source, at)
         if match is None:
-            hint = "It is made of + - * / ** ( ), numbers, and names of letters, digits and _."
-            raise syntax_error(source, at, f"{source[at]!r} is not of this language", hint)
+            hint = "An expression has + - * / ** ( ), numbers, and names of letters, digits and _."
+            raise syntax_error(source, at, f"{source[at]!r} cannot be part of an expression", hint)
         text, kind = match.group(), str(match.lastgroup)
         depth += {"(": 1, ")": -1}.get(text, 0)
         if kind != "blank" and not (text == "\n" and depth > 0):

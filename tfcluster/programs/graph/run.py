@@ -1,4 +1,4 @@
-"""Compute an arithmetic expression as a graph in which each name is an operation placed on a device of its own."""
+"""Compute an arithmetic expression as a graph in which each name is an operation placed on its own device."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _EXACT = 2.0**53
 def run(
     context: Context, *, expression: str, overrides: Mapping[str, float], placed: Mapping[str, str], strict: bool
 ) -> dict[str, Any]:
-    """Compute an expression in float64.
+    """Compute an expression in float64; a value that is infinite or NaN is an error.
 
     If `strict`, a device that does not exist is an error. Otherwise the name is placed on the CPU of its task.
-    `overrides` and `placed` are as in `parse` and `choose_devices`. A value that is infinite or NaN is an error.
+    `overrides` and `placed` are as in `parse` and `choose_devices`.
 
     Returns:
         value (the result), name (the name that has this value), and operations (the value of each name and the device
@@ -60,18 +60,17 @@ def run(
     for name, device in missing.items():
         actual = operations[name]["device"]
         context.notes.append(
-            f"{name} asked for {without_replica(device)}, which the cluster has not: placed on {actual}"
+            f"{name} asked for {without_replica(device)}, which the cluster does not have: placed on {actual}"
         )
     return {"value": operations[program.result]["value"], "name": program.result, "operations": operations}
 
 
 def choose_devices(program: Expression, context: Context, placed: Mapping[str, str]) -> dict[str, str]:
-    """Return the device string of each name.
+    """Return the device string of each name, by default round-robin.
 
-    By default names are placed on the devices round-robin. `placed` has the TensorFlow device strings of names that are
-    placed elsewhere. Omitted parts of the device string are taken from the device whose turn it is, with two
-    exceptions: a job without a task means task 0 of the job, and for a task without a device TensorFlow chooses among
-    the task's devices.
+    `placed` has the TensorFlow device strings of names that are placed elsewhere. Omitted parts of the device string
+    are taken from the device whose turn it is, with two exceptions: a job without a task means task 0 of the job, and
+    for a task without a device TensorFlow chooses among the task's devices.
     """
     for name in placed:
         if name not in program.names:
@@ -85,7 +84,7 @@ def choose_devices(program: Expression, context: Context, placed: Mapping[str, s
 
 
 def _complete(name: str, requested: str, default: str, addresses: Mapping[str, list[str]]) -> str:
-    """Return a device string with job, replica and task; what the user omitted is taken from the default."""
+    """Return a device string with job, replica and task, by default those of `default`."""
     option = f"--device {name}={requested}"
     try:
         given, other = tf.DeviceSpec.from_string(requested), tf.DeviceSpec.from_string(default)
@@ -149,7 +148,10 @@ def _operand(value: float) -> str:
 def _missing_devices_error(missing: Mapping[str, str], existing: Iterable[str]) -> ClusterError:
     requests = ", ".join(f"{name} asks for {without_replica(device)}" for name, device in missing.items())
     devices = ", ".join(sorted(map(without_replica, existing)))
-    return ClusterError(f"{requests}, which the cluster has not", hint=f"These tasks have {devices}. Or drop --strict.")
+    return ClusterError(
+        f"{requests}, which the cluster does not have",
+        hint=f"The cluster's tasks have {devices}. Choose one of these, or drop --strict.",
+    )
 
 
 def _usage_error(message: str, hint: str) -> ClusterError:

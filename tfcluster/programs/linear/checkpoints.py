@@ -1,4 +1,4 @@
-"""Write and read checkpoints and TensorBoard summaries in the user's folder, on the driver's host (the head host)."""
+"""Write and read checkpoints and TensorBoard summaries in the user's folder, on the driver's host."""
 
 from __future__ import annotations
 
@@ -54,10 +54,7 @@ class Checkpoints:
             raise _usage_error(f"--logdir {self._folder}: cannot be written: {error.strerror}") from error
 
     def latest(self, names: list[str]) -> dict[str, Any] | None:
-        """Return the variables' values in the latest checkpoint, or None if there is no checkpoint.
-
-        A checkpoint that cannot be read, or that has other variables, is a usage error.
-        """
+        """Return the variables' values in the latest checkpoint, if any; an unsuitable checkpoint is a usage error."""
         if not self._has_checkpoint():
             return None
         path = tf.train.latest_checkpoint(str(self._folder))

@@ -35,10 +35,7 @@ class Dataset:
         return float(np.mean((w * self.x + b - self.y) ** 2))
 
     def least_squares(self) -> dict[str, float] | None:
-        """Return w and b of the line with the smallest loss, in closed form.
-
-        Return None if all x are equal, because many lines then have the smallest loss.
-        """
+        """Return w and b of the line with the smallest loss, in closed form; None if several have it (equal x)."""
         x = self.x - self.x.mean()
         spread = float(x @ x)
         if spread == 0:
@@ -61,10 +58,7 @@ class Batches:
         return self.size == len(self.points)
 
     def split(self, devices: int) -> list[tuple[int, int]]:
-        """Return the first position of each device's share of a batch, and the position after its last.
-
-        The sizes of the shares differ by at most one.
-        """
+        """Return the begin and end of each device's share of a batch; the sizes differ by at most one."""
         return list(pairwise(self.size * number // devices for number in range(devices + 1)))
 
     def rows(self, step: Any, begin: int, end: int) -> Any:
@@ -117,7 +111,7 @@ def _find_columns(position: str, row: list[str]) -> tuple[tuple[int, int], bool]
     if "x" in names and "y" in names:
         return (names.index("x"), names.index("y")), True
     if len(row) < 2:
-        raise _usage_error(f"{position}: one column, and x and y are two")
+        raise _usage_error(f"{position}: expected the two columns x and y, found one column")
     return (0, 1), not any(is_number(cell) for cell in row)
 
 

@@ -117,10 +117,9 @@ class Variables:
             self.apply([tf.zeros([2], _TYPE)])
 
     def apply(self, gradients: Sequence[Any]) -> Any:
-        """Add a training step to the graph: apply the sum of the gradients and increment the global step.
+        """Add a training step: apply the sum of the gradients, each a float64 [2] tensor for w and b.
 
-        Each gradient is a float64 [2] tensor for w and b. Return the operation that increments the global step once the
-        gradients are applied.
+        Return the operation that increments the global step once the gradients are applied.
         """
         sums = []
         for index, variable in enumerate((self.w, self.b)):
@@ -134,10 +133,7 @@ class Variables:
             return self.step.assign_add(self._one, read_value=False)
 
     def read(self) -> list[Any]:
-        """Return w, the global step and b in the form that `unpack` takes.
-
-        Values on the same device are packed into one tensor, so that they are sent as one message.
-        """
+        """Return w, the global step and b for `unpack`; values on one device are one tensor, and thus one message."""
         with v1.device(self.w.device):
             values = [self.w.read_value(), tf.cast(self.step.read_value(), _TYPE)]
         with v1.device(self.b.device):
@@ -165,10 +161,7 @@ class BatchShare:
             self._x, self._y = tf.constant(batches.points.x[constants]), tf.constant(batches.points.y[constants])
 
     def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
-        """Return the share's contribution to the loss of a step's batch and to its gradient.
-
-        The gradient has the derivatives with respect to w and b as float64 [2].
-        """
+        """Return the share's part of the loss of a step's batch, and of its gradient: float64 [2], for w and b."""
         with v1.device(self._device):
             x, y = self._x, self._y
             if not self._batches.is_whole:
@@ -195,21 +188,14 @@ def model_graph(config: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
 
 
 class StateGraph:
-    """A graph that initializes, reads and sets all variables; all of its operations are on the servers.
-
-    Attributes:
-        initialize: Operation that gives every variable its initial value.
-        assign: Operation that gives every variable its value in `inputs`, which has a placeholder by name.
-        values: Tensor with each variable's value, by name.
-        uninitialized: Tensor that tells whether a variable is uninitialized, by name.
-        devices: Device of each variable, by name.
-    """
+    """A graph that initializes, reads and sets all variables; all of its operations are on the servers."""
 
     def __init__(self, config: TrainingConfig) -> None:
         with model_graph(config, config.roles.servers[0]) as self.graph:
             Variables(config)
             variables = {variable.op.name: variable for variable in v1.global_variables()}
             self.initialize = v1.global_variables_initializer()
+            # The value of each variable, whether it is uninitialized, its device and its new value, by name.
             self.values = {name: each.read_value() for name, each in variables.items()}
             self.uninitialized = {
                 name: tf.logical_not(v1.is_variable_initialized(each)) for name, each in variables.items()
@@ -226,11 +212,8 @@ class TrainingGraph:
     several devices training is synchronous: each device computes its share of a batch, and the sum of the gradients,
     always added in the same order, is applied once. The loop runs on the first device.
 
-    Attributes:
-        first: Placeholder of the number of the first step.
-        count: Placeholder of the number of steps.
-        results: step (the global step, counting the steps of all workers), loss (of the last step's batch), and w and b
-            after the last step.
+    `first` and `count` are placeholders of the steps. `results` has step (the global step, counting the steps of all
+    workers), loss (of the last step's batch), and w and b after the last step.
     """
 
     def __init__(self, config: TrainingConfig, devices: Sequence[str]) -> None:

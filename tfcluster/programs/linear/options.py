@@ -52,8 +52,8 @@ from tfcluster.programs.api import SharedOptions, Submission
     "--logdir",
     type=click.Path(),
     metavar="FOLDER",
-    help="For checkpoints, which the next run goes on from with their seed, and TensorBoard's summaries; on the head "
-    "host.",
+    help="Folder on the head task's host for checkpoints, from which the next run resumes (with their seed), and for "
+    "TensorBoard summaries.",
 )
 @click.option(
     "--checkpoint-every", type=seconds(0.1), default=30.0, show_default=True, help="Seconds between checkpoints."
@@ -72,11 +72,11 @@ def command(
 ) -> Submission:
     """Fit y = w x + b by gradient descent: w and b are on the parameter servers, every worker trains.
 
-    Workers go on asynchronously, each at its own speed, unless --sync is given. A worker that is lost costs the
-    steps it had under way; a parameter server that is lost, those of the last second or since the checkpoint.
+    Workers train asynchronously, each at its own speed, unless --sync is given. If a worker is lost, its steps in
+    progress are lost; if a parameter server is lost, the steps since the last snapshot (one second) or checkpoint.
     """
     if steps is not None and epochs is not None:
-        raise click.UsageError("--steps and --epochs say the same thing in two ways; give one of them")
+        raise click.UsageError("--steps and --epochs both set the length of the training: give only one")
     parameters = {
         "data": "" if data is None else data.name,
         "steps": steps or settings.TRAINING_STEPS,

@@ -68,7 +68,7 @@ def run(
 
 
 def _choose_seed(context: Context, seed: int | None, checkpoints: Checkpoints | None) -> int:
-    """Choose the seed, so that a training that is continued has the same data, unless the user chooses another seed."""
+    """Choose the seed: by default that of the training that is continued, which has the same data."""
     recorded = None if checkpoints is None else checkpoints.seed()
     if seed is not None and recorded not in (None, seed):
         context.notes.append(f"the checkpoint is of a training with --seed {recorded}, whose data were others")
@@ -93,7 +93,7 @@ def _fit(
     values = checkpoints.latest(list(state.values)) if checkpoints else None
     resumed_from = None if values is None else int(values["global_step"])
     if resumed_from is not None:
-        config.context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
+        config.context.notes.append(f"resumed from the checkpoint of step {resumed_from:,} in {logdir}")
     # Asynchronous (between-graph) training has one worker per device. Synchronous training has a single worker, whose
     # loop uses all devices.
     devices = {"all workers": list(roles.replicas)}
@@ -135,7 +135,7 @@ def _check_overflow(points: Dataset, data: str) -> None:
 
 
 def _line(points: Dataset, final: Values) -> dict[str, float]:
-    """Return the fitted line and its loss; raise an error if one of these values is not finite."""
+    """Return the fitted line and its loss, or raise an error if one of these values is not finite."""
     w, b = float(final["w"]), float(final["b"])
     with np.errstate(all="ignore"):
         line = {"w": w, "b": b, "loss": points.loss(w, b)}

@@ -28,7 +28,7 @@ Values = dict[str, Any]
 
 
 class RolledBackError(Exception):
-    """Raised when the variables were restored from a snapshot, which is that of a step."""
+    """Raised when the variables were restored from the snapshot of a step."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"rolled back to step {step}")
@@ -56,16 +56,12 @@ class ParameterClient:
     """Reads all variables, and restores those of a lost server. Thread-safe.
 
     Its session uses the servers only, so the loss of a worker does not affect it.
-
-    Attributes:
-        snapshot: Every variable's value as it was read last; before that, those of the checkpoint to continue from, or
-            nothing.
-        initialized: Set when the variables have values.
     """
 
     def __init__(self, config: TrainingConfig, state: StateGraph, snapshot: Values) -> None:
+        # Every variable's value as last read; before that, of the checkpoint to continue from, or nothing.
         self.snapshot = snapshot
-        self.initialized = threading.Event()
+        self.initialized = threading.Event()  # set when the variables have values
         self.session = TrainingSession(config, state.graph)
         self._config = config
         self._state = state
@@ -75,9 +71,8 @@ class ParameterClient:
     def read(self) -> Values:
         """Return every variable's value. If one has none, set all of them first, to the snapshot if there is one.
 
-        Raises:
-            RolledBackError: A server was lost, and the variables have been restored from the snapshot.
-            ClusterError: A server is still down after `PARAMETER_RECOVERY_SECONDS`.
+        Raises RolledBackError if a server was lost, and the variables have been restored from the snapshot;
+        ClusterError if a server is still down after `PARAMETER_RECOVERY_SECONDS`.
         """
         deadline: float | None = None
         with self._lock:
@@ -110,7 +105,7 @@ class ParameterClient:
             step, age = int(self.snapshot["global_step"]), time.monotonic() - self._read_at
             servers = " and ".join(dict.fromkeys(short_task(self._state.devices[name]) for name in lost))
             self._config.context.notes.append(
-                f"{servers} lost the variables; the training went on from step {step:,}, {age:.1f} s earlier"
+                f"{servers} lost the variables; the training resumed from step {step:,}, {age:.1f} s earlier"
             )
             raise RolledBackError(step)
 
@@ -119,12 +114,12 @@ class ParameterClient:
         unresponsive = [short_task(server) for server in servers if not is_responsive(self._config, server)]
         names = " and ".join(unresponsive) or short_task(servers[0])
         return ClusterError(
-            f"{names} with the variables did not come back within {settings.PARAMETER_RECOVERY_SECONDS:.0f} s",
+            f"{names} with the variables did not recover within {settings.PARAMETER_RECOVERY_SECONDS:.0f} s",
             hint="`tfcluster status` shows the tasks, `tfcluster events` what happened. With --logdir the next run "
-            "goes on from the last checkpoint.",
+            "resumes from the last checkpoint.",
         )
 
 
 def is_responsive(config: TrainingConfig, device: str) -> bool:
-    """Return whether the server of a device's task completes an empty step in a fourth of the time that a call has."""
+    """Return whether a device's task completes an empty step in a fourth of a call's timeout."""
     return is_serving(config.context, device, settings.PARAMETER_CALL_TIMEOUT_MS // 4)

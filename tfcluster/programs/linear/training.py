@@ -42,21 +42,15 @@ class Block:
 
 
 class Worker:
-    """Trains on one device, or on several in synchronous training. The first one's task is the session's master.
-
-    Attributes:
-        devices: The devices that are left; none if the worker takes no further part.
-        lost: When a task was lost, in monotonic seconds, and the error; None while the worker trains.
-        session: The session on the devices and the parameter servers, when there is one.
-    """
+    """Trains on one device, or on several in synchronous training. The first one's task is the session's master."""
 
     _graph: TrainingGraph
 
     def __init__(self, config: TrainingConfig, name: str, devices: Sequence[str], parameters: ParameterClient) -> None:
         self.name = name
-        self.devices = list(devices)
-        self.lost: tuple[float, Exception] | None = None
-        self.session: TrainingSession | None = None
+        self.devices = list(devices)  # those that are left; none if the worker takes no further part
+        self.lost: tuple[float, Exception] | None = None  # since when, in monotonic seconds, and the error
+        self.session: TrainingSession | None = None  # on the devices and the parameter servers
         self._config = config
         self._parameters = parameters
         self._notes = config.context.notes
@@ -69,7 +63,7 @@ class Worker:
     def prepare(self) -> dict[str, int]:
         """Build the graph, and have the servers prepare its loop by running zero steps.
 
-        Return the number of operations by device. If that was begun before, or a server is lost, there are none.
+        Return the operations by device; none if that was begun before, or a server is lost.
         """
         if self._has_begun:
             return {}
@@ -86,9 +80,8 @@ class Worker:
     def train(self, first: int, count: int) -> Block:
         """Do the steps `first` … `first + count - 1`.
 
-        Raises:
-            DeviceLostError: A server is lost; the next call connects again. The loss is final if the worker gives up.
-            RolledBackError: The variables are those of an earlier step.
+        Raises DeviceLostError if a server is lost, with a final loss if the worker gives up; the next call connects
+        again. Raises RolledBackError if the variables are those of an earlier step.
         """
         with self._lock:
             if self.lost is not None:
@@ -117,7 +110,7 @@ class Worker:
         return {self._graph.first: first, self._graph.count: count}
 
     def _recover(self, lost_at: float, first_error: Exception) -> None:
-        """Run zero steps in a new session; if that fails for too long, continue without what does not respond."""
+        """Run zero steps in a new session; after too many failures, continue without the tasks that do not respond."""
         self._parameters.read()
         # The timeout starts when the parameter servers are up, because a worker cannot recover without them.
         self._deadline = self._deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS
@@ -129,7 +122,7 @@ class Worker:
                 self._continue_without_lost(error)
             raise DeviceLostError(str(error), worked=False, is_final=not self.devices) from error
         kind = type(first_error).__name__
-        self._notes.append(f"{self.name}: lost for {time.monotonic() - lost_at:.1f} s ({kind}), then went on")
+        self._notes.append(f"{self.name}: lost for {time.monotonic() - lost_at:.1f} s ({kind}), then continued")
         self.lost = self._deadline = None
         self._is_extended = False
 
@@ -139,7 +132,7 @@ class Worker:
         for device in lost:
             self._notes.append(
                 f"{short_task(device)}: lost ({type(error).__name__}) and not back within "
-                f"{settings.PARAMETER_RECOVERY_SECONDS:.0f} s; the training went on without it"
+                f"{settings.PARAMETER_RECOVERY_SECONDS:.0f} s; the training continued without it"
             )
         if len(lost) == len(self.devices):
             self._give_up()
@@ -157,12 +150,7 @@ class Worker:
 
 
 class Training:
-    """A training from its beginning, or from a checkpoint, to its end.
-
-    Attributes:
-        ended: Set when the training has ended.
-        steps_done: Number of steps done, including steps that were repeated.
-    """
+    """A training from its beginning, or from a checkpoint, to its end."""
 
     def __init__(
         self,
@@ -173,7 +161,7 @@ class Training:
     ) -> None:
         self.config = config
         self.ended = threading.Event()
-        self.steps_done = 0
+        self.steps_done = 0  # including steps that were repeated
         self._context = config.context
         self.parameters = parameters
         self._workers = {worker.name: worker for worker in workers}
@@ -201,7 +189,7 @@ class Training:
 
         A checkpoint is written every `checkpoint_every` seconds, at the end, and when the run is cancelled. The
         sessions are closed in every case, because a server keeps the graph of a session that is not closed for as long
-        as the server lives.
+        as it lives.
         """
         join_seconds, close_seconds = settings.CANCELLED_JOIN_SECONDS, settings.CANCELLED_CLOSE_SECONDS
         for evaluator in evaluators:
@@ -260,7 +248,7 @@ class Training:
         self._started_at = time.monotonic()
 
     def _blocks(self, first: int, steps: int, done: int) -> Iterator[ShardResult[Block]]:
-        """Do the steps behind those that are done, and yield the blocks; if none are done, only some steps.
+        """Do the steps after those that are done, and yield the blocks; if none are done, only some steps.
 
         One worker alone does the very first steps, because gradients are largest at first, and the gradients of all
         workers, computed from the same values, would together overshoot the solution.
@@ -387,10 +375,7 @@ class Evaluator(threading.Thread):
 
 
 def check_divergence(step: int, values: Mapping[str, Any]) -> None:
-    """Raise an error if the training has diverged.
-
-    `values` are w, b and any other values after `step` steps; each has to be a finite number.
-    """
+    """Raise an error if w, b or another value after `step` steps is not finite."""
     if not _are_finite(values):
         raise ClusterError(
             f"the training diverged: after step {step:,} w is {values['w']:g} and b is {values['b']:g}",
@@ -403,6 +388,6 @@ def _are_finite(values: Mapping[str, Any]) -> bool:
 
 
 def _describe(error: Exception) -> str:
-    """Return the error's class and the first line that describes it; skip lines in which TensorFlow names a task."""
+    """Return the error's class and its first line in which TensorFlow does not merely name a task."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("From /job:")]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

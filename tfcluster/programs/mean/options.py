@@ -42,7 +42,8 @@ class _Sizes(WholeNumber):
     default="even",
     show_default=True,
     metavar="N,N,…|even|devices",
-    help="Sizes of the slices, dealt out to the devices in turn; one for each device; or what each gets done.",
+    help="Slice sizes, assigned to the devices in turn; even: one slice for each device, of about equal size; "
+    "devices: one for each device, with as many numbers as it processed.",
 )
 def command(
     shared: SharedOptions, file: str | None, random: int | None, column: str | None, slices: list[int] | str

@@ -32,10 +32,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
 
 
 def _number(value: float | None) -> str:
-    """Format a number with all the digits that distinguish it from other floats.
-
-    None stands for a number that is not finite; a note of the run explains it.
-    """
+    """Format a number with all the digits that distinguish it; None, which a note explains, as not finite."""
     return "not finite" if value is None else repr(value)
 
 

@@ -101,8 +101,8 @@ def _assign(
 ) -> tuple[WindowPieces, list[str], dict[str, list[range]] | None]:
     """Cut the numbers into pieces and assign the slices to devices.
 
-    Return the pieces, the devices that are used, and for each device the ranges of pieces pinned to it, or None in
-    place of these if any free device may take any piece.
+    Return the pieces, the devices that are used, and the ranges of pieces pinned to each device, or None if any free
+    device may take any piece.
     """
     if slices == DEVICES:
         pieces = cut([numbers.count], size)
@@ -124,8 +124,7 @@ def _sums(
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
     """Compute the sums of all pieces on the devices; only its own device does a pinned piece, unless it is lost.
 
-    Return the pilot, sum and sum of squares of each piece, of shape [pieces, 3], and the index of the device that
-    computed each piece.
+    Return the pilot, sum and sum of squares of each piece, of shape [pieces, 3], and the index of its device.
     """
     rows: Rows = np.empty((len(pieces), 3))
     workers = np.empty(len(pieces), np.int64)
@@ -141,10 +140,7 @@ def _sums(
 def _slices(
     pieces: WindowPieces, workers: npt.NDArray[np.int64], *, by_device: bool
 ) -> list[tuple[int, Sequence[int]]]:
-    """Return for each slice the index of its device and its pieces.
-
-    If several devices worked on a slice because its first device was lost, the device is that of the last piece.
-    """
+    """Return each slice's device (that of the last piece, if its first device was lost), by index, and its pieces."""
     if not by_device:
         return [(int(workers[part.stop - 1]), part) for part in pieces.slices]
     return [(int(worker), np.flatnonzero(workers == worker).tolist()) for worker in np.unique(workers)]
@@ -156,5 +152,5 @@ def _describe_slice(task: str, parts: Sequence[Moments]) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """Return the value, or None if it is not finite, because JSON has neither infinities nor NaN."""
+    """Return the value, or None if JSON does not have it (infinities and NaN)."""
     return value if np.isfinite(value) else None

@@ -55,7 +55,7 @@ class MappedFile:
 
     @property
     def can_be_mapped(self) -> bool:
-        """Return whether a task can read the numbers directly from the mapped file, without conversion."""
+        """Return whether a task can read the numbers from the mapped file without conversion."""
         return self.values.dtype in _NATIVE and self.skipped % self.values.dtype.itemsize == 0
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -77,10 +77,10 @@ class RandomNumbers:
 
 
 def open_numbers(path: Path, name: str, column: str | None, folder: Path) -> tuple[MappedFile, list[str]]:
-    """Open a .npy file, or convert text (one number per line, or a column of a CSV file) to a file to map.
+    """Open a .npy file, or convert text (one number per line, or a column of a CSV file) to a file in `folder` to map.
 
-    The text is converted to a file in `folder`, and the notes tell the user how it was parsed. `name` is the user's
-    name for the file. `column` is the index from 0 on, or the name, of the column of a CSV file; None for other files.
+    Return notes for the user about how text was parsed. `name` is the user's name for the file. `column` is the index
+    from 0 on, or the name, of the column of a CSV file; None for other files.
     """
     numbers, notes = open_array(path, name), []
     if numbers is not None and column is not None:
@@ -115,24 +115,21 @@ def open_array(path: Path, name: str) -> MappedFile | None:
             warnings.simplefilter("error", RuntimeWarning)  # a shape whose size overflows
             mapped = np.load(fd_path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError, OverflowError, RuntimeWarning) as error:
-        raise _usage_error(f"{name}: is no whole .npy file of numbers: {error}") from error
+        raise _usage_error(f"{name}: is not a complete .npy file of numbers: {error}") from error
     _check_dtype(mapped.dtype, name)
     assert isinstance(mapped, np.memmap)
     return MappedFile(name, fd_path, mapped.offset, mapped.reshape(-1, order="A"))
 
 
 def _map_floats(descriptor: int, name: str) -> MappedFile:
-    """Map a file that contains only float64 values in native byte order; its descriptor must stay open."""
+    """Map a file of float64 values in native byte order; its descriptor must stay open."""
     fd_path = f"/proc/{os.getpid()}/fd/{descriptor}"
     is_empty = not os.fstat(descriptor).st_size
     return MappedFile(name, fd_path, 0, np.zeros(0) if is_empty else np.memmap(fd_path, np.float64, "r"))
 
 
 class SameHostToken:
-    """Random bytes in an anonymous file of this process: a task that reads them from there is on the same host.
-
-    Any process of this user on this host can open the file by `path`.
-    """
+    """Random bytes in an anonymous file of this process: a task that reads them at `path` is on the same host."""
 
     def __init__(self) -> None:
         self.value = os.urandom(16)
@@ -154,7 +151,7 @@ def _write_floats(source: Path, name: str, column: str | None, target: BinaryIO)
     """Convert a text file to float64 values in native byte order; return notes for the user about how it was parsed.
 
     Blank lines are skipped, and so is the header of a CSV file. Anything else in the place of a number is an error, so
-    that no data is dropped silently. `column` is as in `open_numbers`.
+    that no data is dropped silently.
     """
     values, notes = (_parse_lines(source, name), []) if column is None else _parse_column(source, name, column)
     while block := array("d", islice(values, settings.TEXT_BLOCK_NUMBERS)):
@@ -171,7 +168,7 @@ def _parse_lines(source: Path, name: str) -> Iterator[float]:
                     hint = "Choose a column with --column INDEX or NAME." if "," in line else ""
                     yield _parse_number(line, f"{name}:{number}", hint)
         except UnicodeDecodeError as error:
-            raise _usage_error(f"{name}: is neither text in UTF-8 nor a .npy file") from error
+            raise _usage_error(f"{name}: is neither UTF-8 text nor a .npy file") from error
 
 
 def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float], list[str]]:
@@ -194,8 +191,8 @@ def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float]
 def _find_column(first: list[str], column: str, position: str) -> tuple[int, bool]:
     """Find a column in the first line; return its index, and whether the line is a header with names.
 
-    If the column is given by index, from 0 on, the line is a header unless the column contains a number in it. An index
-    is never taken for the name of another column. Otherwise a number in a line that also contains words would be lost.
+    For a column by index, from 0 on, the line is a header unless the column has a number in it. An index is never taken
+    for the name of another column: a number in a line that also contains words would be lost.
     """
     names = [each.strip() for each in first]
     if column.isdecimal() and int(column) < len(names):

@@ -115,8 +115,8 @@ def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Comp
     """Build the computation of the sums of any pieces of a file that the task maps into its memory.
 
     The inputs are arrays with one element per piece: `start`, the position of the window's first number, and `low` and
-    `high`, the piece's bounds in the window. The outputs are the rows, in the order of `start`, and the bytes of the
-    token as the task reads them. A row consists of pilot, sum and sum of squares; see `sums_of`.
+    `high`, the piece's bounds in the window. The outputs are the rows (see `sums_of`), in the order of `start`, and the
+    bytes of the token as the task reads them.
     """
     itemsize = numbers.values.dtype.itemsize
     skipped = numbers.skipped // itemsize
@@ -136,9 +136,9 @@ def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Comp
 
 
 def generated_windows(size: int) -> Computation:
-    """Build the computation of the sums of any pieces of random numbers, which the task generates.
+    """Build the computation of the rows of any pieces of random numbers, which the task generates.
 
-    The inputs are those of `mapped_windows` and `key`, the low and high word of the seed; the outputs are the rows.
+    The inputs are those of `mapped_windows` and `key`, the low and high word of the seed.
     """
     key = tf.compat.v1.placeholder(tf.uint32, [2])
 
@@ -151,9 +151,9 @@ def generated_windows(size: int) -> Computation:
 
 
 def fed_window(dtype: Any, size: int) -> Computation:
-    """Build the computation of the sums of pieces of one window.
+    """Build the computation of the rows of a window's pieces.
 
-    The inputs are those of `mapped_windows` and `values`, the numbers of the window; the outputs are the rows.
+    The inputs are those of `mapped_windows` and `values`, the numbers of the window.
     """
     values = tf.compat.v1.placeholder(dtype, [size])
     inputs, rows = _sum_each(lambda start: (values,), sums_of(dtype.name, size))
@@ -178,11 +178,10 @@ def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> tuple[dict
 
 @cache
 def sums_of(dtype: str, size: int) -> Any:
-    """Return a compiled function that computes the sums of a piece of a window.
+    """Return a compiled function of a window and the bounds of a piece in it (int32 scalars).
 
-    The function takes a window and the bounds of a piece in it (int32 scalars). It returns three float64 values: a
-    pilot, which is near the piece's numbers, the sum of the deviations from the pilot, and the sum of the squares of
-    these deviations.
+    It returns three float64 values: a pilot, which is near the piece's numbers, the sum of the deviations from the
+    pilot, and the sum of the squares of these deviations.
     """
 
     def mean_sums(values: Any, low: Any, high: Any) -> Any:
@@ -196,13 +195,13 @@ def sums_of(dtype: str, size: int) -> Any:
 
 @cache
 def sums_of_generated(size: int) -> Any:
-    """Return a compiled function that computes the sums of a piece of a window of random numbers.
+    """Return a compiled function that does the same as that of `sums_of` for a window of random numbers.
 
-    The function takes the key (two uint32 scalars), the position of the window's first number, which is a multiple of
-    `size` (its high and low word), and the bounds of a piece. It returns what the function of `sums_of` returns.
+    It takes the key (two uint32 scalars), the position of the window's first number, which is a multiple of `size` (its
+    high and low word), and the bounds of a piece.
     """
 
-    # A function of its own is traced once, and not for each stretch. The compiler inlines it.
+    # A separate function is traced once, and not for each stretch. The compiler inlines it.
     random_numbers = tf.function(lambda key, counter: uniform(*threefry_2x32(key, counter)), autograph=False)
 
     def mean_sums(key_low: Any, key_high: Any, first_high: Any, first_low: Any, low: Any, high: Any) -> Any:

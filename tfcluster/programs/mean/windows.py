@@ -20,10 +20,7 @@ _NON_FINITE = (("NaN", np.isnan), ("infinity", np.isposinf), ("-infinity", np.is
 
 
 def window_size(count: int) -> int:
-    """Return the number of numbers in a window.
-
-    It depends on the input alone, so the sums of each window depend on the input alone too.
-    """
+    """Return the number of numbers in a window; as it depends on the input alone, so do the windows' sums."""
     return _LARGE if count >= _LARGE else _SMALL
 
 
@@ -47,7 +44,7 @@ def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
 class WindowPieces:
     """Pieces of the sequence, each within one window, as arrays with one element per piece.
 
-    The pieces of the slices come first, in the order of the numbers. Behind them are the windows that a slice's bound
+    The pieces of the slices come first, in the order of the numbers. After them come the windows that a slice's bound
     cuts, once more as a whole. The pieces that are whole windows (for the last window: all of its numbers) are
     therefore the same for any slices.
     """
@@ -72,9 +69,9 @@ class WindowPieces:
         return int((self.high[span] - self.low[span]).sum())
 
     def whole_windows(self, count: int, size: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the pieces that are whole windows, in the order of the windows.
+        """Return the indices of the pieces that are whole windows (of `size` numbers), in the windows' order.
 
-        Each number of the sequence, which has `count`, is in exactly one of them. A window has `size` numbers.
+        Each number of the sequence, which has `count`, is in exactly one of them.
         """
         whole = (self.low == 0) & (self.high == np.minimum(size, count - self.window * size))
         indices = np.flatnonzero(whole)
@@ -83,7 +80,7 @@ class WindowPieces:
 
 
 def cut(sizes: Sequence[int], size: int) -> WindowPieces:
-    """Cut slices, which have at least one number each, at the bounds of the windows, which have `size` numbers."""
+    """Cut slices of at least one number each at the bounds of the windows, which have `size` numbers."""
     ends = np.cumsum(sizes, dtype=np.int64)
     bounds, count = ends[:-1], int(ends[-1])
     starts = np.union1d(np.arange(0, count, size, dtype=np.int64), bounds)
@@ -152,11 +149,10 @@ def moments_of_pieces(pieces: WindowPieces, rows: npt.NDArray[np.float64]) -> li
 def recompute_non_finite(
     moments: list[Moments], numbers: MappedFile, pieces: WindowPieces, size: int, whole: npt.NDArray[np.int64]
 ) -> dict[str, tuple[int, int]]:
-    """Recompute the moments that are not finite: those of non-finite numbers, and those whose sum overflows a float64.
+    """Recompute, in place, the moments of non-finite numbers, and of numbers whose sum overflows a float64.
 
-    `moments` has those of each piece, and is changed in place. `whole` has the pieces that are whole windows; each
-    number is in exactly one of them. Return how many of the numbers are NaN, infinity and -infinity, and the position
-    of the first of them.
+    `whole` has the pieces that are whole windows; each number is in exactly one of them. Return how many of the numbers
+    are NaN, infinity and -infinity, and the position of the first of them.
     """
     counts: dict[str, tuple[int, int]] = {}
     is_whole = set(whole.tolist())

@@ -36,10 +36,8 @@ _NORMAL_95 = 1.959963984540054
 def run(context: Context, *, samples: int, seed: int, every_device: bool = False) -> dict[str, Any]:
     """Estimate pi.
 
-    Args:
-        samples: Number of points, at most 2^54.
-        seed: Key of the generator, below 2^64. The count depends on the seed and on `samples` alone.
-        every_device: Use every device of the run, however few points there are for each.
+    `samples` is at most 2^54, and `seed`, the key of the generator, below 2^64; the count depends on these two alone.
+    With `every_device`, every device of the run is used, however few points there are for each.
 
     Returns:
         pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
@@ -70,14 +68,14 @@ def run(context: Context, *, samples: int, seed: int, every_device: bool = False
 def worthwhile_devices(samples: int, devices: Sequence[str]) -> Sequence[str]:
     """Return as many devices as have enough points to count, evenly spread over the tasks and hosts.
 
-    A session and the compilation of the function cost each device as much processor time as many points.
+    A session and the compilation of the function cost each device as much CPU time as many points.
     """
     count = min(len(devices), max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE))
     return [devices[number * len(devices) // count] for number in range(count)]
 
 
 def shard_size(samples: int, devices: int) -> int:
-    """Return the number of points in a shard: a power of two within bounds that gives each device several shards.
+    """Return the points in a shard: a power of two within bounds that gives each device several shards.
 
     The points do not depend on this size, because each point is generated from its own number.
     """
@@ -114,7 +112,7 @@ def counter_of(size: int) -> Any:
 
     at_once = _POINTS_AT_ONCE if size == 1 << _LARGEST_SHARD else 1
     part = size // at_once
-    # A function of its own is traced once, and not for each point. The compiler inlines it.
+    # A separate function is traced once, and not for each point. The compiler inlines it.
     random_bits = threefry_2x32 if at_once == 1 else tf.function(threefry_2x32, autograph=False)
 
     def count_inside(key_low: Any, key_high: Any, high: Any, low: Any, points: Any) -> Any:

@@ -19,10 +19,9 @@ def describe_run(context: Context, seed: int | None) -> dict[str, str]:
 
 
 def describe_cluster(context: Context) -> dict[str, str]:
-    """Return the environment variables that describe the cluster to a script that is its client.
+    """Return the environment variables, including TF_CONFIG, that describe the cluster to a script.
 
-    They are TF_CONFIG, in which the script is the chief, and tfcluster's own variables. Sessions connect to the head's
-    server.
+    The script is the chief, and sessions connect to the head task's server.
     """
     host = context.head_address.rpartition(":")[0]
     master = f"grpc://{context.head_address}"

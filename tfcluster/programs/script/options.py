@@ -17,7 +17,7 @@ from tfcluster.programs.api import SharedOptions, Submission
 
 
 class _ScriptFile(InputFile):
-    """A parameter type for a script; behind `-m`, for the name of a module."""
+    """A parameter type for a script or, after `-m`, for the name of a module."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Let the shell complete the path, or complete the name of a module."""
@@ -46,12 +46,12 @@ class _ScriptFile(InputFile):
     help="Run a module by its name, as `python -m` does: -m package.module ARGS.",
 )
 @click.option("--cold", is_flag=True, help="Run it in a fresh interpreter, which imports TensorFlow by itself.")
-@click.option("--yes", is_flag=True, help="Do not ask before much code is sent to another host.")
+@click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
 @click.option(
     "--start-timeout",
     type=seconds(0.1),
     metavar="S",
-    help="Seconds after which the run is stopped if it still waits to be connected to its tasks.",
+    help="Stop the run if a call has waited S seconds to connect to tasks.",
 )
 @click.argument("script", type=_ScriptFile(), metavar="SCRIPT.py")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)

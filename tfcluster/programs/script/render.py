@@ -1,4 +1,4 @@
-"""Format the result of a script: nothing, as its output has been shown already."""
+"""Format the result of a script as nothing: its output has been shown already."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run a user's script like `python SCRIPT`, or a module like `python -m MODULE`.
 
-This imports TensorFlow only where an option needs it: a script may set what TensorFlow reads when it is imported.
+This imports TensorFlow only for options that require it: a script may set what TensorFlow reads when it is imported.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def run(
     module: str | None = None,
     cold: bool = False,
 ) -> tuple[int, str]:
-    """Run a script or a module to the end of its code.
-
-    The caller still has to do what an interpreter does after that (its shutdown).
+    """Run a script or a module to the end of its code; the caller still has to shut down the interpreter.
 
     Args:
         context: The run. If it has an upload, that is the script.
@@ -73,8 +71,8 @@ def run(
             stream.reconfigure(line_buffering=True)
     if seed is not None:
         _seed_all(seed)
-    words = ["-m", argument] if module else [argument]
-    refuse_multi_worker(context.addresses, shlex.join(["tfcluster", "launch", *words, *args]))
+    started = ["-m", argument] if module else [argument]
+    refuse_multi_worker(context.addresses, shlex.join(["tfcluster", "launch", *started, *args]))
     return _run_module(argument) if script is None else _run_script(script)
 
 
@@ -93,7 +91,8 @@ def _log_placement_of_sessions(context: Context) -> None:
     import tensorflow as tf
 
     context.notes.append(
-        "operations of a script bear no mark of its run: the placements are those of every session of that time"
+        "a script's operations are not labelled with its run: the placements include those of every session at that "
+        "time"
     )
 
     session = tf.compat.v1.Session
@@ -137,8 +136,7 @@ def _run_module(name: str) -> tuple[int, str]:
         return _run_as_main(lambda _: execute(name), execute.__code__.co_filename)
     except _ModuleNotFoundError as error:
         print(f"{sys.executable}: {error}", file=sys.stderr)
-        places = f"in {os.getcwd()} and among the packages of {sys.executable}"
-        print(f"hint: Modules are searched {places}.", file=sys.stderr)
+        print(f"hint: It must be in {os.getcwd()} or a package of {sys.executable}.", file=sys.stderr)
         return 1, str(error)
 
 

@@ -1,4 +1,4 @@
-"""Refuse, in the one process that `tfcluster run` starts, a strategy that needs a process for each worker.
+"""Refuse, in the one process of `tfcluster run`, a strategy that requires a process for each worker.
 
 TensorFlow would wait for up to an hour for workers that never come.
 """
@@ -17,10 +17,10 @@ _MODULE = "tensorflow.python.distribute.collective_all_reduce_strategy"
 
 
 def refuse_multi_worker(addresses: Mapping[str, Sequence[str]], command: str) -> None:
-    """Have a MultiWorkerMirroredStrategy fail that would wait for servers of the cluster to become its workers.
+    """Have a MultiWorkerMirroredStrategy fail if it would wait for the cluster's servers to become its workers.
 
-    One that has no other workers, or workers of its own, is not concerned. The error names `command`, which starts a
-    process for each worker.
+    The error names `command`, which starts a process for each worker. A strategy without other workers, or with its
+    own, is not affected.
     """
     servers = {address for tasks in addresses.values() for address in tasks}
 
@@ -42,7 +42,7 @@ def _refuse(initialize: Callable[[Any, Any], None], servers: set[str], command: 
         workers = {address for job in ("chief", "worker") for address in cluster.get(job, ())}
         if workers & servers:
             raise RuntimeError(
-                "MultiWorkerMirroredStrategy needs a process for each worker, and `tfcluster run` starts only one: "
+                "MultiWorkerMirroredStrategy requires a process for each worker, and `tfcluster run` starts only one: "
                 f"type `{command}`"
             )
         initialize(self, cluster_resolver)
@@ -51,7 +51,7 @@ def _refuse(initialize: Callable[[Any, Any], None], servers: set[str], command: 
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls a function with the module of the strategy, once, as soon as TensorFlow has imported it."""
+    """Calls a function once with the strategy's module, as soon as TensorFlow has imported it."""
 
     def __init__(self, prepare: Callable[[ModuleType], None]) -> None:
         self._prepare = prepare
