@@ -193,10 +193,10 @@ ONE_LINE = {
     "hosts: {alpha: {python: ''}}": "2:25: hosts.alpha.python: expected text of one line, found the text ''",
     **{
         f"hosts: {{alpha: {{python: '{python}'}}}}": "2:25: hosts.alpha.python: expected the name of a command such as "
-        f"python3, or a whole path, found the text '{python}'"
+        f"python3, or an absolute path, found the text '{python}'"
         for python in ("-c", "~/tf/bin/python", "bin/python")
     },
-    "hosts: {alpha: {state: scratch}}": "2:24: hosts.alpha.state: expected the whole path, which begins with /, "
+    "hosts: {alpha: {state: scratch}}": "2:24: hosts.alpha.state: expected an absolute path, which begins with /, "
     "found the text 'scratch'",
     'hosts: {alpha: {state: "/a\\nb"}}': "2:24: hosts.alpha.state: expected text of one line, found the text '/a\\nb'",
     "hosts: {alpha: {setup: make}}": "2:24: hosts.alpha.setup: expected a list, found the text 'make'",
@@ -206,10 +206,10 @@ ONE_LINE = {
     "hosts: {alpha: {env: {A: 1}}}": "2:26: hosts.alpha.env.A: YAML does not read this value as text; "
     "write it in quotes",
     "hosts: {alpha: {env: {A: {secret: x}}}}": "2:26: hosts.alpha.env.A: a host has no secrets; "
-    "write it in the env: of the jobs that need it",
+    "write it in the env: of the jobs that require it",
     # localhost
-    "hosts: {localhost: {ssh: x}}": "2:21: hosts.localhost.ssh: localhost is this machine, to which nothing has to "
-    "lead; give the host another name",
+    "hosts: {localhost: {ssh: x}}": "2:21: hosts.localhost.ssh: localhost is this machine and needs no ssh "
+    "destination; give the host another name",
     "hosts: {localhost: {python: x}}": "2:21: hosts.localhost.python: on localhost it is the one that runs this "
     "command; delete this key",
     "hosts: {localhost: {shell: x}}": "2:21: hosts.localhost.shell: on localhost this command runs already, so it "
@@ -250,8 +250,8 @@ OF_JOBS = {
     "the hosts are alpha, beta",
     "{tasks: 1, hosts: [10.0.0.1]}": "2:25: jobs.a.hosts[0]: no host has the name '10.0.0.1'; "
     "the hosts are alpha, beta",
-    "{tasks: ['alpha:1'], hosts: [alpha]}": "2:27: jobs.a.hosts: the addresses of the tasks say already where they "
-    "are; delete it, or give the number of tasks",
+    "{tasks: ['alpha:1'], hosts: [alpha]}": "2:27: jobs.a.hosts: the addresses of the tasks already name their "
+    "hosts; delete it, or give the number of tasks",
     "['alpa:1']": "2:7: jobs.a[0]: no host has the name or the address 'alpa'; did you mean 'alpha'?",
     "['localhost:1']": "2:7: jobs.a[0]: no host has the name or the address 'localhost'; the hosts are alpha, beta",
     "['alpha:1', '10.0.0.1:1']": "2:18: jobs.a[1]: a:1 has the port of a:0, which is alpha:1; "

@@ -201,7 +201,7 @@ BAD_VALUES = {
     "found the date 2026-99-99",
     "{tasks: " + "9" * 5000 + "}": "2:14: jobs.a.tasks: the number is 5000 characters long",
     "{tasks: 0x" + "f" * 80 + "}": "2:14: jobs.a.tasks: must be 1000 or less, found 0x" + "f" * 57 + "…",
-    "{tasks: 1:30}": "2:14: jobs.a.tasks: YAML takes this for a number in base 60; write it in quotes",
+    "{tasks: 1:30}": "2:14: jobs.a.tasks: YAML reads this as a number in base 60; write it in quotes",
     "{tasks: !!int x}": "2:14: jobs.a.tasks: this cannot be read as int",
     "{tasks: !!python/name:os.system ''}": "2:14: jobs.a.tasks: the tag !!python/name:os.system has no "
     "meaning here; delete it",

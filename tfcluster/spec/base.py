@@ -1,4 +1,4 @@
-"""What the models of the schema share: base model, types of environment variables, helpers for validators."""
+"""The shared parts of the schema's models: base model, types of environment variables, helpers for validators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Key:
-    """What docs/spec.md says of a key; it is generated from these annotations of the models' fields."""
+    """The text of docs/spec.md about a key; it is generated from these annotations of the models' fields."""
 
     type: str  # what to write, in words
     meaning: str  # what it is for
@@ -32,10 +32,8 @@ class FrozenModel(BaseModel):
 def validation_error(kind: Literal["expected", "complete", "key"], message: str, hint: str = "") -> PydanticCustomError:
     """Return the error for a validator to raise; load.py formats it.
 
-    Args:
-        kind: `expected` if the actual value is to be appended to the message, `complete` if it is not, `key` if the
-            message is about a key.
-        message: What was expected, in words for the user.
+    The message says what was expected. `expected` errors have the actual value appended, `complete` ones do not; a
+    `key` error is about a key.
     """
     return PydanticCustomError(kind, "{message}", {"message": message, "hint": hint})
 
@@ -80,7 +78,7 @@ def _text_or_secret(value: Any) -> str | Secret:
 
 def _public(value: Any) -> str:
     if isinstance(value, dict):
-        raise validation_error("complete", "a host has no secrets", "write it in the env: of the jobs that need it")
+        raise validation_error("complete", "a host has no secrets", "write it in the env: of the jobs that require it")
     return _text(value)
 
 

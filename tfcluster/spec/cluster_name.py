@@ -14,12 +14,10 @@ from tfcluster.spec.yaml_source import INIT_HINT, read_source
 
 
 def default_name(path: Path) -> str:
-    """Return the name of a spec's cluster if the spec has no `name:`.
+    """Return the name of a spec's cluster if the spec has no `name:`; empty if no valid character remains.
 
     It is the folder's name for a file called cluster.yaml, and the file's name without extension for any other file.
     As Docker Compose does, this drops the characters that a name cannot have.
-
-    The name is empty if no valid character remains.
     """
     absolute = Path(os.path.abspath(path))
     name = absolute.parent.name if path.name == DEFAULT_SPEC.name else path.stem
@@ -39,7 +37,7 @@ def read_spec(path: Path) -> bytes:
 def read_name(path: Path) -> tuple[str | None, bool]:
     """Read only the name of a spec's cluster, which takes a tenth of the time that `load_spec` takes.
 
-    Only the name is validated. Return it, or None if it is not valid; and whether the spec has a `name:`.
+    Return it, or None if it is not valid; and whether the spec has a `name:`.
     """
     value = read_source(read_spec(path), str(path)).value
     name = value.get("name", default_name(path))

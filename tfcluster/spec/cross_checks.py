@@ -20,7 +20,7 @@ from tfcluster.spec.yaml_source import YamlDocument
 _HOSTS: KeyPath = ("hosts",)
 _HOSTFILE: KeyPath = ("hostfile",)
 _NOT_FOR_LOCALHOST = {
-    "ssh": ("localhost is this machine, to which nothing has to lead", "give the host another name"),
+    "ssh": ("localhost is this machine and needs no ssh destination", "give the host another name"),
     "python": ("on localhost it is the one that runs this command", "delete this key"),
     "shell": ("on localhost this command runs already, so it comes too late", "type it before the command"),
     "state": ("on localhost it is in XDG_STATE_HOME, where every command looks for it", "set XDG_STATE_HOME"),
@@ -29,9 +29,7 @@ _NOT_FOR_LOCALHOST = {
 
 
 def normalize_hosts(source: YamlDocument) -> None:
-    """Normalize `hosts` to a mapping of names to keys, whether a mapping, a list or a hostfile names the hosts.
-
-    Ranges in the names are expanded.
+    """Normalize `hosts` to a mapping of names to keys, from a mapping, a list or a hostfile, with expanded ranges.
 
     Problems are added to the document.
     """
@@ -62,7 +60,7 @@ def _gather_from_file(file: str, source: YamlDocument) -> None:
 
 
 def _gather_from_list(listed: list[Any], source: YamlDocument) -> None:
-    places: dict[str, Position] = {}
+    positions: dict[str, Position] = {}
     for index, name in enumerate(listed):
         path: KeyPath = (*_HOSTS, index)
         at = source.values[path]
@@ -72,20 +70,20 @@ def _gather_from_list(listed: list[Any], source: YamlDocument) -> None:
             hint = "write the hosts without dashes to give them keys" if isinstance(name, dict) else ""
             message = f"expected the name of a host, found {describe(name, source.texts.get(path))}"
             source.problems.append(source.problem(path, message, hint, at))
-        elif name in places:
-            first = places[name]
+        elif name in positions:
+            first = positions[name]
             message = f"this host is already at line {first.line}, column {first.column}"
             source.problems.append(source.problem(path, message, "keep one of the two", at))
         else:
-            places[name] = at
-    if not places:
+            positions[name] = at
+    if not positions:
         source.broken.add(_HOSTS)
-    source.value["hosts"] = dict.fromkeys(places)
-    _note_positions(places, source)
+    source.value["hosts"] = dict.fromkeys(positions)
+    _note_positions(positions, source)
 
 
-def _note_positions(places: Mapping[str, Position], source: YamlDocument) -> None:
-    for name, at in places.items():
+def _note_positions(positions: Mapping[str, Position], source: YamlDocument) -> None:
+    for name, at in positions.items():
         path: KeyPath = (*_HOSTS, name)
         source.keys[path] = source.values[path] = at
 
@@ -149,7 +147,7 @@ def _unknown_hosts(addresses: Mapping[str, str], source: YamlDocument) -> Iterat
         hosts = value.get("hosts") if isinstance(value, dict) else None
         path: KeyPath = ("jobs", job, "hosts")
         if hosts is not None and isinstance(value.get("tasks"), list):
-            message = "the addresses of the tasks say already where they are"
+            message = "the addresses of the tasks already name their hosts"
             yield source.problem(path, message, "delete it, or give the number of tasks", source.keys[path])
         for index, name in enumerate(hosts) if isinstance(hosts, list) else ():
             if isinstance(name, str) and name not in addresses:
@@ -159,9 +157,9 @@ def _unknown_hosts(addresses: Mapping[str, str], source: YamlDocument) -> Iterat
 
 
 def _misplaced_tasks(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
-    """Yield a problem for each task that is on no host, and for each task whose port is in use by another task.
+    """Yield a problem for each task that is on no host, or whose port is in use by another task of its host.
 
-    Two tasks of a host cannot share a port even with different addresses: a server listens on every interface.
+    Even with different addresses: a server listens on every interface.
     """
     owners: dict[tuple[str, int], tuple[str, Address]] = {}
     for task, path, text in _written_addresses(source):

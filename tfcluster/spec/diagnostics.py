@@ -55,7 +55,7 @@ def format_path(path: KeyPath) -> str:
 
 
 def describe(value: Any, text: str | None = None) -> str:
-    """Describe a value for error messages: as `text`, which is its spelling in the file, if that is known."""
+    """Describe a value for error messages: as `text`, its spelling in the file, if that is known."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

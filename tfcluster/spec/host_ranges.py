@@ -18,10 +18,9 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def expand_names(text: str) -> list[str]:
-    """Expand names of hosts.
+    """Expand comma-separated names of hosts, each with any number of ranges in brackets.
 
-    Names have commas between them, and each has any number of ranges in brackets. The numbers of a range have as many
-    digits as the first one is written with. A ValueError says what was expected.
+    The numbers of a range have as many digits as the first one is written with. A ValueError says what was expected.
     """
     return [name for part in _SEPARATOR.split(text) for name in _expand(part.strip())]
 
@@ -35,7 +34,7 @@ def _expand(pattern: str) -> list[str]:
         count *= len(each)
     if count > settings.MAX_TASKS:
         raise ValueError(f"expected at most {settings.MAX_TASKS} hosts")
-    return ["".join(words) for words in itertools.product(*choices)]
+    return ["".join(parts) for parts in itertools.product(*choices)]
 
 
 def _numbers(ranges: str) -> list[str]:
@@ -52,10 +51,7 @@ def _numbers(ranges: str) -> list[str]:
 
 
 def expand_ranges(source: YamlDocument) -> None:
-    """Expand the ranges in `hosts`, which is a list or a mapping, and in the `hosts` of jobs.
-
-    Problems are added to the document.
-    """
+    """Expand the ranges in `hosts`, a list or a mapping, and in those of jobs; add problems to the document."""
     _expand_hosts_of(source.value, (), source)
     jobs = source.value.get("jobs")
     for name, job in jobs.items() if isinstance(jobs, dict) else ():
@@ -87,7 +83,7 @@ def _expand_hosts_of(parent: dict[str, Any], path: KeyPath, source: YamlDocument
 
 
 def _names(text: Any, path: KeyPath, source: YamlDocument) -> list[Any]:
-    """Return the names that an entry stands for; the entry itself if it has no range, or a malformed one."""
+    """Return the names of an entry; the entry itself if it has no range, or a malformed one."""
     if isinstance(text, str) and ("[" in text or "," in text):
         try:
             return expand_names(text)
@@ -99,7 +95,7 @@ def _names(text: Any, path: KeyPath, source: YamlDocument) -> list[Any]:
 
 
 def _move_positions(source: YamlDocument, path: KeyPath, moves: Sequence[tuple[Any, Any]]) -> None:
-    """Give the entries of a collection, and what is in them, the positions of the entries that they are copies of.
+    """Give the entries of a collection, and their contents, the positions of the entries that they are copies of.
 
     `moves` are the old and the new key of each entry of the collection at the path.
     """

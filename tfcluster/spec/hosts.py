@@ -57,13 +57,13 @@ def _destination(text: str) -> str:
 
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
-        raise validation_error("expected", "expected the whole path, which begins with /")
+        raise validation_error("expected", "expected an absolute path, which begins with /")
     return text
 
 
 def _executable(text: str) -> str:
     if text.startswith("-") or ("/" in text and not text.startswith("/")):
-        raise validation_error("expected", "expected the name of a command such as python3, or a whole path")
+        raise validation_error("expected", "expected the name of a command such as python3, or an absolute path")
     return text
 
 
@@ -77,10 +77,7 @@ _OneLine = Annotated[StrictStr, AfterValidator(_one_line)]
 
 
 class HostSpec(FrozenModel):
-    """A host: a machine that tasks run on; `localhost` is the machine that the command runs on.
-
-    A None stands for the default that the reference gives.
-    """
+    """A host: a machine that tasks run on; None stands for the default in the reference."""
 
     address: Annotated[
         Annotated[StrictStr, AfterValidator(_address)] | None,
@@ -100,7 +97,8 @@ class HostSpec(FrozenModel):
         Annotated[_OneLine, AfterValidator(_command)] | None,
         Key(
             "a command of bash",
-            "What sets up the environment of that Python: it activates an environment of conda, or loads modules.",
+            "A command that sets up the environment of that Python: for example, it activates a conda environment or "
+            "loads modules.",
             '"source /opt/conda/bin/activate tf"',
             "none",
         ),
@@ -163,7 +161,7 @@ LOCAL_ONLY = {LOCAL_HOST: LOCAL_HOST}
 def host_for_address(written: str, addresses: Mapping[str, str]) -> str | None:
     """Resolve the host part of a task's address to the name of a host; return None if no host matches.
 
-    `written` is a host's name or its address; or a loopback address, if `localhost` has a loopback address.
+    It is a host's name or its address; or a loopback address, if `localhost` has a loopback address.
     """
     if written in addresses:
         return written
@@ -176,7 +174,7 @@ def host_for_address(written: str, addresses: Mapping[str, str]) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is a loopback address, to which only the machine itself can connect."""
+    """Return whether only the machine itself can connect to an address."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -194,10 +192,9 @@ def normalize_address(address: str) -> str:
 def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
     """Parse a hostfile in the notation of Open MPI and DeepSpeed, with lines such as `alpha slots=2`.
 
-    A line can name several hosts in Slurm's notation, such as `lab[01-04,07]`.
-
-    As in Open MPI, a host has one slot by default, and the slots of a host that is listed several times are added up.
-    Messages quote nothing of the file, because the path may be that of a file with secrets.
+    A line can name several hosts in Slurm's notation, such as `lab[01-04,07]`. As in Open MPI, a host has one slot by
+    default, and the slots of a host that is listed several times are added up. Messages quote nothing of the file,
+    because the path may be that of a file with secrets.
 
     Return the slots by the host's name, and the problems of the file. A file that cannot be read raises an OSError, a
     path that is not valid a ValueError.

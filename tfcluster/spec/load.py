@@ -29,19 +29,16 @@ def load_spec(path: Path) -> Spec:
 
 
 def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
-    """Parse and validate the spec in a YAML text.
+    """Parse and validate the spec in a YAML text, in UTF-8; the error has one line for each problem.
 
-    Bytes are decoded as UTF-8. `file` is the name for error messages. `default_name` is the cluster's name if the text
-    does not set one; it is empty if the file's path gives none. The error has one line for each problem.
+    `file` is the name for error messages. `default_name` is the cluster's name if the text does not set one; it is
+    empty if the file's path gives none.
     """
     return build_spec(read_source(text, file), default_name)
 
 
 def parse_cluster_notation(text: str) -> Spec:
-    """Parse a cluster in the notation `JOB|ADDRESS;ADDRESS,JOB|ADDRESS`.
-
-    The name of its cluster is `cluster`.
-    """
+    """Parse a cluster, named `cluster`, in the notation `JOB|ADDRESS;ADDRESS,JOB|ADDRESS`."""
     source = YamlDocument(OPTION, values={(): Position(1, 1), ("jobs",): Position(1, 1)})
     if not text.strip():
         raise to_error([source.problem((), "no job is named", _EXAMPLE)])
@@ -58,10 +55,10 @@ def parse_cluster_notation(text: str) -> Spec:
         else:
             jobs[name] = []
             source.keys[path] = source.values[path] = at
-            for index, (place, address) in enumerate(_split(addresses, ";", column + len(name) + 1)):
+            for index, (start, address) in enumerate(_split(addresses, ";", column + len(name) + 1)):
                 jobs[name].append(address)
                 inner: KeyPath = (*path, index)
-                source.values[inner] = Position(1, place)
+                source.values[inner] = Position(1, start)
     if not jobs:
         raise to_error(source.problems)
     source.value = {"jobs": jobs}
@@ -170,10 +167,7 @@ _EXPECTED: dict[str, Callable[[dict[str, Any], KeyPath], str]] = {
 
 
 def _source_path(details: ErrorDetails, source: YamlDocument) -> KeyPath:
-    """Return the path of an error in the file, which differs from pydantic's for a job written as a list of addresses.
-
-    The file has no key `tasks` for such a job.
-    """
+    """Return the path of an error in the file, which has no key `tasks` for a job that is a list of addresses."""
     loc = details["loc"]
     if details["type"] == "key":
         return loc[:-1]  # pydantic appends "[key]" to the path

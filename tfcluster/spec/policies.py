@@ -1,4 +1,4 @@
-"""The schema of `restart:`, which a job can override, of `logs:`, what is kept of output, and of `notify:`."""
+"""The schema of `restart:`, which a job can override, of `logs:`, and of `notify:`."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ class JobRestart(_Overriding):
     def merged_with(self, cluster: RestartSpec) -> RestartSpec:
         """Merge the job's overrides with the cluster's restart policy; return that of the job's tasks.
 
-        Raises:
-            ValidationError: One of `initial` and `max` comes from the job, the other one from the cluster, and `max` is
-                less than `initial`.
+        Raises ValidationError if `max` is less than `initial`, one of which comes from the cluster.
         """
         backoff = Backoff(
             initial=self.backoff.initial or cluster.backoff.initial, max=self.backoff.max or cluster.backoff.max
@@ -153,7 +151,7 @@ _OutputSize = Annotated[int, BeforeValidator(partial(_size, smallest=settings.RU
 
 
 class Logs(FrozenModel):
-    """How much of the output of tasks and runs is kept; sizes are in bytes."""
+    """The limits on the stored output of tasks and runs; sizes are in bytes."""
 
     size: Annotated[
         int,
@@ -200,7 +198,7 @@ def _url(value: str | Secret) -> str | Secret:
     try:
         url = urlsplit(value.secret if isinstance(value, Secret) else value)
         is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # such as a port that is no number
+    except ValueError:  # such as a port that is not a number
         is_valid = False
     if not is_valid:
         raise validation_error("complete", "expected a URL that begins with http:// or https://")
@@ -208,7 +206,7 @@ def _url(value: str | Secret) -> str | Secret:
 
 
 class NotifySpec(FrozenModel):
-    """Where notifications are sent."""
+    """The receivers of notices."""
 
     webhook: Annotated[
         Annotated[VariableValue, AfterValidator(_url)] | None,

@@ -67,12 +67,10 @@ class Address(FrozenModel):
         return host if self.port is None else f"{host}:{self.port}"
 
     def advertised_host(self, address: str) -> str:
-        """Return the host part of the address that the other tasks connect to.
+        """Return the host part of the address that the other tasks connect to, given the address of the task's host.
 
         A machine has many loopback addresses. In a cluster on one machine, a task uses the loopback address that the
         user wrote.
-
-        `address` is that of the task's host.
         """
         return self.host if is_loopback(self.host) and is_loopback(address) else address
 
@@ -187,7 +185,7 @@ class Job(FrozenModel):
         return self
 
     def variables(self) -> dict[str, str]:
-        """Return the variables added to the environment of each task, including the plain-text values of secrets."""
+        """Return the variables of each task, including the plain-text values of secrets."""
         return {name: value.secret if isinstance(value, Secret) else value for name, value in self.env.items()}
 
     def secrets(self) -> tuple[str, ...]:
@@ -242,11 +240,16 @@ class Spec(FrozenModel):
     logs: Annotated[Logs, Key("keys", "How much of the output of tasks and runs is kept.", "{size: 1 GiB}")] = Logs()
     notify: Annotated[
         NotifySpec | None,
-        Key("keys", "Where notifications are sent.", "{webhook: https://hooks.example.org/T0}", "none"),
+        Key("keys", "Where notices are sent.", "{webhook: https://hooks.example.org/T0}", "none"),
     ] = None
     lease: Annotated[
         Seconds | None,
-        Key("seconds", "A host that no command reaches for that long stops its tasks.", "86400", "never"),
+        Key(
+            "seconds",
+            "How long a host waits without contact from any command before it stops its tasks.",
+            "86400",
+            "never",
+        ),
     ] = None
 
     def addresses(self) -> dict[str, str]:
@@ -256,7 +259,7 @@ class Spec(FrozenModel):
         return {name: host.address or name for name, host in self.hosts.items()}
 
     def placement_hosts(self, job: Job) -> tuple[str, ...]:
-        """Return the placement order of a job: its task with an index is on the host at this index, wrapping around."""
+        """Return the hosts of a job's tasks by index, wrapping around."""
         names = [name for name, host in (self.hosts or {LOCAL_HOST: HostSpec()}).items() for _ in range(host.slots)]
         if job.hosts is not None:
             names = [*job.hosts]
@@ -267,5 +270,5 @@ class Spec(FrozenModel):
         return tuple(names[: 1 if len(set(names)) == 1 else settings.MAX_TASKS])
 
     def effective_restart(self, job: Job) -> RestartSpec:
-        """Return the effective restart policy of a job's tasks."""
+        """Return the restart policy of a job's tasks."""
         return job.restart.merged_with(self.restart)

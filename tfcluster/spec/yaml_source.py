@@ -22,7 +22,7 @@ _TEXT_TAGS = {_TAG + "str", _TAG + "value", _TAG + "merge"}
 _NUMBER_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool"}
 _COLLECTION_TAGS = {_TAG + "map", _TAG + "seq"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_HOST_RANGE = re.compile(r"[A-Za-z0-9_.-]+\[[0-9,-]+\]")  # YAML takes its bracket for that of a list
+_HOST_RANGE = re.compile(r"[A-Za-z0-9_.-]+\[[0-9,-]+\]")  # YAML reads its bracket as that of a list
 _TOP = Position(1, 1)
 
 
@@ -48,10 +48,10 @@ class YamlDocument:
 
 
 def read_source(text: str | bytes, file: str) -> YamlDocument:
-    """Read the YAML text of a spec.
+    """Read the YAML text of a spec, in UTF-8; `file` is the name for error messages.
 
-    Bytes are decoded as UTF-8. Problems that do not prevent reading the other values are in the document; a text that
-    is not one YAML mapping raises an error. `file` is the name for error messages.
+    Problems that do not prevent reading the other values are in the document; a text that is not one YAML mapping
+    raises an error.
     """
     source = YamlDocument(file)
     text = _decode(text, source)
@@ -87,7 +87,7 @@ def _decode(text: str | bytes, source: YamlDocument) -> str:
     text = text.removeprefix("\ufeff")
     if unprintable := Reader.NON_PRINTABLE.search(text):
         at = _position_of(text[: unprintable.start()])
-        message = f"the character U+{ord(unprintable.group()):04X} may not be in YAML"
+        message = f"the character U+{ord(unprintable.group()):04X} is not allowed in YAML"
         raise to_error([source.problem((), message, "delete it", at)])
     return text
 
@@ -106,7 +106,7 @@ def _check_shape(text: str, source: YamlDocument) -> None:
             raise to_error([source.problem((), message, at=_position(event))])
         if documents > 1:
             message = "a second document starts here; a spec is one document"
-            hint = "keep each cluster in a file of its own"
+            hint = "keep each cluster in its own file"
             raise to_error([source.problem((), message, hint, _position(event))])
 
 
@@ -168,7 +168,7 @@ class _Reader:
         """
         self._remaining -= 1
         if id(node) in self._ancestors:
-            message = "the alias refers to what it is a part of"
+            message = "the alias refers to a value that contains the alias"
         elif self._remaining < 0:
             message = f"the file has more than {settings.SPEC_MAX_VALUES} values, aliases counted each time"
         elif len(self._ancestors) > settings.SPEC_MAX_DEPTH:
@@ -189,10 +189,7 @@ class _Reader:
         return value
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return the key and value nodes of a mapping, by key.
-
-        The keys that `<<` merges into the mapping come first; the mapping's own keys override them.
-        """
+        """Return the key and value nodes of a mapping by key, after those that `<<` merges, which they override."""
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, value_node in node.value:
@@ -247,7 +244,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if len(node.value) > settings.SPEC_NUMBER_MAX_CHARS:
         raise _UnreadableError(f"the number is {len(node.value)} characters long")
     if ":" in node.value:
-        raise _UnreadableError("YAML takes this for a number in base 60", "write it in quotes")
+        raise _UnreadableError("YAML reads this as a number in base 60", "write it in quotes")
     kind = node.tag.removeprefix(_TAG)
     try:
         return getattr(SafeConstructor(), f"construct_yaml_{kind}")(node)
