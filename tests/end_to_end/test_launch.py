@@ -177,8 +177,8 @@ def test_a_group_is_started_again_as_a_whole(cluster: Sandbox, code: str) -> Non
 @pytest.mark.slow
 def test_restarts_are_counted(cluster: Sandbox) -> None:
     result = cluster("launch", "--each", "worker", "--max-restarts", "1", "act.py", "all=9", code=9)
-    assert "ended with exit code 9: starting all again (0 more left)" in result.stderr
-    assert result.stderr.count("starting all again") == 1
+    assert "ended with exit code 9: restarting all (0 more restarts left)" in result.stderr
+    assert result.stderr.count("restarting all") == 1
     assert "error: worker:" in result.stderr
 
 
@@ -250,7 +250,7 @@ def test_members_end_with_their_coordinator(cluster: Sandbox) -> None:
         ),
         (["--workers", "2", "-c", "demo", "look.py"], "Give only one of --spec, --workers and --cluster."),
         (["--workers", "2", "--each", "ps", "look.py"], "the cluster has no job 'ps'"),
-        (["--workers", "2", "--detach", "look.py"], "a run that is detached needs a cluster that stays up"),
+        (["--workers", "2", "--detach", "look.py"], "a run that is detached requires a cluster that stays up"),
         (["none.py"], "none.py"),
     ],
 )

@@ -57,6 +57,6 @@ def test_without_matplotlib_it_says_how_to_install_it(monkeypatch: pytest.Monkey
         refuse_without_matplotlib()
     assert caught.value.exit_code == ExitCode.USAGE
     assert (caught.value.message, caught.value.hint) == (
-        "--plot needs matplotlib, which is not installed",
+        "--plot requires matplotlib, which is not installed",
         f"Type `{sys.executable} -m pip install matplotlib`.",
     )

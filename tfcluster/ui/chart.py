@@ -31,13 +31,9 @@ _BRAILLE = 0x2800
 def draw_chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Text]:
     """Draw curves as lines of text; return none if there are fewer than two different x.
 
-    Where curves overlap, the characters take their colours in turns, like dashes, so that each curve is visible.
-
-    Args:
-        curves: The curves by name, each a sequence of points (x, y) with rising x; points with y <= 0 are left out, as
-            the axis is logarithmic.
-        width: The width in characters.
-        braille: Draw with braille dots, eight to a character; otherwise with `*`, `+` and `o`.
+    The curves are points (x, y) with rising x; those with y <= 0 are left out, as the axis is logarithmic. `width` is
+    in characters. `braille` has eight dots to a character, instead of `*`, `+` and `o`. Overlapping curves take turns
+    in the colours of the characters, like dashes, so that each is visible.
     """
     points = {name: [(x, math.log10(y)) for x, y in curve if y > 0] for name, curve in curves.items()}
     all_points = [point for each in points.values() for point in each]
@@ -68,15 +64,15 @@ class _PlotArea:
         self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
 
     def dots(self, points: Sequence[tuple[float, float]], across: int, down: int) -> list[tuple[int, int]]:
-        """Return the dots of the lines between points (x, log10 y), as (column, row) from the top left.
+        """Return the dots, `across` times `down` to a character, of the lines between points (x, log10 y).
 
-        A character cell has `across` times `down` dots.
+        They are (column, row) from the top left.
         """
         wide = (self.columns * across - 1) / (self.right - self.left)
         tall = (_ROWS * down - 1) / (self.high - self.low)
-        places = [(round((x - self.left) * wide), round((self.high - y) * tall)) for x, y in points]
-        dots = places[:1]
-        for (x0, y0), (x1, y1) in pairwise(places):
+        ends = [(round((x - self.left) * wide), round((self.high - y) * tall)) for x, y in points]
+        dots = ends[:1]
+        for (x0, y0), (x1, y1) in pairwise(ends):
             pieces = max(abs(x1 - x0), abs(y1 - y0))
             dots += [
                 (x0 + round((x1 - x0) * part / pieces), y0 + round((y1 - y0) * part / pieces))
@@ -137,24 +133,24 @@ def _mark(number: int) -> str:
     return _MARKS[number % len(_MARKS)]
 
 
-# The curves of one seed coincide, so each is thinner than the one below it and has a dash pattern of its own.
+# The curves of one seed coincide, so each is thinner than the one below it and has its own dash pattern.
 _LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
 
 
 def refuse_without_matplotlib() -> None:
-    """Check before a run that its plot can be drawn; raise a usage error if Matplotlib is not installed."""
+    """Raise a usage error before a run if Matplotlib, which draws its plot, is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ClusterError(
-            "--plot needs matplotlib, which is not installed",
+            "--plot requires matplotlib, which is not installed",
             hint=f"Type `{shlex.quote(sys.executable)} -m pip install matplotlib`.",
             exit_code=ExitCode.USAGE,
         )
 
 
 def draw_convergence(path: Path, result: dict[str, Any]) -> None:
-    """Plot the losses of expfit over its steps, and print the file's name.
+    """Plot the losses of expfit over its steps, and print the file's name; the suffix determines the format.
 
-    The file's suffix determines the format. An existing file is replaced. Raises OSError if it cannot be written.
+    An existing file is replaced. Raises OSError if it cannot be written.
     """
     from matplotlib.figure import Figure  # not pyplot, which looks for a display
 

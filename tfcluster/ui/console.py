@@ -63,14 +63,14 @@ class Text(rich.text.Text):
         super().__init__(escape_control_characters(text), *arguments, **options)
 
     def append(self, text: rich.text.Text | str, style: Any = None) -> rich.text.Text:
-        """Append text with a style of its own."""
+        """Append text with its own style."""
         return super().append(escape_control_characters(text) if isinstance(text, str) else text, style)
 
     @classmethod
     def assemble(cls, *parts: Any, **options: Any) -> Text:
         """Create a text from strings, pairs of a string and its style, and other texts."""
         text = super().assemble(*parts, **options)
-        assert isinstance(text, cls), "it is made with this class, and by `append`"
+        assert isinstance(text, cls), "rich makes it with this class, and by `append`"
         return text
 
 
@@ -79,8 +79,7 @@ def make_table(
 ) -> Table:
     """Create a table; a cell that contains a state has the state's colour.
 
-    The columns in `right` are aligned to the right, such as numbers. The cells of those in `wrapped` are wrapped if the
-    terminal is too narrow.
+    Columns in `right`, such as numbers, are aligned to the right. Cells of those in `wrapped` are wrapped if necessary.
     """
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:

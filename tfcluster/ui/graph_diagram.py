@@ -73,7 +73,7 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[PlacementEvent]) -
         for device in devices[name]
         for source in node.inputs
         if source in nodes_by_name
-        # If there are several graphs, each is on devices of its own.
+        # If there are several graphs, each is on its own devices.
         for origin in ([device] if device in devices[source] else devices[source])
         if keys[source, origin] != keys[name, device]
     }
@@ -88,11 +88,7 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[PlacementEvent]) -
 
 
 def _keys(devices: Mapping[str, Sequence[str]]) -> dict[Key, Key]:
-    """Choose the box of each operation on each device.
-
-    The key of a box is the operation itself, or the longest prefix of its scope with which there are not too many
-    boxes.
-    """
+    """Choose the box of each operation on each device: itself, or the longest scope with which there are few enough."""
     keys: dict[Key, Key] = {}
     for parts in range(max((name.count("/") + 1 for name in devices), default=1), 0, -1):
         keys = {(op, on): ("/".join(op.split("/")[:parts]), on) for op in devices for on in devices[op]}
@@ -110,11 +106,11 @@ def _depths(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     for source, target in sorted(edges):
         targets[source].append(target)
     order = _children_first(targets)
-    place = {box: number for number, box in enumerate(reversed(order))}
+    rank = {box: number for number, box in enumerate(reversed(order))}
     depths = [0] * count
     for box in reversed(order):
         for target in targets[box]:
-            if place[target] > place[box]:
+            if rank[target] > rank[box]:
                 depths[target] = max(depths[target], depths[box] + 1)
     return depths
 
@@ -144,7 +140,7 @@ def _children_first(targets: Sequence[Sequence[int]]) -> list[int]:
 def render_svg(diagram: GraphDiagram, title: str) -> str:
     """Return the diagram as the text of an SVG file."""
     devices = sorted({box.device for box in diagram.boxes})
-    places, lanes, height = place(diagram, devices)
+    corners, lanes, height = place(diagram, devices)
     width = max(sum(lanes.values()) + LANE_GAP * (len(lanes) - 1), 400) + 2 * MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -162,13 +158,13 @@ def render_svg(diagram: GraphDiagram, title: str) -> str:
             f'<text x="{x}" y="56" font-weight="bold">{escape(device)}</text>'
         )
         x += lanes[device] + LANE_GAP
-    lines += [_edge(places[source], places[target]) for source, target in diagram.edges]
-    lines += [_box(box, places[number], _color(devices.index(box.device))) for number, box in enumerate(diagram.boxes)]
+    lines += [_edge(corners[source], corners[target]) for source, target in diagram.edges]
+    lines += [_box(box, corners[number], _color(devices.index(box.device))) for number, box in enumerate(diagram.boxes)]
     return "\n".join([*lines, "</svg>", ""])
 
 
 def render_dot(diagram: GraphDiagram, title: str) -> str:
-    """Return the diagram in DOT, the language of Graphviz; the arguments are those of `svg`."""
+    """Return the diagram in DOT, the language of Graphviz."""
     devices = sorted({box.device for box in diagram.boxes})
     lines = [f"digraph {json.dumps(title)} {{", "  node [shape=box, style=filled];"]
     for number, device in enumerate(devices):
@@ -191,8 +187,7 @@ def _color(number: int) -> str:
 def place(diagram: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[int, int]], dict[str, int], int]:
     """Lay out the boxes: a lane for each device and a row for each depth, with the boxes of both side by side.
 
-    Returns:
-        The upper left corner of each box, the width of each device's lane, and the height of the whole diagram.
+    Return the upper left corner of each box, the width of each device's lane, and the height of the whole diagram.
     """
     rows: dict[tuple[str, int], int] = {}
     cells = []
@@ -206,12 +201,12 @@ def place(diagram: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[int
     for device in devices:
         starts[device] = x
         x += lanes[device] + LANE_GAP
-    places = [
+    corners = [
         (starts[box.device] + column * (_WIDTH + 12), 70 + box.depth * (_HEIGHT + _GAP))
         for box, column in zip(diagram.boxes, cells, strict=True)
     ]
     deepest = max((box.depth for box in diagram.boxes), default=0)
-    return places, lanes, 70 + (deepest + 1) * (_HEIGHT + _GAP) + MARGIN
+    return corners, lanes, 70 + (deepest + 1) * (_HEIGHT + _GAP) + MARGIN
 
 
 def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
@@ -237,10 +232,7 @@ def _box(box: DiagramNode, corner: tuple[int, int], color: str) -> str:
 
 
 class PlacedGraph:
-    """Collects a run's graphs and placements from its events.
-
-    The suffix of the path, .svg or .dot, determines the format.
-    """
+    """Collects a run's graphs and placements from its events; the suffix .svg or .dot determines the format."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -78,7 +78,7 @@ def show_status(status: ClusterStatus) -> None:
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:
-    """Yield what to say of unexpected exits, each with the short names of its tasks."""
+    """Yield the text about unexpected exits, each with the short names of its tasks."""
     names: dict[str, list[str]] = {}
     for task in tasks:
         if task.last_exit is not None and not task.last_exit.expected:
@@ -90,7 +90,7 @@ def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], 
 
 
 def _width(content: Table) -> int:
-    """Return the width that a table needs to be shown without truncation."""
+    """Return the width of a table that is not truncated."""
     screen = console()
     return screen.measure(content, options=screen.options.update(max_width=10_000)).maximum
 
@@ -187,8 +187,7 @@ def _cleanness(origin: Mapping[str, Any]) -> str:
 def _fit_between_words(content: Table, first: int, rows: Sequence[Sequence[str]]) -> bool:
     """Set the widths of a table's last two columns so that their cells are wrapped between words only.
 
-    `first` is the index of the first of the two columns; the rows include the headings. Return whether the table fits
-    into the terminal in this way.
+    `first` is the index of the first of the two; the rows include the headings. Return whether the table fits then.
     """
     columns = content.columns[first : first + 2]
     cells = [[row[first + number] for row in rows] for number in range(len(columns))]
@@ -244,7 +243,7 @@ def show_checks(checks: Sequence[CheckResult]) -> None:
     """Print checks: the host, the check, its result, and what to type to fix a problem.
 
     On a terminal this is a table. In a pipe nothing is wrapped, and a table would be as wide as the longest advice:
-    there what to type is on lines of its own.
+    there each advice has its own lines.
     """
     rows = [(check.host, check.check, _state(check), check.text, check.hint) for check in checks]
     screen = console()

@@ -24,10 +24,9 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class LogView:
-    """Prints log lines of several tasks.
+    """Prints log lines of several tasks, by default with a prefix of the task's name.
 
-    `prefix` and `timestamps` prefix each line with its task's name and its time. What the regular expressions match is
-    highlighted, if standard output is a terminal with colours.
+    The matches of regular expressions are highlighted, if standard output is a terminal with colours.
     """
 
     def __init__(self, *, prefix: bool = True, timestamps: bool = False, highlighted: Sequence[str] = ()) -> None:
@@ -47,7 +46,7 @@ class LogView:
         out.flush()
 
     def prefix_of(self, task: str, *, err: bool = False) -> str:
-        """Return what a line of a task begins with: its name, in its colour, as wide as those of the others.
+        """Return the beginning of a task's lines: its name, in its colour, as wide as those of the others.
 
         `err` says that the line is for standard error, which may be a terminal while standard output is none.
         """
@@ -65,7 +64,7 @@ class LogView:
 
 
 class Highlighter:
-    """Escapes lines for standard output, and highlights what matches on a terminal that is to have colours.
+    """Escapes lines for standard output, and highlights matches on a terminal with colours.
 
     A regular expression that this Python does not know is left out: hosts may have a later Python.
     """
@@ -84,9 +83,9 @@ class Highlighter:
         self._begin, _, self._end = captured.get().partition("-")
 
     def escape(self, line: str) -> str:
-        """Return a line with its control characters escaped, and with what matches highlighted.
+        """Return a line with its control characters escaped and matches highlighted.
 
-        The expressions are applied to the line as it was printed, as the search for lines applies them.
+        The expressions are applied to the line as it was printed, as in the search for lines.
         """
         if not self._expressions:
             return escape_control_characters(line)
@@ -101,7 +100,7 @@ class Highlighter:
         return "".join([*parts, escape_all_control_characters(line[at:shown])])
 
     def _matches(self, line: str) -> Iterator[tuple[int, int]]:
-        """Yield where the matches of all expressions begin and end, in order; those that overlap or touch are one."""
+        """Yield the bounds of the matches of all expressions, in order; matches that overlap or touch are one."""
         first = last = 0
         for start, end in sorted(match.span() for each in self._expressions for match in each.finditer(line)):
             if start > last:
@@ -157,10 +156,7 @@ class PlacementView:
         return format_placement(event)
 
     def summary(self) -> Table | None:
-        """Summarize the placements in a table with a row for each device: the number and types of its operations.
-
-        Return None if nothing was placed.
-        """
+        """Return a table with the number and types of each device's operations, if there are any."""
         if not self._types:
             return None
         rows = [

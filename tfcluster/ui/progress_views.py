@@ -23,7 +23,7 @@ from tfcluster.ui.log_view import LogView
 
 
 class StatusLine:
-    """Shows one line at a time, on standard error; nothing if it is silent."""
+    """Shows one line at a time, on standard error, unless it is silent."""
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
@@ -68,7 +68,7 @@ class UpView(StatusLine):
         self._log = LogView()
 
     def show_line(self, line: LogLine) -> None:
-        """Show what a task prints that is not ready, above the status line."""
+        """Show the output of a task that is not ready, above the status line."""
         if self._silent:
             return
         if self._status is not None:
@@ -78,7 +78,7 @@ class UpView(StatusLine):
             self._status.start()
 
     def show_plan(self, actions: Sequence[PlannedAction]) -> None:
-        """Print the planned actions and the data that is lost by them."""
+        """Print the planned actions and the data that they lose."""
         screen = console()
         if not actions:
             screen.print(f"{self._cluster} is up already: nothing to do")
@@ -204,5 +204,5 @@ class DownView(StatusLine):
 
     def finish(self) -> None:
         """Print that the cluster is down."""
-        stopped = f": {pluralize(self._tasks, 'task')} stopped" if self._tasks else ""  # else a warning says what was
+        stopped = f": {pluralize(self._tasks, 'task')} stopped" if self._tasks else ""  # else a warning names them
         console().print(f"{self._cluster} is down{stopped}")

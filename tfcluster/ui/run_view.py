@@ -38,12 +38,9 @@ _PER_SECOND = "_per_s"
 
 
 class RunView:
-    """Shows the events of one run.
+    """Shows the events of one run; if `silent`, nothing but the final result.
 
-    Args:
-        silent: Show nothing but the final result.
-        placements: Show where operations are placed.
-        raw: Pass a script's output on byte by byte, and add nothing to it; for the user who started it.
+    With `raw`, a script's output is passed on byte by byte, and nothing is added to it: for the user who started it.
     """
 
     def __init__(self, *, silent: bool, placements: bool = False, raw: bool = False) -> None:
@@ -86,7 +83,7 @@ class RunView:
             self._progress.stop()
 
     def update(self, record: dict[str, Any]) -> None:
-        """Show an event, if it is of a type that is shown."""
+        """Show an event, if its type is shown."""
         event = parse_event(record)
         if isinstance(event, SubmittedEvent):
             self._run = event.run
@@ -96,7 +93,7 @@ class RunView:
             self._show_notes(event.notes or [])
         elif isinstance(event, RestartEvent):
             problem = event.problem.partition("\n")[0]
-            self._show_notes([f"{problem}: starting all again ({event.left} more left)"])
+            self._show_notes([f"{problem}: restarting all ({event.left} more restarts left)"])
         elif isinstance(event, TaskDownEvent):
             self._show_notes([event.problem])
         elif isinstance(event, WaitingEvent):
@@ -115,7 +112,7 @@ class RunView:
             self._print_above(self._placements.line(event))
         elif isinstance(event, ProgressEvent):
             self._show_progress(event)
-        elif record["event"] == "metric":  # of a script or, with fields of its own, of another program
+        elif record["event"] == "metric":  # of a script or, with its own fields, of another program
             self._metrics.update(record)
 
     def _show_progress(self, event: ProgressEvent) -> None:
@@ -135,7 +132,7 @@ class RunView:
             error_console().print("\n  ".join((_format_progress(self._run, event), *self._metrics.changed())))
 
     def _print_output(self, event: dict[str, Any]) -> None:
-        """Print what a script has written, after ending the progress bar, which would interfere with the output."""
+        """Print a script's output, after ending the progress bar, which would interfere with it."""
         parts = [event] if self._raw else self._lines.convert(event)
         for part in parts:
             if part["event"] != "output":
@@ -156,7 +153,7 @@ class RunView:
             stream.flush()
 
     def _print_above(self, line: str) -> None:
-        """Print a line of tfcluster's own above the progress bar, which continues below it."""
+        """Print tfcluster's own line above the progress bar, which continues below it."""
         if self._progress is not None:
             self._progress.console.print(line, soft_wrap=True)
         else:
@@ -217,22 +214,22 @@ class Metrics:
 
 
 def _format_metrics(event: dict[str, Any]) -> list[str]:
-    words = []
+    texts = []
     for name, value in event.items():
         if value is None or isinstance(value, str) or name == "seconds":
             continue
         if name.endswith(_PER_SECOND):
-            words.append(format_rate(value, name.removesuffix(_PER_SECOND)))
+            texts.append(format_rate(value, name.removesuffix(_PER_SECOND)))
         else:
-            words.append(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}")
-    return words
+            texts.append(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}")
+    return texts
 
 
 def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
     """Return the lines that show the result of a run.
 
-    A result is shown as it is if its program has no `render` module or is not installed here, and also, with the
-    reason, if the code of another package fails.
+    A result is shown unformatted if its program has no `render` module or is not installed here, and, with the reason,
+    if the code of another package fails.
     """
     try:
         program = registry.find(event["program"])
@@ -244,7 +241,7 @@ def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
 
 
 def _render(program: registry.InstalledProgram, event: dict[str, Any]) -> Sequence[RenderableType]:
-    """Return the lines that a program makes of its result; raise ClusterError if the code of another package failed."""
+    """Return a program's lines for its result, or raise ClusterError if the code of another package failed."""
     lines = program.call(program.load("render", "summary"), event["result"], event["seconds"])
     return [Text(line) if isinstance(line, str) else line for line in lines]
 

@@ -37,7 +37,7 @@ def _show_process(process: ProcessStacks, host: str) -> None:
 
 
 def show_task(reply: TaskThreadsReply) -> None:
-    """Print what the server of a task does."""
+    """Print the state and the threads of a task's server."""
     screen = console()
     job, _, index = reply.task.removeprefix("/job:").partition("/task:")
     on_host = "" if reply.host == LOCAL_HOST else f" on {reply.host}"

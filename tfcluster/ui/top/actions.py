@@ -1,4 +1,4 @@
-"""What keys of the full-screen view do to the cluster, in other threads; each has the command that does the same."""
+"""The actions of keys of the full-screen view, in other threads; each names the command that does the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UserAction:
     """Something that changes the cluster."""
 
     command: str  # the command that does the same
-    losses: tuple[str, ...]  # what it loses; empty if nothing has to be asked
+    losses: tuple[str, ...]  # empty if nothing has to be asked
     carry_out: Callable[[], None]  # returns when it is done
 
 
@@ -53,7 +53,9 @@ def cancel_action(cluster: Cluster, run: str) -> UserAction:
     def cancel() -> None:
         cancel_run(cluster, run)
 
-    return UserAction(f"tfcluster cancel {run} -c {cluster.name}", (f"what run {run} has not written yet",), cancel)
+    return UserAction(
+        f"tfcluster cancel {run} -c {cluster.name}", (f"everything that run {run} has not saved yet",), cancel
+    )
 
 
 class ShowMessage(Protocol):
@@ -64,14 +66,11 @@ class ShowMessage(Protocol):
 
 
 class ActionRunner:
-    """Plans and executes actions.
+    """Plans and executes actions in other threads, and shows their progress and results."""
 
-    The screen belongs to the application's thread. `say` shows what is executed, and how it ended.
-    """
-
-    def __init__(self, app: App[Any], say: ShowMessage) -> None:
+    def __init__(self, app: App[Any], show_message: ShowMessage) -> None:
         self._app = app
-        self._say = say
+        self._show_message = show_message
 
     def plan(self, make: Callable[[], UserAction]) -> None:
         """Find out in another thread what an action loses; ask if it loses anything, and carry it out."""
@@ -80,7 +79,7 @@ class ActionRunner:
             try:
                 action = make()
             except ClusterError as error:
-                self._call(self._say, error.message, is_error=True)
+                self._call(self._show_message, error.message, is_error=True)
                 return
             self._call(self._ask if action.losses else self._carry_out, action)
 
@@ -91,7 +90,7 @@ class ActionRunner:
             if answer:
                 self._carry_out(action)
             else:
-                self._say("nothing was done")
+                self._show_message("nothing was done")
 
         self._app.push_screen(Question(action.command, action.losses), answered)
 
@@ -100,11 +99,11 @@ class ActionRunner:
             try:
                 action.carry_out()
             except ClusterError as error:
-                self._call(self._say, f"{action.command}: {error.message}", is_error=True)
+                self._call(self._show_message, f"{action.command}: {error.message}", is_error=True)
                 return
-            self._call(self._say, f"done: {action.command}")
+            self._call(self._show_message, f"done: {action.command}")
 
-        self._say(f"$ {action.command}")
+        self._show_message(f"$ {action.command}")
         threading.Thread(target=carry_out, daemon=True).start()
 
     def _call(self, function: Callable[..., None], *arguments: Any, **options: Any) -> None:

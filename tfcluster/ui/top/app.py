@@ -27,10 +27,7 @@ from tfcluster.ui.top.terminal import TerminalSignals
 
 
 class TopApp(App[ClusterError | int]):
-    """Shows a cluster until the user quits, or the cluster is down.
-
-    `failure` is the bug that has ended the view; None if there was none.
-    """
+    """Shows a cluster until the user quits, or the cluster is down."""
 
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#tasks"
@@ -65,7 +62,7 @@ class TopApp(App[ClusterError | int]):
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot) -> None:
         super().__init__(ansi_color=True)
         self.live = LiveCluster(cluster, snapshot, self._note_change)
-        self._runner = ActionRunner(self, self.say)
+        self._runner = ActionRunner(self, self.show_message)
         self._signals = TerminalSignals(self)
         self._cluster = cluster
         self._is_changed = True
@@ -73,7 +70,7 @@ class TopApp(App[ClusterError | int]):
         self._pattern = ""
         self._message: Text | None = None
         self._depth = 1
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # the bug that has ended the view
 
     def compose(self) -> ComposeResult:
         """Show the cluster from its hosts down to its last events."""
@@ -138,7 +135,7 @@ class TopApp(App[ClusterError | int]):
         screen.query_one("#message", Static).update(self._message or self._hint())
 
     def _hint(self) -> Text:
-        """Return the command that a key would execute on what is selected."""
+        """Return the command that a key would execute on the selected task or run."""
         kind, name = self._selection()
         if name is None:
             return Text("")
@@ -154,7 +151,7 @@ class TopApp(App[ClusterError | int]):
         kind = "runs" if focused is not None and focused.id == "runs" else "tasks"
         return kind, screen.query_one(f"#{kind}", Table).selected
 
-    def say(self, text: str, *, is_error: bool = False) -> None:
+    def show_message(self, text: str, *, is_error: bool = False) -> None:
         """Show a message in the line above the keys until the next key."""
         self._message = Text(f" {text.partition(chr(10))[0]}", style="bold red" if is_error else "bold")
         self._show()
@@ -234,7 +231,7 @@ class TopApp(App[ClusterError | int]):
         if kind == "tasks" and name is not None:
             self._runner.plan(partial(restart_action, self._cluster, name))
         else:
-            self.say("r restarts a task: choose one with Tab and the arrows")
+            self.show_message("r restarts a task: choose one with Tab and the arrows")
 
     def action_cancel(self) -> None:
         """Cancel the selected run."""
@@ -242,11 +239,11 @@ class TopApp(App[ClusterError | int]):
         if kind == "runs" and name is not None:
             run = next((run for run in self.live.view().runs if run.record.run == name), None)
             if run is None or not run.is_active:
-                self.say(f"{name} has ended already")
+                self.show_message(f"{name} has ended already")
             else:
                 self._runner.plan(partial(cancel_action, self._cluster, name))
         else:
-            self.say("c cancels a run: choose one with Tab and the arrows")
+            self.show_message("c cancels a run: choose one with Tab and the arrows")
 
     def action_leave(self) -> None:
         """End the view; the cluster keeps running."""

@@ -17,7 +17,7 @@ def describe_task(view: LiveView, name: str) -> Text:
     """Describe a task."""
     task = next((task for task in view.status.tasks if task.short == name), None)
     if task is None:
-        return Text(f" {name} is no task of the cluster any more")
+        return Text(f" {name} is not a task of the cluster any more")
     rates = view.rates.get(task.task)
     used = f"CPU {format_optional(task.cpu_percent)}%, memory {format_bytes(task.rss_bytes)}" if task.pid else "-"
     if task.gpu_memory_bytes is not None:

@@ -24,10 +24,7 @@ _FOUND, _CURRENT = Style(underline=True, bold=True), Style(reverse=True)
 
 
 class DetailScreen(Screen[None]):
-    """Shows the details of a task or a run, and follows its log.
-
-    The kind is `tasks` or `runs`. `describe` returns the details as they are now. The command shows the same log.
-    """
+    """Shows the details (`describe`) of a task or a run (`kind` is `tasks` or `runs`), and follows its log."""
 
     BINDINGS = [  # noqa: RUF012 - as Textual has it
         Binding("escape,backspace", "back", "Back", key_display="Esc"),
@@ -77,7 +74,7 @@ class DetailScreen(Screen[None]):
         self.show_now()
 
     def on_unmount(self) -> None:
-        """Stop to follow the log."""
+        """Stop following the log."""
         self._stop()
 
     def _take(self, line: Line) -> None:
@@ -106,7 +103,7 @@ class DetailScreen(Screen[None]):
             self.dismiss(None)
 
     def action_search(self) -> None:
-        """Ask what to search."""
+        """Ask for the text to search."""
         field = self.query_one(Input)
         field.display = True
         field.value = ""
@@ -138,17 +135,14 @@ class DetailScreen(Screen[None]):
 
 
 class LogLines(ScrollView, can_focus=True):
-    """Shows the lines of a log, and stays at the end as the log grows while `is_following`.
-
-    `pattern` is what was searched; empty for nothing.
-    """
+    """Shows the lines of a log, and stays at the end as the log grows while `is_following`."""
 
     BINDINGS = [Binding("end", "follow", "Follow", key_display="End")]  # noqa: RUF012 - as Textual has it
 
     def __init__(self) -> None:
         super().__init__()
         self.is_following = True
-        self.pattern = ""
+        self.pattern = ""  # what was searched
         self._lines: list[Text] = []
         self._found: int | None = None
 
@@ -169,10 +163,7 @@ class LogLines(ScrollView, can_focus=True):
         self.refresh()
 
     def find(self, pattern: str, step: int) -> bool:
-        """Go to the next line that contains a text, in upper or lower case; return whether there is one.
-
-        A step of -1 goes to the previous one.
-        """
+        """Go to the next (-1: the previous) line that contains a text, ignoring case; return whether there is one."""
         self.pattern = pattern
         count = len(self._lines)
         start = self._found if self._found is not None else (count if step < 0 else count - 1)
@@ -192,7 +183,7 @@ class LogLines(ScrollView, can_focus=True):
         self.scroll_end(animate=False)
 
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Stop to follow when the user scrolls up, and follow again at the end."""
+        """Stop following when the user scrolls up, and follow again at the end."""
         super().watch_scroll_y(old, new)
         if new < old:
             self.is_following = False

@@ -41,7 +41,7 @@ class Question(ModalScreen[bool]):
         self._losses = losses
 
     def compose(self) -> ComposeResult:
-        """Show the command, what it loses, and the answers."""
+        """Show the command, its losses, and the answers."""
         lost = [part for loss in self._losses for part in ("\nLOST: ", loss)]
         text = Text.assemble(
             (f"$ {self._command}", "bold"), *lost, "\n\nCarry it out? ", ("y", "bold"), "es, ", ("n", "bold"), "o"

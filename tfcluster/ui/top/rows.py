@@ -1,4 +1,4 @@
-"""What the full-screen view shows: the rows of its tables and its lines, made from a view of the cluster."""
+"""The rows of the full-screen view's tables, and its lines, made from a view of the cluster."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Content:
 
 @dataclass(frozen=True)
 class Order:
-    """How the tasks are sorted."""
+    """A sort order of the tasks."""
 
     name: str  # as the screen says it
     key: Callable[[TaskStatus], Any]
 
 
-#: By what `s` sorts tasks, one after the other.
+#: The sort orders that `s` goes through.
 ORDERS = (
     Order("spec", lambda task: 0),
     Order("state", lambda task: (task.state is TaskState.READY, task.state.value)),
@@ -78,7 +78,7 @@ def title_line(view: LiveView, order: str, pattern: str) -> Text:
 
 
 def host_lines(view: LiveView, limit: int) -> list[Text]:
-    """Return a line for each host, those that are away first if there are too many."""
+    """Return a line for each host; if there are too many, those that are unreachable come first."""
     hosts = list(view.status.hosts)
     if len(hosts) > limit:
         hosts = sorted(hosts, key=lambda host: host.state == "up")
@@ -119,16 +119,12 @@ def _host_line(host: HostStatus, view: LiveView, width: int) -> Text:
 
 
 def _share(used: int, total: int) -> str:
-    """Format which part of a memory is used."""
+    """Format a used part of a memory."""
     return f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
 
 
 def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Content:
-    """Return the table of tasks.
-
-    Only the tasks in whose row the pattern occurs, in upper or lower case, are shown. Columns are left out to fit the
-    width of the terminal.
-    """
+    """Return the table of the tasks that match the pattern, ignoring case, with as many columns as fit the width."""
     tasks = sorted(view.status.tasks, key=order.key)
     away = {host for host, link in view.links.items() if link.lost_at is not None}
     cells = {task.short: _task_cells(task, view.rates.get(task.task)) for task in tasks}
@@ -185,7 +181,7 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
 
 
 def describe_progress(run: LiveRun) -> str:
-    """Return how far a run is: a bar, its latest metric, what it waits for, or its outcome."""
+    """Describe how far a run is: a bar, its latest metric, what it waits for, or its outcome."""
     if not run.is_active:
         return format_outcome(to_json(run.record)).partition("\n")[0]
     if run.wait is not None:

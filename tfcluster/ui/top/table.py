@@ -10,7 +10,7 @@ from tfcluster.ui.top.rows import Content
 
 
 class Table(DataTable[Text]):
-    """A table whose rows are named, and that keeps its cursor on what it was on."""
+    """A table with named rows, whose cursor stays on its row."""
 
     BINDINGS = [  # noqa: RUF012 - as Textual has it
         Binding("enter", "select_cursor", "Log", key_display="↵"),
@@ -30,7 +30,7 @@ class Table(DataTable[Text]):
         return self._content.rows[self.cursor_row].key
 
     def show(self, content: Content) -> None:
-        """Show a new content: only cells that differ are drawn again while rows and columns stay."""
+        """Show a new content; if rows and columns stay, only cells that differ are drawn again."""
         before, self._content = self._content, content
         keys = [row.key for row in content.rows]
         if before is None or (before.columns, before.widths, [row.key for row in before.rows]) != (

@@ -20,7 +20,7 @@ _CODES = {
 
 
 def _end_without_terminal() -> None:
-    """End this process if its terminal was closed: Textual would wait for ever until it can write to it."""
+    """End this process if its terminal was closed: Textual would wait forever until it can write to it."""
     try:
         termios.tcgetattr(0)
     except termios.error:
@@ -30,8 +30,8 @@ def _end_without_terminal() -> None:
 class TerminalSignals:
     """Ends the view at a signal, and lets a shell stop and continue it, as it does with other programs.
 
-    Textual would stop its own process alone, also if a script has started it, which then waits for it, and if no shell
-    could continue it; and a process that is continued after SIGSTOP would take its own modes for those of the terminal.
+    Textual would stop its own process alone, even if a script has started it, which then waits for it, and if no shell
+    could continue it; and a process that is continued after SIGSTOP would mistake its own modes for the terminal's.
     """
 
     def __init__(self, app: App[Any]) -> None:
@@ -40,7 +40,7 @@ class TerminalSignals:
         self._stopping: int | None = None
 
     def start(self) -> None:
-        """Take the signals; Textual's driver, which has handlers too, has been started."""
+        """Handle the signals; Textual's driver, which has handlers too, has been started."""
         for number in (*_CODES, signal.SIGTSTP, signal.SIGCONT):
             signal.signal(number, self._take)
 
@@ -52,7 +52,7 @@ class TerminalSignals:
             self._stopping = number
 
     def handle(self) -> int | None:
-        """Do what a signal has asked for; return the code with which the view has to exit, or None if it continues."""
+        """Handle the last signal; return the code with which the view has to exit, or None if it continues."""
         _end_without_terminal()
         if self._ending is not None:
             return int(_CODES[signal.Signals(self._ending)])
