@@ -135,5 +135,5 @@ def test_other_packages_are_searched_only_for_other_names(monkeypatch: pytest.Mo
 
 def test_options_in_front_of_a_program_are_explained(site: Path) -> None:
     install(site, "fine", "fine_two")
-    assert "The options of a program stand behind it: cli run pi" in call("run", "--seed", "3", "pi").output
-    assert "The options of a program stand behind it: cli run fine" in call("run", "--seed", "3", "fine").output
+    assert "A program's options come after its name: cli run pi" in call("run", "--seed", "3", "pi").output
+    assert "A program's options come after its name: cli run fine" in call("run", "--seed", "3", "fine").output

@@ -95,7 +95,7 @@ def test_a_program_is_run_again_with_the_same_seed_and_a_file_but_not_with_a_pip
         check=True,
     )
     name = json.loads(run.stdout.splitlines()[-1])["run"]
-    assert f"{name} read a pipe or its standard input, which is gone" in demo("rerun", name, code=2).stderr
+    assert f"{name} read its input from a pipe or from standard input" in demo("rerun", name, code=2).stderr
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
         (("./none",), "'./none': no such file or directory"),
         (("none",), "No such command 'none'"),
         (("--timeout", "none.py"), "Invalid value for '--timeout'"),
-        (("--timeout", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
+        (("--timeout", "5", "pi"), "A program's options come after its name: tfcluster run pi ..."),
     ],
 )
 def test_a_missing_script(demo: Sandbox, words: tuple[str, ...], message: str) -> None:

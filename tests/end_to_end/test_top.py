@@ -122,7 +122,7 @@ def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox
 
 def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) -> None:
     refused = (
-        "error: `tfcluster top` needs a terminal\n"
+        "error: `tfcluster top` requires a terminal\n"
         "hint: `tfcluster status` prints the same once, and `tfcluster status -o json` for programs.\n"
     )
     assert sandbox("top", code=2).stderr == refused

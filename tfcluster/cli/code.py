@@ -1,4 +1,4 @@
-"""Code that is sent to other hosts: the question before it is much, and the progress."""
+"""Code that is sent to other hosts: the question before a large amount, and the progress."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ if TYPE_CHECKING:
 
 
 def approve_code(description: str, *, yes: bool) -> None:
-    """Ask, unless `yes` is set, whether much code is to be sent.
-
-    Raises:
-        ClusterError: The user refuses, or cannot be asked.
-    """
+    """Ask, unless `yes` is set, whether to send a large amount of code; raise a ClusterError if the user refuses."""
     from tfcluster.errors import ClusterError, ExitCode
 
     if yes:
         echo(description, err=True)
     elif not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ClusterError(
-            f"{description}: that is much code to send",
-            hint="Name what the script does not need in .tfclusterignore, or send it anyway with --yes.",
+            f"{description}: that is a large amount of code to send",
+            hint="List the files that the script does not use in .tfclusterignore, or send it anyway with --yes.",
             exit_code=ExitCode.USAGE,
         )
     elif not confirm(f"{description}\nSend it?"):
@@ -33,7 +29,7 @@ def approve_code(description: str, *, yes: bool) -> None:
 
 
 def show_sending(host: str, size: int, remaining_bytes: int) -> None:
-    """Show on a terminal how much of the code has been sent, if that takes over a second; see `ShowSending`."""
+    """Show on a terminal how much of the code has been sent, if that takes over a second."""
     _sending_view().update(host, size, remaining_bytes)
 
 

@@ -1,7 +1,7 @@
 """The command `tfcluster completion`, and the answers to a shell that completes a command line.
 
-A shell waits for these answers while the user types. They come at once or not at all: no error is shown, and what
-cannot be found out within `COMPLETION_SECONDS` is left out.
+A shell waits for these answers while the user types. They come at once or not at all: no error is shown, and an answer
+that takes longer than `COMPLETION_SECONDS` is left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PLAIN_NAME = re.compile(r"[\w./+-]+")
 class _BashCompletion(BashComplete):
     """Completion for bash, which splits words at `:` and `=`, as in worker:1 and worker=4.
 
-    The script therefore passes the line, and an answer is only what follows the last of these characters.
+    The script therefore passes the line, and an answer is only the part after the last of these characters.
     """
 
     source_template = """\
@@ -109,15 +109,15 @@ def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _matching([*topology.addresses(), *(task.short for task in topology.tasks)], incomplete)
 
 
-def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete where a command can run: a task, a host, or all hosts."""
+def complete_exec_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the target of a command: a task, a host, or all hosts."""
     topology = _topology(ctx)
     hosts = [host.name for host in topology.hosts]
     return _matching(["all", *hosts, *(task.short for task in topology.tasks)], incomplete)
 
 
 def complete_counts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a job with its present number of tasks, as `scale` takes it."""
+    """Complete a job with its present number of tasks, for `scale`."""
     return _matching([f"{job}={len(tasks)}" for job, tasks in _topology(ctx).addresses().items()], incomplete)
 
 
@@ -130,7 +130,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def complete_logs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete what has a log: a job, a task or a run."""
+    """Complete a job, a task or a run, which all have logs."""
     return [*complete_tasks(ctx, param, incomplete), *complete_runs(ctx, param, incomplete)]
 
 

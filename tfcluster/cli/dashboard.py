@@ -60,6 +60,6 @@ def command(
 
 
 def _check_alone(*, port: int, no_browser: bool) -> None:
-    """Check that a report, which is not served, is asked for without the options of the page."""
+    """Check that --report is given without the options of a page that is served."""
     if port or no_browser:
         raise click.UsageError("--report writes a file and serves nothing: leave out --port and --no-browser.")

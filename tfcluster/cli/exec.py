@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcluster.cli.completion import complete_places, complete_tasks
+from tfcluster.cli.completion import complete_exec_targets, complete_tasks
 from tfcluster.cli.options import cluster_option
 from tfcluster.cli.output import echo, echo_error, echo_exactly
 
@@ -25,18 +25,19 @@ _ALL_HOSTS = "all"
 @click.option(
     "--on",
     metavar="TASK|HOST|all",
-    shell_complete=complete_places,
+    shell_complete=complete_exec_targets,
     help="Run it on another host of the cluster: as TASK, on HOST, or on all hosts at the same time.",
 )
 @cluster_option
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
-def command(on: str | None, cluster: str | None, words: tuple[str, ...]) -> int:
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     """Run COMMAND with the environment that describes the cluster to a script: TF_CONFIG, TFCLUSTER_MASTER,
     TFCLUSTER_CLUSTER. See `tfcluster env`.
 
-    On this machine it takes this command's place. Elsewhere it runs through ssh, in your home folder there, with a
-    terminal if this is one. With --on TASK it has the environment of the task's server: its variables in the spec, its
-    GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C ends all.
+    On this machine, COMMAND replaces the tfcluster process. On another host it runs through ssh, in your home folder
+    there, and has a terminal if this command has one. With --on TASK it has the environment of the task's server: its
+    variables in the spec, its GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and
+    Ctrl-C ends all.
 
     Exits as COMMAND does: with 127 if there is no such command, and with --on all as the first one that fails.
     """
@@ -46,18 +47,18 @@ def command(on: str | None, cluster: str | None, words: tuple[str, ...]) -> int:
 
     target = resolve_cluster(cluster)
     if on != _ALL_HOSTS:
-        replace_process(target, None if on is None else find_exec_target(target, on), words)
-    return _run_everywhere(target, words)
+        replace_process(target, None if on is None else find_exec_target(target, on), argv)
+    return _run_everywhere(target, argv)
 
 
-def _run_everywhere(cluster: Cluster, words: tuple[str, ...]) -> int:
-    """Run a command on all hosts and show what it prints; return the exit code."""
+def _run_everywhere(cluster: Cluster, argv: tuple[str, ...]) -> int:
+    """Run a command on all hosts and show its output; return the exit code."""
     from tfcluster.client.exec import HostCommands
     from tfcluster.errors import ExitCode
     from tfcluster.ui.log_view import LogView
 
     view = LogView()
-    with HostCommands(cluster, words) as commands:
+    with HostCommands(cluster, argv) as commands:
         for error in commands.errors.values():
             echo_error(error)
         with commands.pass_interrupt():
@@ -68,7 +69,7 @@ def _run_everywhere(cluster: Cluster, words: tuple[str, ...]) -> int:
 
 @click.command(
     "env",
-    short_help="Print the cluster's environment, for scripts of your own.",
+    short_help="Print the cluster's environment, for your own scripts.",
     epilog='Example: eval "$(tfcluster env)"',
 )
 @click.argument("task", required=False, shell_complete=complete_tasks)
@@ -100,10 +101,10 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     echo_exactly(formats[format](variables))
     if network is not None and not network.contains_this_process():
         echo(
-            f"note: the servers of {target.name} are in its private network, which this is outside of: "
-            "`tfcluster exec -- COMMAND` runs a command there, such as a shell",
+            f"note: the servers of {target.name} are in its private network, and this shell is not: "
+            "`tfcluster exec -- COMMAND` runs a command inside, for example a shell",
             err=True,
         )
     quoted = [name for name, value in variables.items() if needs_quotes(value)]
     if format == "dotenv" and quoted:
-        echo(f"note: docker --env-file takes the quotes of {', '.join(quoted)} as part of the value", err=True)
+        echo(f"note: docker --env-file adds the quotes of {', '.join(quoted)} to the value", err=True)

@@ -20,11 +20,11 @@ from tfcluster.cli.output import echo, echo_json
 @cluster_option
 @output_option
 def command(run: str, folder: str | None, overwrite: bool, cluster: str | None, output: str) -> None:
-    """Copy what a RUN has written to $TFCLUSTER_OUTPUT to the folder DIR, by default one with the run's id.
+    """Copy the files that a RUN has written to $TFCLUSTER_OUTPUT to the folder DIR, by default one with the run's id.
 
     RUN is an id or a unique prefix of one. It may still be running, and its cluster may be down. Files that are here
     already are not copied again, so that the same command continues after an interruption. If several hosts have files
-    of the run, those of each come into a folder with its name.
+    of the run, each host's files go into a folder named after the host.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.outputs import fetch, find_outputs, reject_conflicts
@@ -33,23 +33,24 @@ def command(run: str, folder: str | None, overwrite: bool, cluster: str | None, 
 
     target = resolve_cluster(cluster)
     outputs, problem = find_outputs(target, run)
-    place = Path(folder or outputs[0].run)
+    target_folder = Path(folder or outputs[0].run)
     having = [each for each in outputs if each.files]
     view = FetchView(sum(file.size for each in having for file in each.files), silent=output == "json")
-    places = [place / each.host if len(having) > 1 else place for each in having]
+    folders = [target_folder / each.host if len(having) > 1 else target_folder for each in having]
     if not overwrite:
-        for each, into in zip(having, places, strict=True):
+        for each, into in zip(having, folders, strict=True):
             reject_conflicts(each, into)
     with view:
-        results = [fetch(target, each, into, view.add) for each, into in zip(having, places, strict=True)]
+        results = [fetch(target, each, into, view.add) for each, into in zip(having, folders, strict=True)]
     files, size = sum(each.files for each in results), sum(each.bytes for each in results)
     unchanged = sum(each.unchanged for each in results)
     if output == "json":
-        echo_json({"run": outputs[0].run, "folder": str(place), "files": files, "bytes": size, "unchanged": unchanged})
+        totals = {"files": files, "bytes": size, "unchanged": unchanged}
+        echo_json({"run": outputs[0].run, "folder": str(target_folder), **totals})
     elif not having:
         echo(f"{outputs[0].run} has written nothing to $TFCLUSTER_OUTPUT", err=True)
     else:
         rest = f", {pluralize(unchanged, 'file')} were there already" if unchanged else ""
-        echo(f"{pluralize(files, 'file')}, {format_size(size)}, fetched to {place}{rest}")
+        echo(f"{pluralize(files, 'file')}, {format_size(size)}, fetched to {target_folder}{rest}")
     if problem is not None:
         raise problem

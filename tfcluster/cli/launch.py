@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _HELP = """Start SCRIPT.py once for each task of the job `worker` (and of `chief`, if there is one), on the task's host.
 
-Each process finds its own place in TF_CONFIG, with addresses that are free, as MultiWorkerMirroredStrategy needs it. In
+Each process finds its own place in TF_CONFIG, with free addresses, as MultiWorkerMirroredStrategy requires it. In
 ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts} (as {ps_hosts}) are replaced.
 
-The group ends together: when one process fails, the others are ended, and its error is shown with its last lines. When
-all have succeeded, processes of the job `ps` are ended. It is a run like any other: Ctrl-C cancels it.
+The group ends together: when one process fails, the others are stopped, and its error is shown with its last lines.
+When all have succeeded, processes of the job `ps` are stopped. It is a run like any other: Ctrl-C cancels it.
 
-Where no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
+If no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
 """
 
 
@@ -52,7 +52,7 @@ def _own_params() -> list[click.Parameter]:
             default=0,
             show_default=True,
             metavar="N",
-            help="How often the whole group is started again after a failure.",
+            help="How often the whole group is restarted after a failure.",
         ),
         click.option(
             "--spec",
@@ -103,7 +103,7 @@ def _invoke(
     from tfcluster.programs.registry import find
 
     program, describe = find(SCRIPT), _script_command().callback
-    assert program is not None, "it is a part of tfcluster"
+    assert program is not None, "tfcluster includes it"
     assert describe is not None, "a command that is made of a function calls it"
     shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name, notify)
     submission = describe(shared, **script)
@@ -143,7 +143,7 @@ def _cluster(
             return
         if detach:
             raise ClusterError(
-                "a run that is detached needs a cluster that stays up",
+                "a run that is detached requires a cluster that stays up",
                 hint="Start it with `tfcluster up` first; or leave out --detach.",
                 exit_code=ExitCode.USAGE,
             )
@@ -179,7 +179,7 @@ def _script_command() -> click.Command:
     from tfcluster.programs.registry import find
 
     program = find(SCRIPT)
-    assert program is not None, "it is a part of tfcluster"
+    assert program is not None, "tfcluster includes it"
     command: click.Command = program.load("options", "command", click.Command)
     return command
 

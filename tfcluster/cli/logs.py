@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "--grep",
     multiple=True,
     metavar="PATTERN",
-    help="Only lines that this regular expression matches; of several, any. (?i) at its beginning ignores case.",
+    help="Only lines that match this regular expression, or any of them if given several times. A leading (?i) ignores "
+    "case.",
 )
 @click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
@@ -64,7 +65,7 @@ def command(
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
     with --since, as they may be those of another cluster of the same name.
 
-    --grep searches the logs where they are, on the tasks' hosts; on a terminal, what matches is highlighted. --tail
+    --grep searches the logs where they are, on the tasks' hosts; on a terminal, matches are highlighted. --tail
     counts the lines that match. What a run printed has no times: --since and --until leave out none of it.
     """
     check_period(since, until, follow=follow)

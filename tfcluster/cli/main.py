@@ -41,7 +41,7 @@ _COMMANDS = {
     "dashboard": "Show the cluster as a page in the browser.",
     "metrics": "Print the metrics of a cluster for Prometheus.",
     "exec": "Run any command with the cluster's environment.",
-    "env": "Print the cluster's environment, for scripts of your own.",
+    "env": "Print the cluster's environment, for your own scripts.",
     "profile": "Capture a trace of tasks for TensorBoard.",
     "tensorboard": "Show the data of a run in TensorBoard.",
     "restart": "Restart tasks.",
@@ -92,10 +92,7 @@ _HABITS = {
 
 
 class _Commands(click.Group):
-    """The group of all commands, which imports a command only when it is called.
-
-    Each command is the object `command` in the module of its name, unless `_LOCATIONS` has it.
-    """
+    """The group of all commands: the objects `command` of modules, or in `_LOCATIONS`, imported when called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order in which a new user needs them."""
@@ -223,7 +220,7 @@ def _exit_interrupted() -> NoReturn:
 
 
 def _system_error(error: OSError) -> ClusterError:
-    """Return the error for what the operating system refused, with a hint for limits that users can change."""
+    """Return the error for a refusal of the operating system, with a hint for limits that users can change."""
     where = f"{error.filename}: " if error.filename else ""
     return ClusterError(f"{where}{error.strerror or error}", hint=_HINTS.get(error.errno or 0, ""))
 
@@ -236,7 +233,7 @@ def _repeat_signal(dropped: sys.UnraisableHookArgs) -> None:
     """Send a signal again if Python has dropped the exception that its handler raised.
 
     Python drops every exception that is raised in a finalizer or in a callback of a weak reference, such as the one
-    that each import leaves behind. The command would go on as if the signal had never been sent.
+    that each import leaves behind. The command would continue as if the signal had never been sent.
     """
     number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(dropped.exc_type)
     if number is None:
@@ -255,10 +252,7 @@ def _repeat_signal(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def _is_caused_by_interrupt(error: BaseException | None) -> bool:
-    """Return whether an interrupt caused an error.
-
-    Python converts a KeyboardInterrupt that is raised while a class is created into a RuntimeError.
-    """
+    """Return whether an interrupt caused an error: Python makes a KeyboardInterrupt in a class body a RuntimeError."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -267,11 +261,11 @@ def _is_caused_by_interrupt(error: BaseException | None) -> bool:
 
 
 def _bug_report(error: Exception) -> ClusterError:
-    """Convert an unexpected exception (a bug in tfcluster) into an error with the location that a bug report needs."""
+    """Convert an unexpected exception (a bug in tfcluster) into an error with the location for a bug report."""
     import traceback
 
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     return ClusterError(
-        f"tfcluster failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno} in {place.name})",
+        f"tfcluster failed: {type(error).__name__}: {error} ({frame.filename}:{frame.lineno} in {frame.name})",
         hint="This is a bug in tfcluster. Please report it with this message.",
     )

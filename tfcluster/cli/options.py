@@ -30,10 +30,7 @@ else:
 
 
 class WholeNumber(_IntType):
-    """A parameter type for integers that may be written with an exponent or underscores: 1e7, 10_000_000.
-
-    Both `low` and `high` are allowed.
-    """
+    """A parameter type for integers from `low` to `high`, possibly with an exponent or underscores: 1e7, 10_000_000."""
 
     name = "number"
 
@@ -74,10 +71,7 @@ class FiniteFloat(click.FloatRange):
 
 
 class Timestamp(_FloatType):
-    """A parameter type for points in time, which it converts to Unix seconds.
-
-    The value is either relative to now (10m, 1h30m or 2d ago) or a date and time in ISO 8601.
-    """
+    """A parameter type for times, as Unix seconds: relative to now (10m, 1h30m or 2d ago), or in ISO 8601."""
 
     name = "time"
     _LONG_AGO = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -104,10 +98,7 @@ else:
 
 
 class OutputFilePath(_PathType):
-    """A parameter type for the path of a file to write; it checks early that the file can be written.
-
-    `endings` are the allowed suffixes, in lower case; the suffix determines the format.
-    """
+    """A parameter type for a file that can be written; its suffix, one of `endings`, determines the format."""
 
     name = "file"
 
@@ -182,7 +173,7 @@ run_timeout_option = click.option(
     "--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."
 )
 detach_option = click.option(
-    "--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."
+    "--detach", is_flag=True, help="Print the run's id and return while it continues; see `tfcluster attach`."
 )
 notify_option = click.option(
     "--notify",
@@ -232,12 +223,8 @@ def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> 
 
 
 def check_period(since: float | None, until: float | None, *, follow: bool) -> None:
-    """Check that --since and --until enclose a time that can be shown.
-
-    Raises:
-        click.UsageError: They do not, or --follow shows what is printed after it.
-    """
+    """Check that --since and --until enclose a time that can be shown, or else raise a UsageError."""
     if until is not None and follow:
-        raise click.UsageError("--follow shows what comes from now on: leave out --until")
+        raise click.UsageError("--until cannot be combined with --follow")
     if since is not None and until is not None and since > until:
         raise click.UsageError("--since is later than --until: exchange them (1h is earlier than 10m)")

@@ -1,4 +1,4 @@
-"""The arguments of `tfcluster run`, as a call in Python gives them."""
+"""The arguments of `tfcluster run`, from a call in Python."""
 
 from __future__ import annotations
 
@@ -32,25 +32,23 @@ def parse_request(
 ) -> Iterator[tuple[RunSubmission, _OnSuccess | None]]:
     """Return the request of a run from the arguments and options of `tfcluster run`; its upload is open in the context.
 
-    With it comes what is to be called with the result event if the run succeeds, such as what draws a plot.
-
-    Args:
-        options: The options by their names, with `_` for `-`; True for a flag, a sequence for several values.
+    With it comes what to call with the result event if the run succeeds, such as the function that draws a plot.
+    Options have their names with `_` for `-`, and the value True for a flag or a sequence for several values.
     """
     from tfcluster.programs.registry import find
 
     for name, hint in _REFUSED.items():
         if options.get(name) is not None:
-            raise ClusterError(f"{name} is no option of a run in Python", hint=hint, exit_code=ExitCode.USAGE)
+            raise ClusterError(f"{name} is not an option of a run in Python", hint=hint, exit_code=ExitCode.USAGE)
     is_script = begins_script(program)
     installed = find(SCRIPT if is_script else program)
     if installed is None:
         raise ClusterError(f"there is no program {program!r}", exit_code=ExitCode.USAGE)
-    words = [*_option_words({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
+    argv = [*_option_argv({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
     command = command_of(installed, _make_request)
     with contextlib.ExitStack() as stack:
         try:
-            context = stack.enter_context(command.make_context(installed.name, words))
+            context = stack.enter_context(command.make_context(installed.name, argv))
             parsed = command.invoke(context)
         except click.ClickException as error:
             raise ClusterError(error.format_message(), exit_code=ExitCode.USAGE) from None
@@ -63,7 +61,7 @@ def _make_request(
     return make_request(program, submission, options), submission.on_success
 
 
-def _option_words(options: Mapping[str, Any]) -> Iterator[str]:
+def _option_argv(options: Mapping[str, Any]) -> Iterator[str]:
     """Yield options as they are typed."""
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("rerun", short_help="Run a run again.", epilog="Example: tfcluster rerun pi-3f9a")
 @click.argument("run", shell_complete=complete_runs)
 @name_option
-@click.option("--detach", is_flag=True, help="Print the new run's id and leave it alone; see `tfcluster attach`.")
+@click.option("--detach", is_flag=True, help="Print the new run's id and return; see `tfcluster attach`.")
 @click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
 @cluster_option
 @output_option
@@ -85,7 +85,7 @@ def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> B
         raise ClusterError(f"{path}: the script of {run} is not there any more", exit_code=ExitCode.USAGE)
     if options.upload == "":
         raise ClusterError(
-            f"{run} read a pipe or its standard input, which is gone",
+            f"{run} read its input from a pipe or from standard input, which cannot be read again",
             hint="Give the input again: `tfcluster run`.",
             exit_code=ExitCode.USAGE,
         )

@@ -72,9 +72,9 @@ def command(
                 view.update(status)
     except KeyboardInterrupt:
         what = (
-            "the current task continues to restart, further tasks are not restarted"
+            "the current task is still restarting; the remaining tasks are not restarted"
             if rolling
-            else "the tasks continue to restart"
+            else "the tasks are still restarting"
         )
         echo(f"{plan.cluster}: {what}; see `tfcluster status`", err=True)
         raise
@@ -86,14 +86,7 @@ def command(
 
 
 def _confirm(cluster: str, losses: Sequence[str], *, yes: bool, may_ask: bool) -> None:
-    """Print what is lost by a restart, and ask for confirmation.
-
-    Args:
-        may_ask: Whether the user can be asked.
-
-    Raises:
-        ClusterError: The user did not confirm, or cannot be asked.
-    """
+    """Print what is lost by a restart, and ask for confirmation; raise a ClusterError without it."""
     from tfcluster.errors import ClusterError, ExitCode
 
     if not losses:

@@ -47,7 +47,8 @@ class _Programs(click.Group):
         """
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             if (name := _first_program(args)) is not None:
-                raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {name} ...", ctx)
+                message = f"A program's options come after its name: {ctx.command_path} {name} ..."
+                raise click.UsageError(message, ctx)
             start = next((number for number, word in enumerate(args) if begins_script(word)), len(args))
             if args[start:] and args[start].startswith("-m") and args[start] != "-m":
                 args = [*args[:start], "-m", args[start][2:], *args[start + 1 :]]
@@ -70,7 +71,7 @@ class _Programs(click.Group):
         return None if program is None else command_of(program)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of programs, and why those of other packages cannot be used that are broken."""
+        """Write the list of programs, and why broken ones of other packages cannot be used."""
         from tfcluster.programs.registry import find_all
 
         programs, errors = find_all()
@@ -91,7 +92,7 @@ class _Programs(click.Group):
             if program.name.startswith(incomplete)
         ]
         scripts = complete_scripts(incomplete)
-        if names:  # a shell completes either the paths of files or what it is told
+        if names:  # a shell completes either the paths of files or the given words
             scripts = [item for item in scripts if item.type == "plain"]
         return [*names, *scripts, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -110,7 +111,7 @@ class _Programs(click.Group):
 
 
 def _first_program(args: list[str]) -> str | None:
-    """Return the first argument that names a program; None if there is none, or a script comes first."""
+    """Return the first argument that names a program, unless a script comes first."""
     from tfcluster.programs.registry import BUNDLED, find_all
 
     for names in (BUNDLED, [] if any(map(begins_script, args)) else [program.name for program in find_all()[0]]):
@@ -132,7 +133,7 @@ def begins_script(word: str) -> bool:
     epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
 )
 def command() -> None:
-    """Run PROGRAM, or a script or module of your own, on the cluster that is up, and show its progress and result.
+    """Run PROGRAM, or your own script or module, on the cluster that is up, and show its progress and result.
 
     It runs beside the cluster: Ctrl-C cancels it and leaves the cluster as it was.
     """
@@ -143,8 +144,7 @@ def command_of(
 ) -> click.Command:
     """Build the command of a program from its own options and the shared ones.
 
-    Args:
-        use: What the command does with what the user's options ask for; by default, it submits a run and shows it.
+    `use` gets what the user's options ask for; by default, it submits a run and shows it.
     """
     from tfcluster.programs.api import SharedOptions, Submission
 
@@ -157,7 +157,8 @@ def command_of(
     def invoke(**values: Any) -> Any:
         options = SharedOptions(**{each.name: values.pop(each.name) for each in fields(SharedOptions)})
         if options.detach and options.placement_graph is not None:
-            raise click.UsageError("--placement-graph draws what the run tells; leave out --detach.")
+            message = "this command draws the graph from the run's events"
+            raise click.UsageError(f"--placement-graph cannot be combined with --detach: {message}.")
         assert own.callback is not None, "a command that is made of a function calls it"
         submission = program.call(own.callback, options, **values, passed=_CLICK_EXCEPTIONS)
         if not isinstance(submission, Submission):

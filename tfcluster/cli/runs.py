@@ -35,10 +35,8 @@ def show(
 ) -> int:
     """Show the events of a run as they arrive, and return the exit code for its result.
 
-    `on_success` is called with the result event of a run that succeeded, after it is shown.
-
-    Raises:
-        ClusterError: There is no result, and the run was not detached.
+    `on_success` is called with the result event of a run that succeeded, after it is shown. Raises ClusterError if
+    there is no result, and the run was not detached.
     """
     from tfcluster.core.runs import exit_code, script_exit_code
     from tfcluster.errors import ClusterError, ExitCode
@@ -115,10 +113,10 @@ def _show_events(
 def command(run: str | None, tail: int | None, cluster: str | None, output: str) -> None:
     """List the cluster's runs, the oldest first, with their inputs, states and results.
 
-    With a RUN, show the record of that one, also with the folder and the git commit that it was started from.
+    With a RUN, show its record, including the folder and the git commit that it was started from.
 
-    The records of the latest hundred runs that have ended are kept, also after `down`. Exits with 5 when a host cannot
-    be reached; the runs of the others are shown all the same.
+    The records of the latest hundred runs that have ended are kept, even after `down`. Exits with 5 when a host cannot
+    be reached; the runs of the others are still shown.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import find_record, list_runs

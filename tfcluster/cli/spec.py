@@ -65,14 +65,14 @@ jobs:
   #local: ["localhost:2222", "localhost:2223"]
 
 # Who can connect to the tasks: closed (every account on the hosts of this cluster, and runs code as you), private
-# (only you: the cluster has a network of its own, in which programs reach nothing else and your own ones are started
+# (only you: the cluster has its own network, in which programs reach nothing else and your own ones are started
 # by `tfcluster exec`), or open (everyone who reaches the ports: TensorFlow asks for no password). Default: closed.
 #network: closed
 
 # Which tasks that exit are restarted: never, on-failure (killed, or an exit code other than 0) or always
 # (policy, default: on-failure). The first restart is immediate; the seconds before the next ones start with
-# `initial` and double up to `max` (backoff, default: 0.1 and 30), and of each wait a random part of up to one half
-# is left out, so that tasks that died together do not all come back at the same moment. More restarts than the
+# `initial` and double up to `max` (backoff, default: 0.1 and 30), and each wait is shortened by a random part of up to
+# one half, so that tasks that died together do not all restart at the same moment. More restarts than the
 # limit in that number of seconds make a task fail (default: 5 in 60).
 #restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
 
@@ -82,8 +82,8 @@ jobs:
 # of the oldest ones is removed first. A size is written 10 MB, 1 GiB, 500 kB or in bytes.
 #logs: {size: 10 MB, count: 5, run: 100 MB, runs: 2 GB}
 
-# Where notifications of failed tasks, unreachable hosts and finished runs are sent (events, default: all three): a
-# webhook gets JSON by HTTP POST, a shell command gets it as input. What fails is tried again. Default: none.
+# Where notices of failed tasks, unreachable hosts and finished runs are sent (events, default: all three): a
+# webhook gets JSON by HTTP POST, a shell command gets it as input. A notice that fails is sent again. Default: none.
 #notify: {webhook: "https://hooks.example.org/T0", command: "logger", events: [task-failed, host-away, run-finished]}
 
 # A host that no command has reached for this many seconds stops its part of the cluster, so that nothing keeps running
@@ -192,7 +192,7 @@ def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
 
 
 def _print_boot_units(topology: ClusterTopology, output: str) -> None:
-    """Print what starts the agents of a cluster after a reboot."""
+    """Print the units, or lines for cron, that start the agents of a cluster after a reboot."""
     from tfcluster.client.boot_unit import boot_units
 
     units = boot_units(topology)

@@ -13,7 +13,7 @@ from tfcluster.cli.output import echo_exactly, echo_json
 @host_timeout_option
 @output_option
 def command(cluster: str | None, timeout: float | None, output: str) -> int:
-    """Show every task of a cluster: where it runs, how it is, what it uses.
+    """Show every task of a cluster: its host, state and resource usage.
 
     A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. A busy host is waited for,
     up to --timeout.
@@ -55,8 +55,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
 def devices_command(cluster: str | None, timeout: float | None, output: str) -> int:
     """Show every device of every task, as its server names it now: type, memory, and for GPUs what they are.
 
-    Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are shown
-    all the same.
+    Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are still
+    shown.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.status import list_devices
@@ -85,9 +85,9 @@ def devices_command(cluster: str | None, timeout: float | None, output: str) -> 
 def metrics_command(cluster: str | None, timeout: float | None) -> None:
     """Print what `status` shows as OpenMetrics text: the state, restarts and usage of every task, hosts, agents, runs.
 
-    A task that is not ready and a host that is away are metrics, and no failure: the command exits with 0 if any host
-    answers. A cluster that is not running (exit code 3), and one whose hosts cannot be reached (5), have metrics that
-    say so.
+    A task that is not ready and a host that is unreachable appear as metrics and are not errors: the command exits with
+    0 if any host answers. A cluster that is not running (exit code 3), and one whose hosts cannot be reached (5), have
+    metrics that say so.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.status import collect_metrics

@@ -18,7 +18,8 @@ def command(cluster: str | None) -> int:
     Everything is shown as it changes. Arrows and Enter lead to the details and the log of a task or run, r restarts a
     task, c cancels a run, ? shows all keys, q quits. Before work is lost, it asks.
 
-    It needs a terminal. Exits with 3 when the cluster is not running or goes down, 5 when its hosts cannot be reached.
+    It requires a terminal. Exits with 3 when the cluster is not running or goes down, 5 when its hosts cannot be
+    reached.
     """
     _refuse_without_screen()
     from tfcluster.client.resolve import resolve_cluster
@@ -38,7 +39,7 @@ def _refuse_without_screen() -> None:
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
     if not all(stream.isatty() for stream in streams) or os.environ.get("TERM", "dumb") == "dumb":
         raise ClusterError(
-            "`tfcluster top` needs a terminal",
+            "`tfcluster top` requires a terminal",
             hint="`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
             exit_code=ExitCode.USAGE,
         )

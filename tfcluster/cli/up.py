@@ -51,11 +51,7 @@ def changing_options(function: Command) -> Command:
 
 @contextlib.contextmanager
 def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a preflight of several hosts on a status line.
-
-    Yield a function to call with the number of hosts examined so far and the number of all hosts. With the output
-    `json` it shows nothing.
-    """
+    """Yield a function that shows how many of all hosts are checked on a status line; with `json`, it shows nothing."""
     view: StatusLine | None = None
 
     def show(done: int, count: int) -> None:
@@ -64,7 +60,7 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
             from tfcluster.ui.progress_views import StatusLine
 
             view = StatusLine(silent=output == "json")
-        view.show(f"{cluster}: examined {done} of {count} hosts")
+        view.show(f"{cluster}: checked {done} of {count} hosts")
 
     try:
         yield show
@@ -151,10 +147,7 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
 
 
 def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOptions) -> None:
-    """Ask for confirmation of the data losses that the user has not accepted yet.
-
-    The accepted losses are updated in place.
-    """
+    """Ask for confirmation of the data losses that the user has not accepted yet, and add them to `accepted_loss`."""
     from tfcluster.client.preflight.preflight import close_inspectors
     from tfcluster.core.plan import data_losses
 
@@ -176,7 +169,7 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
     """Build the error that data would be lost and the user cannot be asked."""
     hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
     if any(action.has_unknown_peers for action in plan.actions):
-        hint += " A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
+        hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
     details = [str(action) for action in plan.actions if action.data_loss]
     message = f"cluster {plan.topology.cluster!r} would lose {', '.join(losses)}: nothing was changed"
     return ClusterError("\n".join([message, *details]), hint=hint, exit_code=ExitCode.USAGE)

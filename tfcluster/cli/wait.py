@@ -26,8 +26,8 @@ def command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster:
     0 for one that succeeded, the script's own for a script. Of several runs, it is that of the first one in the order
     of the arguments that did not succeed. TASK is a task, a job or a pattern, as for `logs`.
 
-    Exits with 124 when the time is over, with 4 when a task has failed, with 3 when the cluster is not running. Ctrl-C
-    ends only the wait.
+    Exits with 124 if the timeout expires, 4 if a task has failed, 3 if the cluster is not running. Ctrl-C ends only the
+    wait.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.errors import ExitCode
