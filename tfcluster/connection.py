@@ -193,7 +193,6 @@ def _has_threads() -> bool:
 
 
 def _print_output(event: Event) -> None:
-    """Print a part of a script's output on the stream to which the script has written it."""
     if event["event"] == "output":
         stream = sys.stderr if event["stream"] == "stderr" else sys.stdout
         stream.write(event["data"].encode(errors="surrogateescape").decode(errors="replace"))

@@ -42,7 +42,6 @@ def agent_pid(cluster: str, host: str = LOCAL_HOST) -> int | None:
 
 
 def _recorded_socket(lock: Path) -> Path | None:
-    """Return the socket in an agent's lock file, if there is one."""
     try:
         path = Path(_read_lock(lock)["socket"])
         fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
@@ -156,7 +155,6 @@ def _refuse_shared(folder: Path) -> None:
 
 
 def _temporary_dir() -> Path:
-    """Return the private folder in /tmp; create it if it is missing."""
     folder = Path(settings.TEMPORARY_FOLDER, f"tfcluster-{os.getuid()}")
     return folder if _make_private(folder) else _random_dir()
 

@@ -68,7 +68,6 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
     _skipped = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the complete words of the line, and the incomplete last one."""
         line = os.environ["COMP_LINE"]
         words = split_arg_string(line)[1:]
         incomplete = words.pop() if words and not line[-1].isspace() else ""
@@ -77,7 +76,6 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         return words, incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return the line of an answer."""
         return f"{item.type},{item.value[self._skipped :] if item.type == 'plain' else item.value}"
 
 
@@ -162,7 +160,6 @@ def complete_modules(incomplete: str) -> list[CompletionItem]:
 
 
 def _modules(folder: Path, prefix: str) -> Iterator[str]:
-    """Return the names of the modules in a folder, and in the packages in it."""
     for path in folder.iterdir():
         name = f"{prefix}{path.stem}"
         if path.suffix == ".py" and path.stem.isidentifier() and not path.stem.startswith("__"):

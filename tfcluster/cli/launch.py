@@ -151,7 +151,6 @@ def _cluster(
 
 
 def _running_cluster(named: str | None) -> Cluster:
-    """Find the cluster that the user means."""
     from tfcluster.client.resolve import resolve_cluster
 
     try:
@@ -175,7 +174,6 @@ class _Launch(click.Command):
 
 
 def _script_command() -> click.Command:
-    """Return the command of the program `script`, which `launch` runs."""
     from tfcluster.programs.registry import find
 
     program = find(SCRIPT)

@@ -99,7 +99,6 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import a command; return None if there is none of that name."""
         name = _ALIASES.get(name, name)
         if name not in _COMMANDS:
             return None
@@ -116,7 +115,6 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does, and suggest the closest name for an unknown one."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from difflib import get_close_matches
 

@@ -62,7 +62,6 @@ def _make_request(
 
 
 def _option_argv(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield options as they are typed."""
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         for each in value if isinstance(value, (list, tuple)) else [value]:

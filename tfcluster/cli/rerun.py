@@ -77,7 +77,6 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
 
 
 def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:
-    """Open the file that was uploaded with a run, if one was."""
     from tfcluster.input_file import open_input
 
     path = options.parameters.get("path") if options.upload is None else None

@@ -58,13 +58,11 @@ class _Programs(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all programs that can be used."""
         from tfcluster.programs.registry import find_all
 
         return [program.name for program in find_all()[0]]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Build the command of a program; return None if there is no program of that name."""
         from tfcluster.programs.registry import find
 
         program = find(name)
@@ -99,7 +97,6 @@ class _Programs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does, and suggest the closest name for an unknown one."""
         command = self.get_command(ctx, args[0])
         if command is None:
             matches = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)

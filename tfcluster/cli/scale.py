@@ -49,7 +49,6 @@ def command(
 
 
 def _parse(counts: tuple[str, ...]) -> dict[str, int]:
-    """Parse JOB=N arguments to the number of tasks, by job."""
     desired: dict[str, int] = {}
     for text in counts:
         match = _COUNT.fullmatch(text)

@@ -33,7 +33,6 @@ def command(cluster: str | None) -> int:
 
 
 def _refuse_without_screen() -> None:
-    """Raise a usage error if there is no terminal."""
     from tfcluster.errors import ClusterError, ExitCode
 
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error

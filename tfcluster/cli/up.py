@@ -113,7 +113,6 @@ def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
 
 
 def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
-    """Apply a plan and wait until every task is ready."""
     from tfcluster.client.status import watch_until_ready
     from tfcluster.client.up import apply
     from tfcluster.ui.progress_views import UpView
@@ -166,7 +165,6 @@ def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOption
 
 
 def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
-    """Build the error that data would be lost and the user cannot be asked."""
     hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
     if any(action.has_unknown_peers for action in plan.actions):
         hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."

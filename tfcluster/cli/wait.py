@@ -54,7 +54,6 @@ def command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster:
 
 
 def _show_end(event: dict[str, object], output: str) -> int:
-    """Show how a run has ended, and return its exit code."""
     from tfcluster.core.runs import exit_code
     from tfcluster.errors import ClusterError
 

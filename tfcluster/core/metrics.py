@@ -21,8 +21,6 @@ from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
 
 @dataclass(frozen=True)
 class _Family:
-    """The metadata of a metric family."""
-
     name: str  # without `tfcluster_`, and of a counter without `_total`
     kind: str  # `gauge` or `counter`
     help: str
@@ -63,14 +61,11 @@ _FAMILIES = (
 
 
 class _Samples:
-    """The samples of a cluster, by the names of their families."""
-
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._lines: dict[str, list[str]] = {family.name: [] for family in _FAMILIES}
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a sample to a family, unless its value is unknown."""
         if value is not None:
             pairs = ",".join(
                 f'{label}="{_escape(text)}"' for label, text in {"cluster": self._cluster, **labels}.items()
@@ -83,7 +78,6 @@ class _Samples:
             self.add(name, float(each is state), **labels, state=each.value)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of all families."""
         for family in _FAMILIES:
             name = f"tfcluster_{family.name}"
             yield f"# TYPE {name} {family.kind}"

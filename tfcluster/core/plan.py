@@ -185,7 +185,6 @@ def _differences(old: Task, new: Task) -> Iterator[str]:
 
 
 def _differences_without_restart(old: Task, new: Task) -> Iterator[str]:
-    """Yield the differences of a task that require no new process."""
     yield from _difference("restart policy", old.restart, new.restart, show_values=False)
     yield from _difference("which env is secret", old.secrets, new.secrets, show_values=False)
     yield from _difference("which env is the host's", old.from_host, new.from_host, show_values=False)

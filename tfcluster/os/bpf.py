@@ -63,7 +63,6 @@ def has_locked_filter(listener: socket.socket) -> bool:
 
 
 def _filter_program(sources: Iterable[Address]) -> _Program:
-    """Return the filter program, with one item per instruction."""
     ordered = sorted(set(sources), key=lambda address: (address.version, int(address)))
     for_ipv4 = _for_ipv4([each for each in ordered if isinstance(each, IPv4Address)])
     for_ipv6 = _for_ipv6([*(each for each in ordered if isinstance(each, IPv6Address)), IPv6Address("::1")])

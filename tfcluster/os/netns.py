@@ -48,5 +48,4 @@ def drop_capabilities() -> None:
 
 
 def _has_capability(capability: int) -> bool:
-    """Return whether this process has an effective capability."""
     return bool(int(procfs.read_status(os.getpid())["CapEff"], 16) >> capability & 1)

@@ -89,7 +89,6 @@ def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")
 
 
 def _ipv4_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Yield the interface and the network of each IPv4 route."""
     for line in table.read_text().splitlines()[1:]:
         interface, destination, _, _, _, _, _, mask, *_ = line.split()
         # The addresses in the table are in the machine's byte order.

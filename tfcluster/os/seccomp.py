@@ -38,8 +38,6 @@ _X32_BIT = 0x40000000
 
 @dataclass(frozen=True)
 class _Architecture:
-    """The constants that depend on the processor architecture."""
-
     audit: int  # the constant AUDIT_ARCH_*, by which a filter recognises the architecture
     seccomp: int  # the number of the system call seccomp()
     listen: int  # the number of the system call listen()
@@ -149,7 +147,6 @@ def _program(architecture: _Architecture) -> list[bytes]:
 
 
 def _explain(number: int) -> str:
-    """Return why the kernel refused the trap."""
     if number == errno.EBUSY:
         return "another program (such as a container manager) traps system calls of this process already"
     if number in (errno.ENOSYS, errno.EINVAL):

@@ -140,7 +140,6 @@ class _Worker(Generic[Value]):
         self._first_size = first_size
 
     def take_steps(self) -> None:
-        """Run steps until no shards remain."""
         size, pause = self._first_size, settings.MAP_RETRY_INITIAL_SECONDS
         try:
             while True:

@@ -125,7 +125,6 @@ class _Task:
         self._address = context.addresses[spec.job][spec.task]
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
-        """Run the computation as `SessionPool.run` describes."""
         computation = self._computations[_within_task(device)]
         inputs = {computation.inputs[name]: value for name, value in feed.items()}
         try:

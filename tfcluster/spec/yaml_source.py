@@ -125,8 +125,6 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: YamlDocument) -> D
 
 
 class _UnreadableError(Exception):
-    """Raised when a node cannot be converted to a value."""
-
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message

@@ -98,7 +98,6 @@ def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
 
 
 def _request_environment(path: str, task: str | None) -> EnvironmentReply:
-    """Ask the agent of this host for an environment."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
     request = EnvironmentRequest(task)

@@ -62,7 +62,6 @@ class _LocalSession(Session):
         return error
 
     def exit_error(self, code: int, stderr: str) -> ClusterError:
-        """See `Session.exit_error`."""
         last = "".join(f": {line}" for line in clean_lines(stderr)[-1:])
         return ClusterError(f"the process that examines this machine ended with exit code {code}{last}")
 

@@ -149,7 +149,6 @@ def _packed_code() -> bytes:
 
 
 def _is_needed(path: Path) -> bool:
-    """Return whether a file of the package belongs to the bundle."""
     is_for_command = path.parts[0] == "programs" and len(path.parts) > 2 and path.name in _COMMAND_LINE
     return path.parts[0] in PARTS and not is_for_command
 

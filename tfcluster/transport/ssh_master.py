@@ -154,7 +154,6 @@ class SshMaster:
             self._control("cancel", "-L", forwarding)
 
     def _start(self) -> None:
-        """Establish the shared connection."""
         command = ssh_command(self._host, "true", control_path=self.control_path)
         # A file, since the process in the background would keep a pipe open.
         with tempfile.TemporaryFile() as stderr:

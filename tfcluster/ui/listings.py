@@ -90,7 +90,6 @@ def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], 
 
 
 def _width(content: Table) -> int:
-    """Return the width of a table that is not truncated."""
     screen = console()
     return screen.measure(content, options=screen.options.update(max_width=10_000)).maximum
 

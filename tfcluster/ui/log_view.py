@@ -117,7 +117,6 @@ def _colour_of(task: str) -> str:
 
 
 def _iso(time: float) -> str:
-    """Format a time as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -247,29 +247,22 @@ def _render(program: registry.InstalledProgram, event: dict[str, Any]) -> Sequen
 
 
 def _plain_summary(event: dict[str, Any]) -> list[Text]:
-    """Return the values of a result with their names, and the duration of the run."""
     lines = [Text.assemble((f"{name} = ", "bold"), json.dumps(value)) for name, value in event["result"].items()]
     return [*lines, Text(format_duration(event["seconds"]))]
 
 
 class _ProgressWithMetrics(Progress):
-    """A progress bar with the latest metrics below it."""
-
     def __init__(self, metrics: Metrics, *columns: ProgressColumn, **options: Any) -> None:
         self._metrics = metrics
         super().__init__(*columns, **options)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the progress bar and a line for each reporter of metrics."""
         yield from super().get_renderables()
         yield from (Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._metrics.latest())
 
 
 class _Rate(ProgressColumn):
-    """A column with the work per second."""
-
     def render(self, task: Task) -> Text:
-        """Render the rate of the latest progress."""
         if not task.speed:
             return Text("")
         return Text(format_rate(task.speed, task.fields["unit"]))
@@ -285,7 +278,6 @@ def _format_progress(run: str, event: ProgressEvent) -> str:
 
 
 def _make_devices_table(result: dict[str, Any]) -> Any:
-    """Return a table with a row for each device that did work, in the program's own measures."""
     work = result["devices"]
     measures = list(dict.fromkeys(measure for done in work.values() for measure in done))
     rows = [(device, *(f"{done.get(measure, 0):,}" for measure in measures)) for device, done in sorted(work.items())]

@@ -76,8 +76,6 @@ def largest_error(layers: list[Any]) -> float:
 
 
 class _Training:
-    """A training in one mode."""
-
     def __init__(self, context: Context, mode: str, rate: float, batch: int, seed: int) -> None:
         self._context = context
         self._mode = mode

@@ -12,7 +12,6 @@ _EXPRESSION = "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2"
 
 
 def _split_devices(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Parse the values of the repeatable option NAME=DEVICE; return the devices, by name."""
     devices = {}
     for value in values:
         name, sign, device = value.partition("=")

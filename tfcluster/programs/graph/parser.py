@@ -84,8 +84,6 @@ class _Token:
 
 
 class _Parser:
-    """Parses one source, statement by statement."""
-
     def __init__(self, source: str, overrides: dict[str, float]) -> None:
         self._source = source
         self._overrides = overrides
@@ -195,7 +193,6 @@ class _Parser:
         return value
 
     def _expect(self, described: str, *texts: str) -> None:
-        """Check the token after a value."""
         if (token := self._tokens[self._at]).text not in texts:
             raise self._error(token, f"{token} where an operator or {described} should be")
 

@@ -268,7 +268,6 @@ class Training:
         )
 
     def _report_block(self, part: ShardResult[Block], done: int, steps: int) -> None:
-        """Record a block of steps, and emit progress and metrics if they are due."""
         block, batches = part.value, self.config.batches
         metrics = {name: float(block.results[name]) for name in ("loss", "w", "b")}
         step = int(block.results["step"])

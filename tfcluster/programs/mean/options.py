@@ -19,7 +19,6 @@ class _Sizes(WholeNumber):
     name = "sizes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the sizes into a list or return the word; fail with a message that says what is wrong with a size."""
         if not isinstance(value, str) or value in ("even", "devices"):
             return value
         return [WholeNumber.convert(self, size.strip(), param, ctx) for size in value.split(",")]

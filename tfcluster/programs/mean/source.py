@@ -172,7 +172,6 @@ def _parse_lines(source: Path, name: str) -> Iterator[float]:
 
 
 def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float], list[str]]:
-    """Return an iterator over the numbers of a column, and notes for the user."""
     rows = read_rows(source, name)
     position, first = next(rows, (name, []))
     if not first:

@@ -161,7 +161,6 @@ def fed_window(dtype: Any, size: int) -> Computation:
 
 
 def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> tuple[dict[str, Any], Any]:
-    """Return the inputs of any number of pieces, and their rows."""
     v1 = tf.compat.v1
     start = v1.placeholder(tf.int64, [None])
     low, high = v1.placeholder(tf.int32, [None]), v1.placeholder(tf.int32, [None])

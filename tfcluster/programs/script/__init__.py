@@ -10,7 +10,6 @@ from tfcluster.programs.api import Program
 
 
 def _command_line(parameters: Mapping[str, Any]) -> str:
-    """Format a script's command line as the user typed it."""
     start = ("-m", parameters["module"]) if parameters.get("module") else (PurePath(parameters["path"]).name,)
     return " ".join((*start, *parameters["args"]))
 

@@ -20,13 +20,11 @@ class _ScriptFile(InputFile):
     """A parameter type for a script or, after `-m`, for the name of a module."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Let the shell complete the path, or complete the name of a module."""
         if ctx.params.get("is_module"):
             return complete_modules(incomplete)
         return super().shell_complete(ctx, param, incomplete)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Open the script, or return the name of the module."""
         if ctx is not None and ctx.params["is_module"]:
             return value
         return super().convert(value, param, ctx)

@@ -109,8 +109,6 @@ def _log_placement_of_sessions(context: Context) -> None:
 
 
 def _run_script(script: str) -> tuple[int, str]:
-    """Run a script as `python SCRIPT` does; see `_run_as_main`."""
-
     def execute(main: ModuleType) -> None:
         main.__dict__.update(__file__=script, __loader__=SourceFileLoader("__main__", script), __cached__=None)
         with open(script, "rb") as file:
@@ -176,7 +174,6 @@ def _run_as_main(execute: Callable[[ModuleType], object], first_file: str) -> tu
 
 
 def _describe(error: BaseException) -> str:
-    """Describe an exception in one line."""
     return strip_forwarding(traceback.format_exception_only(error)[-1]).strip().splitlines()[0]
 
 

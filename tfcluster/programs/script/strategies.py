@@ -57,7 +57,6 @@ class _AfterImport(MetaPathFinder):
         self._prepare = prepare
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the specification of the module, as others find it; None for any other module."""
         if name != _MODULE:
             return None
         sys.meta_path.remove(self)

@@ -124,7 +124,6 @@ class _Server:
         return self._ask_agent(ObserveRequest()) or to_json(Observation(None))
 
     def _ask_agent(self, request: Request[Any, Any]) -> dict[str, Any] | None:
-        """Return the reply of the cluster's agent to a request; None if there is no agent."""
         agent = self._agent()
         if agent is None:
             return None
@@ -183,7 +182,6 @@ class _Server:
 
 
 def _closest_existing(path: Path) -> Path:
-    """Return the path if it exists, else its closest parent that exists."""
     return next(each for each in (path, *path.parents) if os.path.exists(each))
 
 

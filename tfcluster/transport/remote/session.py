@@ -167,7 +167,6 @@ def survey(destination: str, shell: str | None) -> dict[str, Any]:
 
 
 def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]:
-    """Return an error for each package that a host requires and that is not installed for this Python."""
     missing = missing_packages()
     # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
     if shell is None:

@@ -119,7 +119,6 @@ def _host_line(host: HostStatus, view: LiveView, width: int) -> Text:
 
 
 def _share(used: int, total: int) -> str:
-    """Format a used part of a memory."""
     return f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
 
 
