@@ -52,10 +52,7 @@ class PrivateNetwork:
         return procfs.namespace("net") == self.net
 
     def enter(self) -> None:
-        """Move this process, which must have a single thread, into the network, with the processes that it starts then.
-
-        Raises OSError if it has more threads, or the network no longer exists.
-        """
+        """Move this process into the network; raises OSError if it has several threads, or the network is gone."""
         fds = self.open(self.holder)
         try:
             self.enter_opened(fds)

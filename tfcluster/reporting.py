@@ -31,11 +31,8 @@ class MetricReporter:
     """Sends a script's metrics, and of long series only some points. Thread-safe.
 
     The first points of a series are all sent. After them the time between two points is a fixed part of the time since
-    the first one, so that the points of a run of days grow with the logarithm of its length.
-
-    Args:
-        send: Sends an event, waiting for it only if its second argument says so; returns whether it was sent.
-        labels: Further fields of each event, such as the task that reports.
+    the first one, so that the points of a run of days grow with the logarithm of its length. `send` returns whether an
+    event was sent; its second argument is whether it may wait. `labels` are further fields of each event.
     """
 
     def __init__(self, send: Callable[[Event, bool], bool], labels: dict[str, str]) -> None:
@@ -50,11 +47,7 @@ class MetricReporter:
         self._lock = threading.Lock()
 
     def report(self, name: str, value: float | None, step: int) -> None:
-        """Report a value; see `tfcluster.metric`.
-
-        Raises:
-            ValueError: There are too many names.
-        """
+        """Report a value; see `tfcluster.metric`. Raises ValueError if there are too many names."""
         now = time.monotonic()
         with self._lock:
             if name not in self._series and len(self._series) >= settings.METRIC_NAMES_MAX:

@@ -139,10 +139,7 @@ def command() -> None:
 def command_of(
     program: InstalledProgram, use: Callable[[InstalledProgram, Submission, SharedOptions], Any] | None = None
 ) -> click.Command:
-    """Build the command of a program from its own options and the shared ones.
-
-    `use` gets what the user's options ask for; by default, it submits a run and shows it.
-    """
+    """Build the command of a program; `use` gets its parsed options, by default to submit a run and show it."""
     from tfcluster.programs.api import SharedOptions, Submission
 
     own: click.Command = program.load("options", "command", click.Command)

@@ -144,10 +144,7 @@ def select(
 
 
 def not_ready(problems: Iterable[str], prefix: str = "") -> ClusterError:
-    """Return the error of a run that requires tasks which are not ready.
-
-    The problems say why each is not, such as `worker:1 died (SIGKILL) and has failed`.
-    """
+    """Return the error of a run whose required tasks are not ready; each problem says why, as `worker:1 has failed`."""
     return ClusterError(
         prefix + "; ".join(problems),
         hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",

@@ -82,10 +82,7 @@ class Group:
 
 
 def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Member, ...]:
-    """Return a member for each task of some jobs, by default `worker` and, if it exists, `chief`.
-
-    Raises ClusterError if the cluster has no such job.
-    """
+    """Return a member for each task of some jobs (default: `worker`, and `chief` if any), or raise a ClusterError."""
     existing = list(dict.fromkeys(task.job for task in topology.tasks))
     if missing := [job for job in jobs if job not in existing]:
         raise _no_job(f"the cluster has no job {missing[0]!r}", existing)
@@ -170,10 +167,7 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
 
 
 def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: int | None) -> float:
-    """Return how many seconds the remaining members may continue before they are stopped.
-
-    `exited` has the ranks of the members that have exited; `exit_code` is that of the member that has failed, if any.
-    """
+    """Return the seconds for which the remaining members may continue, given the exit code of a failed one, if any."""
     if exit_code is not None:
         return settings.GROUP_PREEMPTION_SECONDS if was_preempted(exit_code) else 0.0
     remaining = [member for member in members if member.rank not in exited]

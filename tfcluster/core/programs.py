@@ -18,13 +18,7 @@ class TaskSelector:
     head: bool = False  # select the head task; the other attributes are ignored
 
     def select(self, addresses: Mapping[str, Sequence[str]], devices: Sequence[str] = (), head: str = "") -> list[str]:
-        """Return the names of the selected tasks that the cluster has.
-
-        Args:
-            addresses: `host:port` of every task, by job.
-            devices: Full names of the devices that the run computes on.
-            head: `host:port` of the head task.
-        """
+        """Return the selected tasks that the cluster has; addresses and head are `host:port`, devices full names."""
         names = dict(tasks_with_addresses(addresses))
         if self.head:
             return [name for name, address in names.items() if address == head]

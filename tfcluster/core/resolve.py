@@ -16,10 +16,7 @@ _DEFAULT_PYTHON = "python3"
 
 
 def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
-    """Resolve a validated spec: place its tasks on its hosts and apply the defaults.
-
-    Ports and GPUs may remain to be allocated. `spec_file` is the spec's file as the user named it.
-    """
+    """Resolve a validated spec: place its tasks and apply the defaults; ports and GPUs may remain to be allocated."""
     host_order = {name: spec.placement_hosts(job) for name, job in spec.jobs.items()}
     used = {host for hosts in host_order.values() for host in hosts}
     hosts = {host.name: host for host in _hosts(spec) if host.name in used}

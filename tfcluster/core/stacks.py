@@ -78,10 +78,7 @@ def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str
 
 
 def parse_stack(name: str, text: str) -> ThreadStack | None:
-    """Parse faulthandler's text about one thread, without the calls by which tfcluster has started a script.
-
-    Return None if there is no stack, as the thread has never executed Python.
-    """
+    """Parse faulthandler's text about a thread, without tfcluster's calls; None if it has never executed Python."""
     heading, *lines = text.splitlines() or [""]
     if heading != _HEADING:
         return None

@@ -15,10 +15,7 @@ _EVENT = struct.Struct("=iIII")
 
 
 class Inotify:
-    """An inotify instance, which watches folders for files in them that are written to.
-
-    Raises OSError if the user has too many inotify instances, or no file descriptor is left.
-    """
+    """An inotify instance, for changed files in folders; raises OSError if the user, or the process, has too many."""
 
     def __init__(self) -> None:
         self._fd = libc.call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
@@ -28,10 +25,7 @@ class Inotify:
         return self._fd
 
     def add(self, folder: Path) -> int:
-        """Watch a folder; return the watch descriptor, which is the same for a folder that is watched already.
-
-        Raises OSError if the folder does not exist, or the user has too many watches.
-        """
+        """Watch a folder, or raise an OSError; return the watch descriptor, the same if it is watched already."""
         return libc.call("inotify_add_watch", self._fd, os.fsencode(folder), _IN_MODIFY)
 
     def remove(self, watch: int) -> None:

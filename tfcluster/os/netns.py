@@ -23,10 +23,7 @@ def enter(fd: int, kind: int) -> None:
 
 
 def make_namespaces() -> None:
-    """Move this process, which must have a single thread, into new namespaces, and start their loopback device.
-
-    Raises OSError if the machine forbids it.
-    """
+    """Move this process, which must have a single thread, into new namespaces with a loopback device; else OSError."""
     uid, gid = os.geteuid(), os.getegid()
     with_user = not _has_capability(_CAP_SYS_ADMIN)
     libc.call("unshare", CLONE_NEWNET | (CLONE_NEWUSER if with_user else 0))

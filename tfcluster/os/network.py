@@ -72,10 +72,7 @@ def detect_loss(connection: socket.socket) -> None:
 
 
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
-    """Return the network interface that leads to exactly a cluster's addresses, this host's included; None without one.
-
-    `routes` is the folder with the kernel's main routing tables.
-    """
+    """Return the interface that leads to exactly a cluster's addresses (with this host's), by the routing tables."""
     networks_of: dict[str, set[_Network]] = {}
     for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
         networks_of.setdefault(interface, set()).add(network)

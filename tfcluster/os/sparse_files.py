@@ -14,10 +14,7 @@ UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def punch(fd: int, start: int, end: int) -> None:
-    """Free a range of a file; parts of blocks at its ends become zeros.
-
-    Raises OSError, one of `UNSUPPORTED` if the file system never can.
-    """
+    """Free a range of a file, zeroing partial blocks; raises OSError, in `UNSUPPORTED` if the file system never can."""
     libc.call("fallocate", fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))
 
 

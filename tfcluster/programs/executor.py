@@ -17,16 +17,12 @@ Value = TypeVar("Value")
 
 
 class DeviceLostError(Exception):
-    """Raised when a device cannot be used because its task died, was restarted, or does not respond.
-
-    `worked` says whether the device was lost during a step, and not before it. After a final loss the device is not
-    tried again.
-    """
+    """Raised when a device cannot be used because its task died, was restarted, or does not respond."""
 
     def __init__(self, message: str, *, worked: bool, is_final: bool = False) -> None:
         super().__init__(message)
-        self.worked = worked
-        self.is_final = is_final
+        self.worked = worked  # it was lost during a step, and not before it
+        self.is_final = is_final  # it is not tried again
 
 
 class StepTimeoutError(Exception):

@@ -79,10 +79,7 @@ class InstalledProgram:
 
 
 def find(name: str) -> InstalledProgram | None:
-    """Return the program of a name, if any; a bundled one, or else one of another package.
-
-    Raises ClusterError if the program's package is broken, or several packages have a program of that name.
-    """
+    """Return the program of a name, if any; raises ClusterError if its package is broken, or the name is not unique."""
     if name in BUNDLED:
         return _load_bundled(name)
     entries = [each for each in _entry_points() if each.name == name]

@@ -78,10 +78,7 @@ class ShardScheduler:
             return is_first
 
     def requeue(self, span: ShardRange, device: str, *, worked: bool) -> None:
-        """Requeue the shards that a device was working on, and unpin its shards, so that any device can take them.
-
-        `worked` says whether the device was lost during the step, and not before it.
-        """
+        """Requeue a device's shards, and unpin its others; `worked` says whether it was lost during the step."""
         with self._changed:
             span.devices.discard(device)
             span.losses += worked

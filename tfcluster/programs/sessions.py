@@ -101,10 +101,7 @@ def open_session(
 
 
 class ServerSession:
-    """A session on the tasks of some devices, which opens when it is needed, even after a server was lost. Thread-safe.
-
-    See `open_session` for the options.
-    """
+    """A session on some devices' tasks, which opens when needed, even after a loss; see `open_session`. Thread-safe."""
 
     def __init__(self, context: Context, graph: tf.Graph, devices: Sequence[str], **options: Any) -> None:
         self._context = context
@@ -203,12 +200,9 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
     """Check that a process listens at the address of a device's task; wait for at most `timeout` seconds.
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
-    back-off even when the task has recovered.
-
-    Raises:
-        ConnectionError: The connection is refused, or the network to the host is lost.
-        TimeoutError: The connection is neither refused nor accepted in time, for example by a busy host.
-        OSError: No attempt could be made, for example because the limit on open files is reached.
+    back-off even when the task has recovered. Raises ConnectionError if the connection is refused, or the network to
+    the host is lost; TimeoutError if the host, which may be busy, does neither in time; OSError if no attempt could be
+    made, for example because the limit on open files is reached.
     """
     spec = tf.DeviceSpec.from_string(device)
     host, _, port = context.addresses[spec.job][spec.task].rpartition(":")

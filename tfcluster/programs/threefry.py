@@ -18,10 +18,7 @@ _ROUNDS = 20
 
 
 def threefry_2x32(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return two uint32 tensors of random bits, with the shape of the counter: two uint32 tensors of the same shape.
-
-    The key is two uint32 tensors that broadcast against the counter.
-    """
+    """Return two uint32 tensors of random bits, of the shape of the two of the counter; those of the key broadcast."""
     keys = (key[0], key[1], tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(key[0], key[1]), _u32(_PARITY)))
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for round_number in range(_ROUNDS):

@@ -29,10 +29,7 @@ _NOT_FOR_LOCALHOST = {
 
 
 def normalize_hosts(source: YamlDocument) -> None:
-    """Normalize `hosts` to a mapping of names to keys, from a mapping, a list or a hostfile, with expanded ranges.
-
-    Problems are added to the document.
-    """
+    """Normalize `hosts`, a mapping, a list or a hostfile, to a mapping without ranges; problems go to the document."""
     expand_ranges(source)
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:

@@ -95,10 +95,7 @@ def _names(text: Any, path: KeyPath, source: YamlDocument) -> list[Any]:
 
 
 def _move_positions(source: YamlDocument, path: KeyPath, moves: Sequence[tuple[Any, Any]]) -> None:
-    """Give the entries of a collection, and their contents, the positions of the entries that they are copies of.
-
-    `moves` are the old and the new key of each entry of the collection at the path.
-    """
+    """Give entries of a collection the positions of their originals; `moves` are the old and the new key of each."""
     depth = len(path)
     stores: tuple[dict[KeyPath, Any], ...] = (source.keys, source.values, source.texts)
     for store in stores:

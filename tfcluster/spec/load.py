@@ -73,10 +73,7 @@ def _split(text: str, separator: str, column: int) -> Iterator[tuple[int, str]]:
 
 
 def build_spec(source: YamlDocument, default_name: str) -> Spec:
-    """Validate a spec; `default_name` is the cluster's name if the source does not set one.
-
-    The error has one line for each problem.
-    """
+    """Validate a spec, with a line for each problem; `default_name` is for a source that does not set one."""
     normalize_hosts(source)
     problems = [*source.problems, *check_task_count(source), *check_host_references(source)]
     value = source.value

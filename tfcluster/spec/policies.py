@@ -124,10 +124,7 @@ class JobRestart(_Overriding):
     limit: _WrittenLimit | None = None
 
     def merged_with(self, cluster: RestartSpec) -> RestartSpec:
-        """Merge the job's overrides with the cluster's restart policy; return that of the job's tasks.
-
-        Raises ValidationError if `max` is less than `initial`, one of which comes from the cluster.
-        """
+        """Merge the overrides with the cluster's policy; raises ValidationError if `max` is below `initial` then."""
         backoff = Backoff(
             initial=self.backoff.initial or cluster.backoff.initial, max=self.backoff.max or cluster.backoff.max
         )

@@ -119,10 +119,7 @@ class AgentProcess:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock out other commands that would continue or end the agent of the same cluster and host.
-
-        After waiting for the lock, check the agent again: another command may have replaced it.
-        """
+        """Lock out other commands that would continue or end the agent; after a wait, check whether it was replaced."""
         path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
         deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS
         while (lock := _try_to_lock(path)) is None:

@@ -43,12 +43,9 @@ def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
 
 
 class Channel:
-    """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts.
+    """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts."""
 
-    A viewer answers in place of an older agent; see `agent.viewer`.
-    """
-
-    is_viewer = False
+    is_viewer = False  # a viewer answers in place of an older agent; see `agent.viewer`
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

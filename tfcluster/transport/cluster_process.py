@@ -70,10 +70,7 @@ def supervised_argv(command: Sequence[str]) -> list[str]:
 
 
 def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
-    """Run on the host: become the process of `remote_argv`.
-
-    `path` is the agent's socket; it and `task` are empty for a command that is not part of a cluster.
-    """
+    """Run on the host: become the process of `remote_argv`. Without a `path`, it is not part of a cluster."""
     variables = None
     try:
         if path:

@@ -62,10 +62,7 @@ _SPECIAL = re.compile(r"['\\!]")
 
 
 def run_setup(host: Host, control_path: Path) -> None:
-    """Run a host's setup commands there, unless the same commands have been run there before.
-
-    The error of a failed command contains the last lines of its output.
-    """
+    """Run a host's setup commands there, unless the same commands have been run there before."""
     session = Session(host, ssh_command(host, "/bin/sh", control_path=control_path))
     try:
         session.send(_script(host).encode())

@@ -14,10 +14,7 @@ from tfcluster.transport.local import LocalTransport
 
 
 def main(arguments: list[str]) -> int:
-    """Start the agent, unless one runs or the cluster is not up on this host.
-
-    The arguments are the cluster's name, this host's name in it and, optionally, the state home.
-    """
+    """Start the agent of a cluster (the cluster, this host, the state home if any), unless one runs or it is not up."""
     cluster, host, *state = arguments
     if state:
         set_state_home(Path(state[0]))

@@ -159,10 +159,7 @@ class SshTransport:
         self._master.close()
 
     def examine(self) -> HostReport:
-        """Run the setup commands in their own session, then send the code, survey the host and start the agent.
-
-        Failures are reported as problems, not raised.
-        """
+        """Run the setup commands, then in another session survey the host and start the agent; report the problems."""
         problems: list[ClusterError] = []
         try:
             if self._host.setup:

@@ -89,10 +89,7 @@ class Session:
             self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request of `remote.session.serve` or `remote.dry_run_server.serve`, and return its reply.
-
-        A failed request raises a ClusterError, as do the errors of `receive`.
-        """
+        """Send a request of `remote.session` or `remote.dry_run_server`; return its reply, or raise its error."""
         self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
         return self.reply_of(self.receive(seconds))
 
@@ -185,10 +182,7 @@ class Session:
 
 
 class SshChannel(Channel):
-    """A connection to a cluster's agent on another host.
-
-    It is to the forwarded socket, or to the `session` that carries the bytes instead.
-    """
+    """A connection to an agent on another host: to its forwarded socket, or a `session` that carries the bytes."""
 
     def __init__(
         self, connection: socket.socket, host: str, pid: int, master: SshMaster, session: Session | None = None

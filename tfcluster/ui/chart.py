@@ -64,10 +64,7 @@ class _PlotArea:
         self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
 
     def dots(self, points: Sequence[tuple[float, float]], across: int, down: int) -> list[tuple[int, int]]:
-        """Return the dots, `across` times `down` to a character, of the lines between points (x, log10 y).
-
-        They are (column, row) from the top left.
-        """
+        """Return the dots, as (column, row), of lines between points (x, log10 y), `across` by `down` to a cell."""
         wide = (self.columns * across - 1) / (self.right - self.left)
         tall = (_ROWS * down - 1) / (self.high - self.low)
         ends = [(round((x - self.left) * wide), round((self.high - y) * tall)) for x, y in points]
@@ -148,10 +145,7 @@ def refuse_without_matplotlib() -> None:
 
 
 def draw_convergence(path: Path, result: dict[str, Any]) -> None:
-    """Plot the losses of expfit over its steps, and print the file's name; the suffix determines the format.
-
-    An existing file is replaced. Raises OSError if it cannot be written.
-    """
+    """Plot the losses of expfit in a file, which is replaced, in the format of its suffix; OSError if that fails."""
     from matplotlib.figure import Figure  # not pyplot, which looks for a display
 
     modes = result.get("modes", [result])

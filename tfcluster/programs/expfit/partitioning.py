@@ -141,10 +141,7 @@ def _data_parallel_gradients(
 def _model_parallel_gradients(
     partitioning: Partitioning, layers: Sequence[Any], columns: Sequence[Any]
 ) -> tuple[Any, list[Any]]:
-    """Build the loss and the gradients of two devices with one layer each.
-
-    The first sends its activations to the second, which sends back their gradient. `columns` has the x of each device.
-    """
+    """Build the loss and the gradients: the devices of the layers exchange the activations and their gradient."""
     with tf.device(partitioning.layers[0]):
         activations = _hidden(layers[0].read_value(), columns[0])
     with tf.device(partitioning.layers[1]):

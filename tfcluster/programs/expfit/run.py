@@ -22,9 +22,7 @@ _LOW, _HIGH = -1.0, 1.0
 
 
 def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
-    """Learn e^x between -1 and 1 by gradient descent, in one mode after another; see `partition`.
-
-    Each mode does `steps` steps, with the same batches and initial weights, which the seed determines.
+    """Learn e^x between -1 and 1 in one mode after another, all with the same batches and weights from the seed.
 
     Returns:
         With one mode: mode, loss (the mean squared error on the last batch), max_error (the largest error between
@@ -86,10 +84,7 @@ class _Training:
         self._note_unused_devices()
 
     def train(self, steps: int, before: int, total: int) -> dict[str, Any]:
-        """Train; return the result of this mode, as `run` describes it, without seed.
-
-        The run has done `before` steps in other modes, and does `total` steps in all modes.
-        """
+        """Train, after `before` of all `total` steps; return the result that `run` describes, without seed."""
         network = build(self._context, self._partitioning, initial_layers(self._seed), self._rate)
         examples = Examples(self._seed, self._batch)
         stride = -(-steps // settings.TRAINING_CURVE_POINTS)

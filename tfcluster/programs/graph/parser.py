@@ -141,10 +141,7 @@ class _Parser:
         return name
 
     def _parse_value(self, depth: int, precedence: int = 1) -> int:
-        """Parse operands joined by operators of at least this precedence; return the index of the last operation.
-
-        `depth` counts the parentheses, signs and exponents around it.
-        """
+        """Parse operands joined by operators of at least this precedence; return the index of the last operation."""
         value = self._parse_signed(depth)
         while _PRECEDENCES.get((token := self._tokens[self._at]).text, 0) >= precedence:
             self._at += 1

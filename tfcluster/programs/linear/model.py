@@ -45,10 +45,7 @@ class Roles:
     evaluator: str | None  # the CPU of the task that evaluates
 
     def replica_names(self) -> dict[str, str]:
-        """Return a short name for each replica, by its device.
-
-        The name is that of the task, such as `worker:1`, followed by the device if the task has several replicas.
-        """
+        """Return a name for each replica's device: its task, and the device if the task has several replicas."""
         tasks = [short_task(device) for device in self.replicas]
         return {
             device: task if tasks.count(task) == 1 else f"{task}/{device.rpartition('/device:')[2]}"

@@ -33,19 +33,10 @@ def run(
     checkpoint_every: float,
     seed: int | None,
 ) -> dict[str, Any]:
-    """Fit the line.
+    """Fit the line; the arguments are the options of `tfcluster run linear`, whose help describes them.
 
-    Args:
-        data: The user's name for the uploaded CSV file with the columns x and y; see `synthetic_dataset` for none.
-        steps: Number of steps that all workers do together.
-        epochs: Number of passes over the data, which replaces `steps`; None to use `steps`.
-        batch: Examples per step, limited to the number of examples. With `sync` the workers share a batch.
-        optimizer: A key of `LEARNING_RATES`.
-        lr: Learning rate; None for the optimizer's default.
-        sync: Whether the workers' gradients are averaged at each step.
-        logdir: Folder for summaries and checkpoints (the latest is resumed); None for neither.
-        checkpoint_every: Seconds between two checkpoints.
-        seed: Seed of the noise and the order of examples, below 2^63; None for that in `logdir`, or a random one.
+    `data` is the user's name for the uploaded file, if any; see `synthetic_dataset`. `epochs` replaces `steps`. Without
+    `lr`, the optimizer's default applies; without `seed`, below 2^63, that in `logdir`, or a random one.
 
     Returns:
         w, b, loss (on all data), steps (the global step), steps_per_s, examples_per_s, workers, optimizer, lr, batch,

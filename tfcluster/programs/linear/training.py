@@ -326,14 +326,11 @@ class Training:
 
 
 class Evaluator(threading.Thread):
-    """A thread that computes the loss on all data twice a second, and once more when the training has ended.
-
-    `scores` has the [step, loss] of each evaluation, downsampled evenly when there are more than 2,000.
-    """
+    """A thread that computes the loss on all data twice a second, and once more when the training has ended."""
 
     def __init__(self, training: Training, device: str) -> None:
         super().__init__(name=short_task(device), daemon=True)
-        self.scores: list[list[float]] = []
+        self.scores: list[list[float]] = []  # [step, loss] of each evaluation, downsampled evenly above 2,000
         self.session: TrainingSession | None = None
         self._training = training
         self._config = training.config

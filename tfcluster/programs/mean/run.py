@@ -44,19 +44,13 @@ def run(
     column: str | None,
     slices: list[int] | str,
 ) -> dict[str, Any]:
-    """Compute the mean and the variance.
+    """Compute the mean and the variance; the arguments are the options of `tfcluster run mean`.
 
     The input is divided into windows at fixed positions. Each window is summed in float64 on one device, and the
     windows' moments are combined in sums that are rounded once. The mean and the variance are therefore bit-identical
     for all ways to slice the input, and for all sets of devices of the same type.
 
-    Args:
-        file: A .npy file, text with one number per line, or a CSV file. If it was uploaded with the run, the user's
-            name for it, where `-` is standard input. None with `random`.
-        random: Number of random numbers to generate, uniform in [0, 1); None with `file`.
-        seed: Key of the generator, below 2^64.
-        column: The column of a CSV file, by index from 0 on or by name; None for other files.
-        slices: The number of numbers in each slice, or EVEN or DEVICES.
+    `file` is None with `random`, and the user's name for an upload, where `-` is standard input. `seed` is below 2^64.
 
     Returns:
         mean, variance (of the population), count, and shards ({task, count, mean} of each slice). A value that is not
@@ -122,10 +116,7 @@ def _sums(
     size: int,
     pinned: dict[str, list[range]] | None,
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """Compute the sums of all pieces on the devices; only its own device does a pinned piece, unless it is lost.
-
-    Return the pilot, sum and sum of squares of each piece, of shape [pieces, 3], and the index of its device.
-    """
+    """Compute all pieces on the devices; return pilot, sum and sum of squares, [pieces, 3], and each one's device."""
     rows: Rows = np.empty((len(pieces), 3))
     workers = np.empty(len(pieces), np.int64)
     progress = Progress(context, numbers.count, "numbers")

@@ -28,13 +28,10 @@ _NATIVE = {np.dtype(kind) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", 
 
 @dataclass(frozen=True)
 class MappedFile:
-    """The numbers in a file, in the order in which the file stores them.
-
-    Any process of this user on this host can open this very file by `path`, even if it is renamed or deleted.
-    """
+    """The numbers in a file, in the order in which the file stores them."""
 
     name: str  # the user's name for the file
-    path: str
+    path: str  # opens this very file in any process of this user on this host, even after a rename or deletion
     skipped: int  # number of bytes before the numbers
     values: npt.NDArray[Any]  # one-dimensional, memory-mapped
 

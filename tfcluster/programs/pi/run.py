@@ -34,10 +34,7 @@ _NORMAL_95 = 1.959963984540054
 
 
 def run(context: Context, *, samples: int, seed: int, every_device: bool = False) -> dict[str, Any]:
-    """Estimate pi.
-
-    `samples` is at most 2^54, and `seed`, the key of the generator, below 2^64; the count depends on these two alone.
-    With `every_device`, every device of the run is used, however few points there are for each.
+    """Estimate pi; `samples` is at most 2^54, and `seed`, the key of the generator, below 2^64.
 
     Returns:
         pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
@@ -75,10 +72,7 @@ def worthwhile_devices(samples: int, devices: Sequence[str]) -> Sequence[str]:
 
 
 def shard_size(samples: int, devices: int) -> int:
-    """Return the points in a shard: a power of two within bounds that gives each device several shards.
-
-    The points do not depend on this size, because each point is generated from its own number.
-    """
+    """Return the points in a shard: a power of two that gives each device several; the result does not depend on it."""
     exponent = (samples // (settings.MAP_SHARDS_PER_DEVICE * devices)).bit_length() - 1
     return 1 << min(_LARGEST_SHARD, max(_SMALLEST_SHARD, exponent))
 

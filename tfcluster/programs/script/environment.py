@@ -19,10 +19,7 @@ def describe_run(context: Context, seed: int | None) -> dict[str, str]:
 
 
 def describe_cluster(context: Context) -> dict[str, str]:
-    """Return the environment variables, including TF_CONFIG, that describe the cluster to a script.
-
-    The script is the chief, and sessions connect to the head task's server.
-    """
+    """Return the variables that describe the cluster to a script: it is the chief, and sessions use the head task."""
     host = context.head_address.rpartition(":")[0]
     master = f"grpc://{context.head_address}"
     config = make_client_config(context.addresses, f"{host}:{free_port(context.ports)}")

@@ -41,16 +41,11 @@ def run(
 ) -> tuple[int, str]:
     """Run a script or a module to the end of its code; the caller still has to shut down the interpreter.
 
-    Args:
-        context: The run. If it has an upload, that is the script.
-        path: Path of the script, from whose folder it imports; None for a module.
-        argument: The path or the name of the module, as the user typed it.
-        cwd: The folder in which the script starts. If it does not exist on this machine, that is the run's folder.
-        seed: The user's seed for the generators of Python, NumPy and TensorFlow; None to leave them unseeded.
-        cold: Whether the user asked for a fresh interpreter, which this one is then.
+    A script is at `path`, from whose folder it imports, or it is the run's upload; a module is the `argument`, as the
+    user typed it. It starts in `cwd` or, if that does not exist on this machine, in the run's folder. `seed` is for the
+    generators of Python, NumPy and TensorFlow; None leaves them unseeded.
 
-    Returns:
-        The script's exit code, and one line that describes the exception that ended it (empty if there was none).
+    Return the exit code, and one line that describes the exception that ended it (empty if there was none).
     """
     if context.log_placement:
         _log_placement_of_sessions(context)

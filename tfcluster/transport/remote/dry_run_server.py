@@ -42,22 +42,16 @@ def main() -> None:
 def serve(session: dict[str, Any]) -> None:
     """Answer requests, one per line of standard input, until the client closes the session; then exit the process.
 
-    The process leaves nothing behind on the host.
+    The process leaves nothing behind on the host. The first line has the fields that `remote.session.serve` describes,
+    but of `env` only the variables that name folders are applied, and `ssh` is None on the machine where the command
+    runs; `stamp` is the return value of `stamp_name`, or None if there are no setup commands. The requests are:
 
-    Args:
-        session: The first line: `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder
-            for the state of all clusters, or None; `env`, the host's variables in the spec, which are not applied
-            except for those that name folders; `stamp`, the return value of `stamp_name`, or None if there are no
-            setup commands; and `ssh`, the destination for ssh, or None on the machine where the command runs; `shell`,
-            the command that set up the environment, or None.
-            The requests are:
-            `survey` -> the fields of `remote.session.survey`; `folders`: the problems that keep the code from being
-            written; `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I
-            ignores, is set;
-            `time` -> {time}, in Unix seconds;
-            `prepare` {topology, listens} -> the fields of a Preparation;
-            `reach` {addresses, timeout} -> the fields of a ReachReply;
-            `observe` -> the fields of an Observation.
+    `survey` -> the fields of `remote.session.survey`; `folders`: the problems that keep the code from being written;
+    `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I ignores, is set;
+    `time` -> {time}, in Unix seconds;
+    `prepare` {topology, listens} -> the fields of a Preparation;
+    `reach` {addresses, timeout} -> the fields of a ReachReply;
+    `observe` -> the fields of an Observation.
     """
     for name in _FOLDERS:
         if name in session["env"]:

@@ -31,19 +31,17 @@ Handler = Callable[..., dict[str, Any]]
 def serve(session: dict[str, Any]) -> None:
     """Handle the requests of a session until the command ends it.
 
-    Args:
-        session: The first line of the session: `cluster`; `host`, the name of this machine in the cluster; `state`, the
-            host's folder for the state of all clusters, or None; `env`, the host's variables in the spec; `ssh`, the
-            destination for ssh; `shell`, the command that set up the environment, or None. The requests are:
-            `survey` -> as `survey` returns;
-            `time` -> {time}, in Unix seconds;
-            `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it
-            until the session ends -> {socket, pid, is_viewer, notes}, or {unrecorded}, the message of an
-            UnrecordedProcessesError;
-            `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the
-            connection in both directions, for viewers and for hosts whose ssh server does not forward the agent's
-            socket;
-            `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
+    The first line has `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder for the
+    state of all clusters, or None; `env`, the host's variables in the spec; `ssh`, the destination for ssh; and
+    `shell`, the command that set up the environment, or None. The requests are:
+
+    `survey` -> as `survey` returns;
+    `time` -> {time}, in Unix seconds;
+    `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it until
+    the session ends -> {socket, pid, is_viewer, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
+    `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the connection in
+    both directions, for viewers and for hosts whose ssh server does not forward the agent's socket;
+    `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
     """
     os.environ.update(session["env"])
     if session["state"]:
