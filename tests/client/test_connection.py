@@ -33,12 +33,12 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> ClusterConnection:
     ("program", "options", "problem"),
     [
         ("expfit", {"compare": True, "mode": "single"}, "leave out --mode"),
-        ("expfit", {"plot": "x.png", "detach": True}, "leave out --detach"),
-        ("linear", {"steps": 3, "epochs": 3}, "give one of them"),
+        ("expfit", {"plot": "x.png", "detach": True}, "cannot be combined with --detach"),
+        ("linear", {"steps": 3, "epochs": 3}, "give only one"),
         ("pi", {"samples": "many"}, "many"),
         ("pi", {"placement_graph": "x.svg"}, "placement_graph"),
-        ("pi", {"cluster": "other"}, "cluster is no option"),
-        ("pi", {"output": "text"}, "output is no option"),
+        ("pi", {"cluster": "other"}, "cluster is not an option"),
+        ("pi", {"output": "text"}, "output is not an option"),
     ],
 )
 def test_a_wrong_option_is_an_error_of_the_cluster(
