@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 #: The environment variable by which the scripts ask for completions.
 VARIABLE = "_TFCLUSTER_COMPLETE"
-
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 # Names that a shell would have to quote are left to its own completion of files.
 _PLAIN_NAME = re.compile(r"[\w./+-]+")

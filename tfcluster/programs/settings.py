@@ -40,9 +40,7 @@ SNAPSHOT_INTERVAL_SECONDS = 1.0  # the loss of a parameter server costs the step
 EVALUATION_INTERVAL_SECONDS = 0.5
 EVALUATION_SCORES_MIN = 1000  # with twice as many every second one is dropped, so that a run of days keeps few
 WORKER_FAILURES_MAX = 5  # in a row: each halves the block, so that the last two blocks had one step
-EVALUATOR_JOIN_SECONDS = (
-    10.0  # of the last score; a thread that is blocked in a call to a hanging server ends with the driver
-)
+EVALUATOR_JOIN_SECONDS = 10.0  # of the last score; a thread that is blocked by a hanging server ends with the driver
 CANCELLED_READ_SECONDS = 0.5  # with the next two, less than RUN_STOP_GRACE_SECONDS: read the variables for a last
 CANCELLED_JOIN_SECONDS = 1.0  # checkpoint, wait for the evaluator,
 CANCELLED_CLOSE_SECONDS = 0.5  # and close the sessions

@@ -130,7 +130,7 @@ def _problem(details: ErrorDetails, path: KeyPath, source: YamlDocument) -> Diag
     if kind == "extra_forbidden":
         return source.problem(path, "unknown key", _known_keys(path), source.keys[path])
     if kind == "missing":
-        return source.problem(path, "this key is missing", at=_key_position(path[:-1], source))
+        return source.problem(path, "this key is missing", at=source.keys.get(path[:-1]) or source.values[()])
     if kind == "key":
         return source.problem(path, context["message"], at=source.keys[path])
     if kind == "complete":
@@ -178,10 +178,6 @@ def _value_at(path: KeyPath, source: YamlDocument) -> Any:
     for part in path:
         value = value[part]
     return value
-
-
-def _key_position(path: KeyPath, source: YamlDocument) -> Position:
-    return source.keys.get(path) or source.values[()]
 
 
 def _model_at(path: KeyPath) -> type[BaseModel]:

@@ -112,10 +112,7 @@ def _run_script(script: str) -> tuple[int, str]:
         try:
             exec(code, main.__dict__)
         finally:
-            for stream in (
-                sys.stderr,
-                sys.stdout,
-            ):  # as the interpreter does, before a traceback
+            for stream in (sys.stderr, sys.stdout):  # as the interpreter does, before a traceback
                 with contextlib.suppress(Exception):  # the script has closed it, or put another object in its place
                     stream.flush()
 

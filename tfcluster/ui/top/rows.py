@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,8 +128,8 @@ def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Cont
     away = {host for host, link in view.links.items() if link.lost_at is not None}
     cells = {task.short: _task_cells(task, view.rates.get(task.task)) for task in tasks}
     columns = list(next(iter(cells.values()), {"TASK": "", "STATE": ""}))
-    if len({task.host for task in tasks}) < 2:
-        columns.remove("HOST") if "HOST" in columns else None
+    if len({task.host for task in tasks}) < 2 and "HOST" in columns:
+        columns.remove("HOST")
     tasks = [task for task in tasks if _matches(pattern, cells[task.short].values())]
     rows = [[cells[task.short][column] for column in columns] for task in tasks]
     for column in _LEFT_OUT:
@@ -141,9 +141,7 @@ def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Cont
             rows = [row[:at] + row[at + 1 :] for row in rows]
     styles = ["dim" if task.host in away else "" for task in tasks]
     keys = [task.short for task in tasks]
-    return _content(
-        keys, columns, rows, styles, right=("UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s", "PID")
-    )
+    return _content(keys, columns, rows, styles, right=_NUMBERS)
 
 
 def _task_cells(task: TaskStatus, rates: TaskRates | None) -> dict[str, str]:
@@ -224,7 +222,7 @@ def join_lines(lines: Sequence[Text]) -> Text:
     return Text.assemble(*(part for number, line in enumerate(lines) for part in ("\n" * bool(number), line)))
 
 
-def _matches(pattern: str, cells: Sequence[str] | Any) -> bool:
+def _matches(pattern: str, cells: Iterable[str]) -> bool:
     return any(pattern.lower() in cell.lower() for cell in cells)
 
 
@@ -246,7 +244,7 @@ def _content(
         Row(
             key,
             tuple(
-                _cell(text, column, width, style or style_of(text), column in right)
+                _cell(text, width, style or style_of(text), column in right)
                 for text, column, width in zip(row, columns, widths, strict=True)
             ),
         )
@@ -255,7 +253,7 @@ def _content(
     return Content(tuple(columns), widths, made)
 
 
-def _cell(text: str, column: str, width: int, style: str, is_right: bool) -> Text:
+def _cell(text: str, width: int, style: str, is_right: bool) -> Text:
     cell = Text(text, style=style, no_wrap=True)
     if is_right:
         cell.pad_left(width - _GAP - cell.cell_len)
