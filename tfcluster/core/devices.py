@@ -41,7 +41,7 @@ class Device:
     @property
     def short(self) -> str:
         """Return the name without the replica, which is the key of the device in results."""
-        return self.name.replace("/replica:0", "")
+        return without_replica(self.name)
 
     @property
     def task(self) -> str:
@@ -77,6 +77,11 @@ class Selection:
 
     devices: tuple[Device, ...]
     notes: tuple[str, ...]
+
+
+def without_replica(device: str) -> str:
+    """Return a device's name without the replica, as in results: `/job:worker/task:1/device:CPU:0`."""
+    return device.replace("/replica:0", "")
 
 
 def matches(pattern: str, device: Device) -> bool:

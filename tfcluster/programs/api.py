@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from tfcluster.core.devices import without_replica
 from tfcluster.core.programs import ProgramTraits, TaskRequirement, TaskSelector
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
@@ -161,7 +162,7 @@ class Context:
 
     def stats_of(self, device: str) -> dict[str, int]:
         """Return the work counters of a device of a full name, which become part of the run's result."""
-        return self.device_stats.setdefault(device.replace("/replica:0", ""), {"ops": 0})
+        return self.device_stats.setdefault(without_replica(device), {"ops": 0})
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Emit a progress event; `unit` is the unit of both amounts of work in the plural, such as `samples`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.core.devices import without_replica
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import DeviceLostError, StepTimeoutError
@@ -21,7 +22,6 @@ from tfcluster.programs.sessions import (
     run_graph,
     short_task,
     task_of,
-    without_replica,
 )
 
 

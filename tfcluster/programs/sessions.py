@@ -15,6 +15,7 @@ from weakref import WeakSet
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from tfcluster.core.devices import without_replica
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 
@@ -55,11 +56,6 @@ def short_task(device: str) -> str:
     """Return the short name of a device's task, such as `worker:1`."""
     parts = dict(part.split(":", 1) for part in device.strip("/").split("/"))
     return f"{parts['job']}:{parts['task']}"
-
-
-def without_replica(device: str) -> str:
-    """Return a device's name without the replica, as used in results, such as `/job:worker/task:1/device:CPU:0`."""
-    return device.replace("/replica:0", "")
 
 
 @contextlib.contextmanager

@@ -70,11 +70,6 @@ def format_rate(per_second: float, unit: str) -> str:
     return f"{value:.3g} G {unit}/s"
 
 
-def without_replica(device: str) -> str:
-    """Return a device's name without its replica, as people write it: /job:worker/task:1/device:CPU:0."""
-    return device.replace("/replica:0", "")
-
-
 def short_device(device: str) -> str:
     """Return a device's name within its task: CPU:0."""
     return device.rpartition("/device:")[2]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.core.devices import without_replica
 from tfcluster.core.run_events import PlacementEvent
 from tfcluster.ui.console import error_console
 
@@ -247,9 +248,7 @@ class PlacedGraph:
         elif event["event"] == "graph":
             self._nodes += [Node(name, kind, tuple(inputs)) for name, kind, inputs in event["operations"]]
         elif event["event"] == "placement":
-            self._placements.append(
-                PlacementEvent(event["op"], event["type"], event["device"].replace("/replica:0", ""))
-            )
+            self._placements.append(PlacementEvent(event["op"], event["type"], without_replica(event["device"])))
 
     def write(self) -> None:
         """Write the collected graph to the file, and print the file's name; raise OSError if it cannot be written."""

@@ -13,11 +13,12 @@ from zlib import crc32
 from rich.table import Table
 
 from tfcluster.control_characters import escape_all_control_characters, escape_control_characters
+from tfcluster.core.devices import without_replica
 from tfcluster.core.run_events import PlacementEvent
 from tfcluster.core.text import compile_patterns
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, make_table
-from tfcluster.ui.format import style_of, without_replica
+from tfcluster.ui.format import style_of
 
 _HIGHLIGHT = "bold red"  # as grep has it
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")

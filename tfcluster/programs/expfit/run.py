@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tfcluster.core.devices import without_replica
 from tfcluster.core.programs import first_selected
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import PARAMETER_TASK
 from tfcluster.programs.expfit.partitioning import Network, build, partition
-from tfcluster.programs.sessions import open_session, run_and_count, task_of, without_replica
+from tfcluster.programs.sessions import open_session, run_and_count, task_of
 
 _HIDDEN = 16  # neurons in the hidden layer
 # Bounds of the x for which the network learns e^x.

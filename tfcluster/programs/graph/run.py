@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.core.devices import without_replica
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.api import Context
 from tfcluster.programs.graph.parser import Expression, parse, syntax_error
-from tfcluster.programs.sessions import count_operations, open_session, run_graph, without_replica
+from tfcluster.programs.sessions import count_operations, open_session, run_graph
 
 _MAKERS = {
     "copy": tf.identity,
