@@ -209,7 +209,7 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
     wildcards as in a shell (`worker:*`, `worker:[0-3]`). Without arguments, all tasks match. Raises ClusterError if an
     argument matches no task.
     """
-    names = [_normalize_task_name(name) for name in arguments]
+    names = [short_task_name(name) for name in arguments]
     for argument, name in zip(arguments, names, strict=True):
         if not any(_matches(name, short) for short in shorts):
             raise ClusterError(
@@ -224,6 +224,7 @@ def _matches(name: str, short: str) -> bool:
     return fnmatchcase(short, name) or fnmatchcase(short.partition(":")[0], name)
 
 
-def _normalize_task_name(name: str) -> str:
+def short_task_name(name: str) -> str:
+    """Return the short name for TensorFlow's name of a task; other text, such as a short name, stays as it is."""
     job, _, index = name.removeprefix("/job:").partition("/task:")
     return f"{job}:{index}" if name.startswith("/job:") and index else job

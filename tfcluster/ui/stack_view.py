@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tfcluster.core.stacks import ProcessStacks
+from tfcluster.core.topology import short_task_name
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api.stacks import RunStacksReply, TaskThreadsReply
 from tfcluster.ui.console import Text, console
@@ -39,11 +40,12 @@ def _show_process(process: ProcessStacks, host: str) -> None:
 def show_task(reply: TaskThreadsReply) -> None:
     """Print the state and the threads of a task's server."""
     screen = console()
-    job, _, index = reply.task.removeprefix("/job:").partition("/task:")
     on_host = "" if reply.host == LOCAL_HOST else f" on {reply.host}"
     process = "" if reply.pid is None else f", process {reply.pid}"
     state = (reply.state.value, style_of(reply.state.value))
-    screen.print(Text.assemble((f"{job}:{index}{on_host}", "bold"), "  ", state, process), soft_wrap=True)
+    screen.print(
+        Text.assemble((f"{short_task_name(reply.task)}{on_host}", "bold"), "  ", state, process), soft_wrap=True
+    )
     if reply.problem:
         screen.print(Text(f"  {reply.problem}", style="yellow"), soft_wrap=True)
         screen.print(Text(f"  {reply.hint}"), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfcluster.core.text import pluralize
+from tfcluster.core.topology import short_task_name
 from tfcluster.programs import settings
 from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_duration, format_rate
@@ -14,7 +15,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
     """Format the result: the mean, the variance, and the mean of each slice."""
     count, shards = result["count"], result["shards"]
     shown = [
-        Text(f"  {_short(shard['task'])}: {_number(shard['mean'])} of {pluralize(shard['count'], 'number')}")
+        Text(f"  {short_task_name(shard['task'])}: {_number(shard['mean'])} of {pluralize(shard['count'], 'number')}")
         for shard in shards[: settings.MEAN_SHARDS]
     ]
     if len(shards) > settings.MEAN_SHARDS:
@@ -34,8 +35,3 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
 def _number(value: float | None) -> str:
     """Format a number with all the digits that distinguish it; None, which a note explains, as not finite."""
     return "not finite" if value is None else repr(value)
-
-
-def _short(task: str) -> str:
-    _, job, index = task.split("/")
-    return f"{job.removeprefix('job:')}:{index.removeprefix('task:')}"
