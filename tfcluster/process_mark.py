@@ -22,8 +22,8 @@ NO_MARK = "0" * 32
 
 def mark_of(state_folder: Path) -> str:
     """Return the mark of the cluster and host to which a state directory belongs."""
-    place = f"{os.getuid()}:{os.path.realpath(state_folder)}"
-    return hashlib.sha256(os.fsencode(place)).hexdigest()[: len(NO_MARK)]
+    identity = f"{os.getuid()}:{os.path.realpath(state_folder)}"
+    return hashlib.sha256(os.fsencode(identity)).hexdigest()[: len(NO_MARK)]
 
 
 def marked_processes(mark: str) -> list[ProcessHandle]:

@@ -103,10 +103,10 @@ def find_wait(threads: Sequence[ThreadStack]) -> Wait | None:
     The main thread counts before the others. A thread without a function of the program, such as TensorFlow's own, does
     not count.
     """
-    return next((wait for thread in threads if (wait := _wait_of(thread)) is not None), None)
+    return next((wait for thread in threads if (wait := _find_thread_wait(thread)) is not None), None)
 
 
-def _wait_of(thread: ThreadStack) -> Wait | None:
+def _find_thread_wait(thread: ThreadStack) -> Wait | None:
     frames = list(thread.frames)
     while frames and _WAITING.fullmatch(frames[0].file):
         del frames[0]

@@ -116,13 +116,13 @@ def _entry_points() -> list[EntryPoint]:
 def _load(entries: Sequence[EntryPoint]) -> InstalledProgram:
     """Load the declaration of the program that has these entry points; normally there is one."""
     entry = entries[0]
-    name, package = entry.name, _package_of(entry)
+    name, package = entry.name, _package_name(entry)
     if not _NAME.fullmatch(name):
         raise _unusable(name, package, "a program's name has lower-case letters, digits, _ and -, at most 40")
     if name in BUNDLED:
         raise _unusable(name, package, "tfcluster itself has a program of this name")
     if len(entries) > 1:
-        others = ", ".join(_package_of(each) for each in entries[1:])
+        others = ", ".join(_package_name(each) for each in entries[1:])
         raise _unusable(name, package, f"another package has a program of this name: {others}")
     module = _import(name, package, entry.value)
     if not isinstance(declaration := getattr(module, "PROGRAM", None), Program):
@@ -144,7 +144,7 @@ def _import(name: str, package: str, module: str) -> ModuleType:
         raise _unusable(name, package, problem) from error
 
 
-def _package_of(entry: EntryPoint) -> str:
+def _package_name(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else entry.value
 
 

@@ -213,7 +213,7 @@ class FrameDecoder:
         except ClusterError:  # it shows a part of the line, and requests contain secrets
             raise ClusterError("a line that is not a frame arrived") from None
         if "error" in message and not self._is_agent:
-            raise _rejection_of(message["error"])
+            raise _parse_rejection(message["error"])
         return message
 
     def _check_greeting(self, greeting: Message) -> None:
@@ -245,7 +245,7 @@ def _is_length(body: Any, kind: str) -> bool:
     )
 
 
-def _rejection_of(error: Any) -> ClusterError:
+def _parse_rejection(error: Any) -> ClusterError:
     try:
         return ClusterError.from_json(error)
     except (KeyError, TypeError, ValueError):

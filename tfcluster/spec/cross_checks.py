@@ -105,7 +105,7 @@ def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
     if hosts is None:
         addresses = LOCAL_ONLY
     elif isinstance(hosts, dict) and not source.has_error(_HOSTS):
-        addresses = {name: _address_of(name, host) for name, host in hosts.items()}
+        addresses = {name: _read_address(name, host) for name, host in hosts.items()}
         yield from _misplaced_on_localhost(hosts.get(LOCAL_HOST), source)
         yield from _unusable_addresses(addresses, source)
     else:
@@ -114,7 +114,7 @@ def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
     yield from _misplaced_tasks(addresses, source)
 
 
-def _address_of(name: str, host: Any) -> str:
+def _read_address(name: str, host: Any) -> str:
     address = host.get("address") if isinstance(host, dict) else None
     return address if isinstance(address, str) else name
 

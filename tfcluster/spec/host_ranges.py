@@ -52,14 +52,14 @@ def _numbers(ranges: str) -> list[str]:
 
 def expand_ranges(source: YamlDocument) -> None:
     """Expand the ranges in `hosts`, a list or a mapping, and in those of jobs; add problems to the document."""
-    _expand_hosts_of(source.value, (), source)
+    _expand_hosts(source.value, (), source)
     jobs = source.value.get("jobs")
     for name, job in jobs.items() if isinstance(jobs, dict) else ():
         if isinstance(job, dict):
-            _expand_hosts_of(job, ("jobs", name), source)
+            _expand_hosts(job, ("jobs", name), source)
 
 
-def _expand_hosts_of(parent: dict[str, Any], path: KeyPath, source: YamlDocument) -> None:
+def _expand_hosts(parent: dict[str, Any], path: KeyPath, source: YamlDocument) -> None:
     hosts, path = parent.get("hosts"), (*path, "hosts")
     if not isinstance(hosts, (list, dict)):
         return

@@ -81,12 +81,12 @@ def _decode(text: str | bytes, source: YamlDocument) -> str:
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
-            at = _position_of(error.object[: error.start].decode())
+            at = _position_after(error.object[: error.start].decode())
             message = f"the byte 0x{error.object[error.start]:02x} is not UTF-8"
             raise to_error([source.problem((), message, "save the file as UTF-8", at)]) from None
     text = text.removeprefix("\ufeff")
     if unprintable := Reader.NON_PRINTABLE.search(text):
-        at = _position_of(text[: unprintable.start()])
+        at = _position_after(text[: unprintable.start()])
         message = f"the character U+{ord(unprintable.group()):04X} is not allowed in YAML"
         raise to_error([source.problem((), message, "delete it", at)])
     return text
@@ -260,5 +260,5 @@ def _position(node: yaml.Node | yaml.Event) -> Position:
     return Position(mark.line + 1, mark.column + 1)
 
 
-def _position_of(text_before: str) -> Position:
-    return Position(text_before.count("\n") + 1, len(text_before) - text_before.rfind("\n"))
+def _position_after(text: str) -> Position:
+    return Position(text.count("\n") + 1, len(text) - text.rfind("\n"))

@@ -80,7 +80,7 @@ def start_local_probe(cluster: str, host: str) -> Probe:
     }
     session.send(json.dumps(first_line).encode() + b"\n")
     try:
-        session.reply_of(session.receive(settings.SSH_FIRST_MESSAGE_SECONDS))
+        session.extract_reply(session.receive(settings.SSH_FIRST_MESSAGE_SECONDS))
     except BaseException:
         session.end()
         raise

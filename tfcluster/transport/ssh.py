@@ -263,7 +263,7 @@ class SshTransport:
                 session.shipped_bytes = len(code_bundle())
                 session.send(b"%d\n" % session.shipped_bytes + code_bundle())
                 message = session.receive(settings.REMOTE_REPLY_SECONDS)
-            session.reply_of(message)
+            session.extract_reply(message)
         except BaseException:
             session.end()
             raise

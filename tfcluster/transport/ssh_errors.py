@@ -124,11 +124,11 @@ def find_locked_key(destination: str) -> tuple[Path, bool] | None:
     lines = (line.partition(" ") for line in _run(["ssh", "-G", "--", destination])[1].splitlines())
     options = [(name.lower(), value) for name, _, value in lines]
     agent = next((value for name, value in options if name == "identityagent"), "SSH_AUTH_SOCK")
-    code, held = _run(["ssh-add", "-l"], {} if agent == "SSH_AUTH_SOCK" else {"SSH_AUTH_SOCK": agent})
+    code, loaded = _run(["ssh-add", "-l"], {} if agent == "SSH_AUTH_SOCK" else {"SSH_AUTH_SOCK": agent})
     for path in [Path(value).expanduser() for name, value in options if name == "identityfile"]:
         if _WRONG_PASSPHRASE in _run(["ssh-keygen", "-y", "-P", "", "-f", str(path)])[1]:
             is_unknown, text = _run(["ssh-keygen", "-l", "-f", str(path)])  # the fingerprint is the second word
-            if is_unknown or text.split()[1] not in held:
+            if is_unknown or text.split()[1] not in loaded:
                 return path, code != _NO_AGENT
     return None
 

@@ -91,9 +91,9 @@ class Session:
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
         """Send a request of `remote.session` or `remote.dry_run_server`; return its reply, or raise its error."""
         self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
-        return self.reply_of(self.receive(seconds))
+        return self.extract_reply(self.receive(seconds))
 
-    def reply_of(self, message: dict[str, Any]) -> dict[str, Any]:
+    def extract_reply(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the reply that a message contains, or raise its error."""
         if "error" in message:
             raise self.with_host(ClusterError.from_json(message["error"]))

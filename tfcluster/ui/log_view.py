@@ -59,7 +59,7 @@ class LogView:
         if (task, err) not in self._prefixes:
             screen = error_console() if err else console()
             with screen.capture() as captured:
-                screen.print(Text(f"{task:<{self._width}} | ", style=_colour_of(task)), end="")
+                screen.print(Text(f"{task:<{self._width}} | ", style=_choose_colour(task)), end="")
             self._prefixes[task, err] = captured.get()
         return self._prefixes[task, err]
 
@@ -111,7 +111,7 @@ class Highlighter:
         yield first, last
 
 
-def _colour_of(task: str) -> str:
+def _choose_colour(task: str) -> str:
     """Return the colour of a task, the same in every command; the tasks of a job have one after the other."""
     job, _, index = task.partition(":")
     return _COLOURS[(crc32(job.encode()) + int(index if index.isdigit() else 0)) % len(_COLOURS)]

@@ -63,7 +63,7 @@ def assign_roles(addresses: Mapping[str, Sequence[str]], head_address: str, devi
     servers = tuple(cpu_of(PS_JOB, index) for index in range(len(addresses.get(PS_JOB, ()))))
     if not servers:
         servers = (cpu_of(next(job for job, tasks in addresses.items() if head_address in tasks), 0),)
-    replicas = tuple(device for device in devices if _job_of(device) not in (PS_JOB, *EVALUATOR_JOBS))
+    replicas = tuple(device for device in devices if _parse_job(device) not in (PS_JOB, *EVALUATOR_JOBS))
     evaluator = next((cpu_of(job, 0) for job in EVALUATOR_JOBS if job in addresses), None)
     return Roles(servers, replicas or tuple(devices), evaluator if replicas else None)
 
@@ -73,7 +73,7 @@ def cpu_of(job: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:{index}/device:CPU:0"
 
 
-def _job_of(device: str) -> str:
+def _parse_job(device: str) -> str:
     return short_task(device).partition(":")[0]
 
 
@@ -177,7 +177,7 @@ def model_graph(config: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
     """Yield a graph that distributes variables round-robin over the servers and places all else on `worker`."""
     setter = v1.train.replica_device_setter(
         ps_tasks=len(config.roles.servers),
-        ps_device=f"/job:{_job_of(config.roles.servers[0])}/device:CPU:0",
+        ps_device=f"/job:{_parse_job(config.roles.servers[0])}/device:CPU:0",
         worker_device=worker,
     )
     with run_graph(config.context) as graph, v1.device(setter):

@@ -160,7 +160,7 @@ def recompute_non_finite(
     for piece in sorted(non_finite, key=lambda piece: int(pieces.window[piece])):
         start = int(pieces.window[piece]) * size
         values = numbers.read(start + int(pieces.low[piece]), start + int(pieces.high[piece])).astype(np.float64)
-        moments[piece] = _moments_of(values)
+        moments[piece] = _compute_moments(values)
         for kind, is_kind in _NON_FINITE if piece in is_whole else ():
             positions = np.flatnonzero(is_kind(values))
             if len(positions):
@@ -180,7 +180,7 @@ def describe_non_finite(counts: dict[str, tuple[int, int]], total: Moments) -> l
     ]
 
 
-def _moments_of(values: npt.NDArray[np.float64]) -> Moments:
+def _compute_moments(values: npt.NDArray[np.float64]) -> Moments:
     """Return the moments of numbers that include non-finite ones, or whose sum or squares overflow."""
     count = len(values)
     if not np.isfinite(values).all():

@@ -154,7 +154,7 @@ def _store(session: dict[str, Any], files: dict[str, str]) -> str:
             return _install(root, session["code"], files)
         except OSError as error:
             problem = problem or error
-    assert problem is not None, "there is at least one place"
+    assert problem is not None, "there is at least one candidate"
     raise problem
 
 

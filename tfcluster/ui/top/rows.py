@@ -84,13 +84,12 @@ def host_lines(view: LiveView, limit: int) -> list[Text]:
         hosts = sorted(hosts, key=lambda host: host.state == "up")
         rest = hosts[limit - 1 :]
         up = sum(host.state == "up" for host in rest)
-        lines = host_lines_of(hosts[: limit - 1], view)
+        lines = _format_hosts(hosts[: limit - 1], view)
         return [*lines, Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim")]
-    return host_lines_of(hosts, view)
+    return _format_hosts(hosts, view)
 
 
-def host_lines_of(hosts: Sequence[HostStatus], view: LiveView) -> list[Text]:
-    """Return a line for each of these hosts."""
+def _format_hosts(hosts: Sequence[HostStatus], view: LiveView) -> list[Text]:
     width = max((len(host.host) for host in hosts), default=0)
     return [_host_line(host, view, width) for host in hosts]
 
