@@ -160,7 +160,10 @@ def _temporary_dir() -> Path:
 
 
 def _random_dir() -> Path:
-    """Return the private folder in /tmp to which a link in the state home leads; its name is random, so not taken."""
+    """Return the private folder in /tmp to which a symbolic link in the state home leads; create it if missing.
+
+    Its name is random, because another account may have taken the usual one.
+    """
     import tempfile  # rarely needed, and slow to import
 
     link = state_home() / _PRIVATE_LINK

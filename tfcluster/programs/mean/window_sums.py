@@ -136,7 +136,10 @@ def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Comp
 
 
 def generated_windows(size: int) -> Computation:
-    """Build the computation of `mapped_windows` for random numbers; `key` is the low and high word of the seed."""
+    """Build the computation of the rows of any pieces of random numbers, which the task generates.
+
+    The inputs are those of `mapped_windows` and `key`, the low and high word of the seed.
+    """
     key = tf.compat.v1.placeholder(tf.uint32, [2])
 
     def window(start: Any) -> tuple[Any, ...]:
@@ -148,7 +151,10 @@ def generated_windows(size: int) -> Computation:
 
 
 def fed_window(dtype: Any, size: int) -> Computation:
-    """Build the computation of `mapped_windows` for a window whose numbers are the input `values`."""
+    """Build the computation of the rows of a window's pieces.
+
+    The inputs are those of `mapped_windows` and `values`, the numbers of the window.
+    """
     values = tf.compat.v1.placeholder(dtype, [size])
     inputs, rows = _sum_each(lambda start: (values,), sums_of(dtype.name, size))
     return Computation({**inputs, "values": values}, rows)
