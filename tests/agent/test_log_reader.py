@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from contextlib import closing
@@ -52,7 +53,7 @@ class Task:
 
     def last(self, count: int, *, partial: bool = True) -> list[bytes]:
         end = self.stream.end()
-        return self.all(self.stream.start_of_last(count, end, partial=partial), partial=partial)
+        return self.all(asyncio.run(self.stream.start_of_last(count, end, partial=partial)), partial=partial)
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_all_printed_lines_are_read_wherever_they_are_stored(
 
 def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
-    assert (stream.end(), stream.start_since(5.0), stream.start_of_last(3, 0, partial=True)) == (0, 0, 0)
+    assert (stream.end(), stream.start_since(5.0), asyncio.run(stream.start_of_last(3, 0, partial=True))) == (0, 0, 0)
     assert list(stream.lines(0, 0, partial=True)) == []
 
 

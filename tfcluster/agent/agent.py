@@ -185,7 +185,7 @@ class Agent:
         if topology and context.secrets.is_missing_for(topology) and not context.is_going_down:
             supervisor.write_journal()
 
-    def _check_helpers(self) -> None:
+    async def _check_helpers(self) -> None:
         history = self._context.supervisor.history
         pid = self._context.log_collector.kill_if_stopped()
         if pid is not None:
@@ -193,8 +193,8 @@ class Agent:
         pid = self._context.runs.fork_server.kill_if_stopped()
         if pid is not None:
             history.record("fork-server-killed", detail=f"the fork server, pid {pid}, {_WAS_STOPPED}")
-        for run in self._context.runs.runs.values():
-            if run.continue_driver() and run.process is not None:
+        for run in list(self._context.runs.runs.values()):
+            if await run.continue_driver() and run.process is not None:
                 detail = f"the driver of {run.id}, pid {run.process.pid}, was stopped by a signal and was continued"
                 history.record("driver-continued", detail=detail)
         self._context.network.ensure_held()
@@ -216,7 +216,7 @@ class Agent:
             context.runs.fork_server.ensure_started()
 
 
-async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:
+async def _run_forever(work: Callable[[], Awaitable[None] | None], pause: Callable[[], Awaitable[None]]) -> None:
     """Run a function periodically until cancelled, with a pause after each call.
 
     An exception of the function is logged and does not end the loop. A failure that repeats is logged only once.
@@ -225,7 +225,8 @@ async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[N
     while True:
         failure = ""
         try:
-            work()
+            if (running := work()) is not None:
+                await running
         except Exception:
             failure = traceback.format_exc()
         if failure not in ("", last_failure):

@@ -21,6 +21,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.turns import Turn
 from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.run_events import SubmittedEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
@@ -152,10 +153,15 @@ class RunManager:
             if run.is_active:
                 run.fail_if_blocked(every, down, self.fail)
 
-    def all_records(self) -> list[RunRecord]:
+    async def all_records(self) -> list[RunRecord]:
         """Return the current record of every run that this host leads, sorted by the time of submission."""
-        records = [record for record in self.store.read_all() if not record.is_part]
-        return [self.runs[record.run].snapshot() if record.run in self.runs else record for record in records]
+        records, turn = [], Turn()
+        for name in self.store.names():
+            record = self.store.read(name)
+            if record is not None and not record.is_part:
+                records.append(self.runs[name].snapshot() if name in self.runs else record)
+            await turn.pause()
+        return sorted(records, key=lambda record: record.started)
 
     def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
         """Return the names of the tasks that each active run uses, by the run's id."""
