@@ -20,7 +20,7 @@ from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.logs.rotating_log import Line
-from tfcluster.processes.runs.run_plan import OUTPUT
+from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import (
     AGENT_LOG,
@@ -100,7 +100,7 @@ class LogHandlers:
                 run = self._find_run(patterns[0])
                 if run is None:
                     raise
-                streams[run] = LogReader(None, state_dir.runs / run / OUTPUT)
+                streams[run] = LogReader(None, state_dir.runs / run / OUTPUT, state_dir.runs / run / OUTPUT_INDEX)
         return streams
 
     def _task_names(self) -> list[str]:
@@ -149,7 +149,7 @@ class LogHandlers:
         follow, readers, after, turn = request.follow, streams(), request.after, Turn()
         ends, positions = {}, {}
         for key, reader in readers.items():
-            ends[key] = _end(reader, request.until)
+            ends[key] = await _end(reader, request.until)
             # After what the command has received already, or where the request says.
             positions[key] = after[key] if key in after else await _start(reader, ends[key], request, since_of(key))
             await turn.pause()
@@ -162,7 +162,7 @@ class LogHandlers:
                 if follow:
                     readers = {**readers, **streams()}
                     for key in readers.keys() - positions.keys():
-                        positions[key] = readers[key].start_since(begun)
+                        positions[key] = await readers[key].start_since(begun)
                     ends = {key: reader.end() for key, reader in readers.items()}
                 is_last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
                 parts = [
@@ -199,14 +199,14 @@ def _is_search(request: LogsRequest | EventsRequest) -> bool:
 
 
 async def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:
-    start = 0 if since is None else reader.start_since(since)
+    start = 0 if since is None else await reader.start_since(since)
     if request.lines is None or (request.lines and _is_search(request)):
         return start
     return max(start, await reader.start_of_last(request.lines, end, partial=not request.follow))
 
 
-def _end(reader: LogReader, until: float | None) -> int:
-    return reader.end() if until is None or until >= time.time() else reader.end_until(until)
+async def _end(reader: LogReader, until: float | None) -> int:
+    return reader.end() if until is None or until >= time.time() else await reader.end_until(until)
 
 
 def _log_event(task: str, line: Line) -> LogEvent:

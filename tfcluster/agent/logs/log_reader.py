@@ -24,10 +24,10 @@ from tfcluster.agent.turns import Turn
 from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.rotating_log import Line, last_line, numbered, numbers_of, parse
-from tfcluster.processes.runs.stored_output import missing_text
+from tfcluster.processes.runs.stored_output import OutputPart, missing_text, read_begin
 
-# Number of bytes to read of a line for its time and position, which take less.
-_PREFIX_BYTES = 128
+# Number of bytes to read of a line for its time and position, which take less, and for the name of a task.
+_PREFIX_BYTES = 512
 
 T = TypeVar("T")
 
@@ -42,6 +42,7 @@ class LogReader:
 
     log: Path | None  # its newest file; None for raw output, which is not rotated, but may be freed in the middle
     buffer: Path | None = None  # the log buffer, which continues after the files; None if there is none
+    index: Path | None = None  # the index of raw output, which has its times; None if it has none
 
     @property
     def folders(self) -> set[Path]:
@@ -90,24 +91,42 @@ class LogReader:
             times = (file.time_of_last(text) for file in reversed(files))
             return next((time for time in times if time is not None), None)
 
-    def start_since(self, time: float) -> int:
-        """Return the position of the first line that was printed at or after a Unix time."""
+    async def start_since(self, time: float) -> int:
+        """Return the position of the first line that was printed at or after a Unix time; 0 if there are no times."""
+        if self.log is None:
+            return await self._start_of_raw(lambda written: written >= time, 0)
         with self._files() as files:
             for file in files:
                 if (position := file.first_since(time)) is not None:
                     return position
             return files[-1].end if files else 0
 
-    def end_until(self, time: float) -> int:
+    async def end_until(self, time: float) -> int:
         """Return the position after the last line that was printed at or before a past Unix time.
 
-        What a run has printed has no times: then this is the position after the end of all output.
+        For output without times, this is the position after the end of all output.
         """
+        if self.log is None:
+            return await self._start_of_raw(lambda written: written > time, self.end())
         with self._files() as files:
             for file in files:
                 if (position := file.first_since(math.nextafter(time, math.inf))) is not None:
                     return position
             return files[-1].end if files else self.end()
+
+    async def _start_of_raw(self, matches: Callable[[float], bool], without_times: int) -> int:
+        """Return the position of the first line of raw output that ends at a time that satisfies a predicate."""
+        with self._output_index() as index:
+            if index is None:
+                return without_times
+            position = index.first_offset(matches)
+        if position is None:
+            return self.end()
+        begin, _ = self._stored_ranges(0, position)[-1]
+        with suppress(_MovedError):  # it is freed just now
+            if begin < position and self._read_stored(position - 1, 1) != b"\n":
+                _, position = await _find_last(self._read_stored, begin, position, 1, Turn(), partial=True)
+        return position
 
     def lines(self, start: int, end: int, *, partial: bool) -> Generator[Line, None, None]:
         """Yield the available lines between two positions; a line begins at `start`.
@@ -143,11 +162,13 @@ class LogReader:
         Raises _MovedError if the log writer has moved the lines to the log files in the meantime, or they were freed.
         """
         ranges = self._stored_ranges(position, end)
-        for (start, stop), following in zip(ranges, [*ranges[1:], None], strict=True):
-            yield from self._stored_lines(start, stop, partial or following is not None)
-            if following is not None:
-                _, time = self._read_buffer(following[0], 0)
-                yield Line(time, stop, missing_text(following[0] - stop).encode(), following[0])
+        with self._output_index() as times:
+            for (start, stop), following in zip(ranges, [*ranges[1:], None], strict=True):
+                yield from self._stored_lines(start, stop, partial or following is not None, times)
+                if following is not None:
+                    _, time = self._read_buffer(following[0], 0)
+                    time = times.time_at(following[0], time) if times else time
+                    yield Line(time, stop, missing_text(following[0] - stop).encode(), following[0])
 
     def _stored_ranges(self, position: int, end: int) -> list[tuple[int, int]]:
         """Return the parts between two positions that the log buffer has; what is between them was freed."""
@@ -174,21 +195,36 @@ class LogReader:
             raise _MovedError
         return data
 
-    def _stored_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
+    def _stored_lines(self, position: int, end: int, partial: bool, times: OutputIndex | None) -> Iterator[Line]:
         """Yield the lines between two positions from the log buffer; as `_buffered_lines`."""
         while self.buffer is not None and position < end:
             data, time = self._read_buffer(position, min(end - position, settings.LOG_LINE_MAX_BYTES))
             *complete, rest = data.split(b"\n")
             for text in complete:
-                line = Line(time, position, text, position + len(text) + 1)
-                position = line.next_offset
-                yield line
+                next_position = position + len(text) + 1
+                written = times.time_at(next_position - 1, time) if times else time
+                yield Line(written, position, text, next_position)
+                position = next_position
             if not complete:
                 if rest and (partial or len(rest) == settings.LOG_LINE_MAX_BYTES):
-                    yield Line(time, position, rest, position + len(rest))
+                    next_position = position + len(rest)
+                    written = times.time_at(next_position - 1, time) if times else time
+                    yield Line(written, position, rest, next_position)
                 if len(rest) < settings.LOG_LINE_MAX_BYTES:
                     return
                 position += len(rest)
+
+    @contextmanager
+    def _output_index(self) -> Iterator[OutputIndex | None]:
+        """Open the index of raw output; yield None if there is none that has times."""
+        with ExitStack() as stack:
+            index = None
+            with suppress(FileNotFoundError):
+                if self.index is not None:
+                    file = stack.enter_context(self.index.open("rb", buffering=0))
+                    begin = read_begin(file.fileno())
+                    index = None if begin is None else OutputIndex(file.fileno(), begin)
+            yield index
 
     @contextmanager
     def _files(self) -> Iterator[list[LogSegment]]:
@@ -284,6 +320,40 @@ class SortedLines(Generic[T]):
 
 def _leading_zeros(data: bytes) -> int:
     return len(data) - len(data.lstrip(b"\0"))
+
+
+class OutputIndex(SortedLines[OutputPart]):
+    """The index of a run's output, which began at a Unix time: when each part was written."""
+
+    def __init__(self, fd: int, begin: float) -> None:
+        super().__init__(fd, os.fstat(fd).st_size, OutputPart.parse)
+        self._begin = begin
+        self._following: Iterator[OutputPart] | None = None
+        self._part: OutputPart | None = None  # the last one that was read
+        self._before: OutputPart | None = None
+
+    def first_offset(self, matches: Callable[[float], bool]) -> int | None:
+        """Return the offset of the first part with a time that satisfies a predicate, as all after it must."""
+        first = self.line_from(self.offset(lambda part: matches(self._begin + part.time)))
+        return None if first is None else first[1].offset
+
+    def time_at(self, position: int, default: float) -> float:
+        """Return when the byte at a position was written; the default if it is not recorded yet.
+
+        The position must not be before that of the previous call. Of what was freed, the ends of some blocks are left:
+        these have the time of the next part that is recorded.
+        """
+        if self._following is None:
+            self._following = self.lines(lambda part: part.offset + part.size > position)
+        while self._part is None or self._part.offset + self._part.size <= position:
+            self._before, self._part = self._part, next(self._following, None)
+            if self._part is None:
+                return default
+        part = self._part
+        if self._before is not None and part.offset > position:
+            is_nearer = position - self._before.offset - self._before.size < part.offset - position
+            part = self._before if is_nearer else part
+        return self._begin + part.time
 
 
 class LogSegment(SortedLines[Line]):
