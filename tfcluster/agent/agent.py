@@ -14,12 +14,14 @@ from types import FrameType
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.logs.log_reader import last_up
 from tfcluster.agent.rpc.rpc_connection import Dispatcher
 from tfcluster.agent.rpc.rpc_server import AgentSocket
 from tfcluster.agent.shutdown import UnreadableCluster, lasting_processes
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.procfs import boot_id
 from tfcluster.process_mark import NO_MARK, mark_of, set_mark
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
@@ -59,6 +61,8 @@ class Agent:
             context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
                 context.prober.ensure_started()
+            if record.boot != boot_id():
+                context.supervisor.history.record("host-rebooted", detail="no process of the cluster has survived")
             if older_release is None:
                 context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
             else:
@@ -73,7 +77,7 @@ class Agent:
                 with contextlib.suppress(OSError):  # the port is taken: reported when the task starts
                     context.ports.reserve(task.port or 0)
             context.forwarder.adopt()
-        context.runs.adopt()
+        context.runs.adopt(last_up(context.state_dir.events) or 0.0)
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
         self.dispatcher.cluster.resume()

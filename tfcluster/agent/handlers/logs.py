@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier, ChangeWaiter
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.logs.log_filter import LogPart, LogSource, open_source
-from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.logs.log_reader import LogReader, last_up
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.turns import Turn
 from tfcluster.core.topology import matching_tasks
@@ -59,8 +59,7 @@ class LogHandlers:
         self._streams(tasks)  # raises an error at once if a name is unknown
         since = request.since
         logs_of_tasks = frozenset(self._task_names())
-        # The latest start of the cluster, if it is still in the log.
-        last_up = LogReader(self._state_dir.events).time_of_last(b'"event":"up"') if since is None else None
+        started = last_up(self._state_dir.events) if since is None else None
 
         def streams() -> Streams:
             with suppress(ClusterError):  # a named task has been removed since
@@ -68,7 +67,7 @@ class LogHandlers:
             return {}
 
         def since_of(log: str) -> float | None:
-            return last_up if since is None and log in logs_of_tasks else since
+            return started if since is None and log in logs_of_tasks else since
 
         with open_source(self._search_title, request.grep) as source:
             async with aclosing(self._read(streams, request, source, _log_event, since_of)) as events:

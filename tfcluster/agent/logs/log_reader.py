@@ -412,6 +412,11 @@ class LogSegment(SortedLines[Line]):
         return (found, first[1].position) if first is not None and found else (0, before)
 
 
+def last_up(events: Path) -> float | None:
+    """Return the time of the latest event `up`, with which the cluster began; None if it is not in the log any more."""
+    return LogReader(events).time_of_last(b'"event":"up"')
+
+
 def tail(path: Path, lines: int) -> tuple[list[str], int]:
     """Read the last lines of a file, including a last line without a newline; return them and the offset after them.
 
