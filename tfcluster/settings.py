@@ -269,7 +269,7 @@ WAIT_CONNECT_SECONDS = 1.5  # for a connection to a task; a firewall that drops 
 
 # What programs report.
 PROGRESS_INTERVAL_SECONDS = 0.1
-ESTIMATE_SHARE = 0.05  # of the work, until how long the rest takes is estimated: compiling comes first
+ESTIMATE_MIN_PERCENT = 5  # of the work, until how long the rest takes is estimated: compiling comes first
 ESTIMATE_SECONDS = 10.0  # since the start, until it is estimated with less work done; both are also in runview.js
 METRIC_POINTS = 250  # of a series of tfcluster.metric; after them a new one each 1/250 of the time since the first
 METRIC_NAMES_MAX = 100  # a name for each step would be a mistake

@@ -301,7 +301,7 @@ def _format_progress(run: str, event: ProgressEvent) -> str:
 
 def _can_estimate(done: float, total: float, seconds: float) -> bool:
     """Return whether the speed of a run so far says how long the rest takes."""
-    return done >= settings.ESTIMATE_SHARE * total or seconds >= settings.ESTIMATE_SECONDS
+    return 100 * done >= settings.ESTIMATE_MIN_PERCENT * total or seconds >= settings.ESTIMATE_SECONDS
 
 
 def _make_devices_table(result: dict[str, Any]) -> Any:
