@@ -27,6 +27,7 @@ AGENT_BACKLOG = 64  # commands that connect at the same time
 AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
 HOST_CHECKS_SECONDS = 40.0  # a name server that does not answer delays each lookup; less than the command waits
 PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on hosts that cannot be reached any more
+TURN_SECONDS = 0.005  # of long work in an agent, before its other work has its turn: nothing waits for 20 ms
 
 # Requests to an agent, and the protocol.
 RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
@@ -173,7 +174,6 @@ HELPER_RESTART_SECONDS = 0.5  # of a log writer, or forwarder, that has died
 LOG_READ_RETRIES = 20  # while the log writer moves the lines that are read
 LOG_FOLLOW_SECONDS = 0.05  # between two reads of followed logs; where inotify cannot be used, also of quiet ones
 LOG_CHECK_SECONDS = 1.0  # between two reads of quiet followed logs: their folder may have been deleted and made again
-LOG_LINES_PER_TURN = 256  # read before the agent's other coroutines may run
 LATE_TASK_SECONDS = 10.0  # then `up` shows what the tasks print that are not ready; most are within two
 EVENT_LOG_FILE_BYTES = 1_000_000
 EVENT_LOG_FILES = 4
@@ -269,6 +269,8 @@ WAIT_CONNECT_SECONDS = 1.5  # for a connection to a task; a firewall that drops 
 
 # What programs report.
 PROGRESS_INTERVAL_SECONDS = 0.1
+ESTIMATE_MIN_PERCENT = 5  # of the work, until how long the rest takes is estimated: compiling comes first
+ESTIMATE_SECONDS = 10.0  # since the start, until it is estimated with less work done; both are also in runview.js
 METRIC_POINTS = 250  # of a series of tfcluster.metric; after them a new one each 1/250 of the time since the first
 METRIC_NAMES_MAX = 100  # a name for each step would be a mistake
 METRIC_NAME_MAX_CHARS = 80

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +14,31 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
+from tests.agent.test_log_calls import Cluster
+from tests.agent.test_run_store import RECORD, keep
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.handlers import files, profile
 from tfcluster.agent.handlers.files import list_files
+from tfcluster.agent.handlers.runs import RunHandlers
+from tfcluster.agent.logs import log_reader
 from tfcluster.agent.runs import diagnosis
+from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.state import code_store
 from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
-from tfcluster.core.states import TaskState
+from tfcluster.core.states import RunState, TaskState
+from tfcluster.os import procfs
+from tfcluster.processes.logs import log_buffer
+from tfcluster.processes.logs.rotating_log import RotatingLog, parse
 from tfcluster.processes.profiler import trace_file
-from tfcluster.processes.runs.run_plan import FILES
+from tfcluster.processes.runs.run_plan import FILES, OUTPUT
+from tfcluster.protocol.api import Reply
+from tfcluster.protocol.api.logs import LogEvent
 from tfcluster.protocol.api.outputs import OutputFiles, OutputsRequest
 from tfcluster.protocol.api.profile import ProfileRequest, TracePart
+from tfcluster.protocol.api.runs import RunsRequest
 
 
 def blocked_until(path: Path, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,3 +125,106 @@ def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     parts = [base64.b64decode(each.data) for each in answers if isinstance(each, TracePart)]
     assert parts == [bytes(2)] * 5
     assert turns >= 5
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in turns has its turn for one step only, however fast the machine is."""
+    monkeypatch.setattr(settings, "TURN_SECONDS", 0.0)
+
+
+def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path / "demo" / "localhost", "ps:0")
+    log = RotatingLog(cluster.folder.events, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)
+    position = 0
+    for number in range(30):
+        name = "up" if number == 1 else "ready"
+        data = b'{"time":%d,"event":"%s","task":"ps:0","detail":"%s"}\n' % (number, name.encode(), bytes(40)) * 1000
+        log.append(data, position, 1000.0 + number)
+        position += len(data)
+    RotatingLog(cluster.folder.log_of("ps:0"), 1000, 2).append(b"before\n", 0, 1000.0)
+    RotatingLog(cluster.folder.log_of("ps:0"), 1000, 2).append(b"after\n", 7, 1001.0)
+    parsed = 0
+
+    def count(line: bytes) -> Any:
+        nonlocal parsed
+        parsed += 1
+        return parse(line)
+
+    monkeypatch.setattr(log_reader, "parse", count)
+
+    async def read() -> list[str]:
+        return [event.line.line async for event in cluster.logs() if isinstance(event, LogEvent)]
+
+    assert asyncio.run(read()) == ["after"]
+    assert parsed < 300, "of 30,000 lines"
+
+
+def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path / "demo" / "localhost", "ps:0")
+    folder = cluster.folder.runs / "script-1"
+    folder.mkdir()
+    (folder / OUTPUT).write_bytes(b"".join(b"line %06d\n" % number for number in range(500_000)))
+    read = 0
+
+    def count(path: Path, position: int, size: int) -> Any:
+        nonlocal read
+        read += size
+        return read_buffer(path, position, size)
+
+    read_buffer = log_buffer.read
+    monkeypatch.setattr(log_buffer, "read", count)
+
+    async def last(lines: int) -> list[str]:
+        request = cluster.logs("script-1", lines=lines)
+        return [event.line.line async for event in request if isinstance(event, LogEvent)]
+
+    assert asyncio.run(last(2)) == ["line 499998", "line 499999"]
+    assert read < 3 * settings.IO_BLOCK_BYTES, "of 6 MB"
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_the_beginning_of_very_many_last_lines_is_found_in_turns(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    RotatingLog(path, 10**7, 2).append((b"x" * 99 + b"\n") * 20_000, 0, 1000.0)
+
+    async def search() -> AsyncIterator[int]:
+        yield await log_reader.LogReader(path).start_of_last(19_000, 2_000_000, partial=True)
+
+    (start,), turns = asyncio.run(count_turns(search()))
+    assert start == 100_000
+    assert turns >= 1_900_000 // settings.IO_BLOCK_BYTES, "one for each block"
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_runs_are_listed_in_turns(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "demo" / "localhost")
+
+    async def nothing(container: str = "") -> None:
+        return None
+
+    runs = RunManager("title", cluster.folder, nothing, nothing)
+    keep(runs.store, *(replace(RECORD, run=f"pi-{number:04}", state=RunState.SUCCEEDED) for number in range(50)))
+    context: Any = SimpleNamespace(supervisor=None, runs=runs)
+    (reply,), turns = asyncio.run(count_turns(RunHandlers(context).runs(RunsRequest(None))))
+    assert isinstance(reply, Reply)
+    assert len(reply.value.runs) == 50
+    assert turns >= 100, "one for each record, and one for the output of each"
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_the_processes_of_a_run_are_searched_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "open_files", lambda pid: iter(["/dev/null"] * 3))
+    monkeypatch.setattr(procfs, "children", lambda pid: [pid + 1] if pid < 100 else [])
+    driver: Any = SimpleNamespace(pid=1, is_alive=lambda: True)
+
+    async def search() -> AsyncIterator[list[int]]:
+        yield await find_processes(driver, tmp_path, forked=True)
+
+    found, turns = asyncio.run(count_turns(search()))
+    assert found == [[]]
+    assert turns >= 300, "one for each descriptor"

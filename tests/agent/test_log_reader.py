@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from contextlib import closing
@@ -52,7 +53,7 @@ class Task:
 
     def last(self, count: int, *, partial: bool = True) -> list[bytes]:
         end = self.stream.end()
-        return self.all(self.stream.start_of_last(count, end, partial=partial), partial=partial)
+        return self.all(asyncio.run(self.stream.start_of_last(count, end, partial=partial)), partial=partial)
 
 
 @pytest.fixture
@@ -118,7 +119,11 @@ def test_all_printed_lines_are_read_wherever_they_are_stored(
 
 def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
-    assert (stream.end(), stream.start_since(5.0), stream.start_of_last(3, 0, partial=True)) == (0, 0, 0)
+    assert (
+        stream.end(),
+        asyncio.run(stream.start_since(5.0)),
+        asyncio.run(stream.start_of_last(3, 0, partial=True)),
+    ) == (0, 0, 0)
     assert list(stream.lines(0, 0, partial=True)) == []
 
 
@@ -168,14 +173,15 @@ def test_lines_since_a_time(tmp_path: Path) -> None:
     stream = LogReader(tmp_path / "log")
 
     def since(time: float) -> list[bytes]:
-        return [line.text for line in stream.lines(stream.start_since(time), stream.end(), partial=True)]
+        return [line.text for line in stream.lines(asyncio.run(stream.start_since(time)), stream.end(), partial=True)]
 
     assert since(0.0) == texts(*range(20))
     assert since(1006.0) == texts(*range(6, 20))
     assert since(1006.5) == texts(*range(7, 20))
     assert since(1019.0) == texts(19)
     assert since(1019.5) == []
-    assert [line.time for line in stream.lines(stream.start_since(1018.0), place, partial=True)] == [1018.0, 1019.0]
+    start = asyncio.run(stream.start_since(1018.0))
+    assert [line.time for line in stream.lines(start, place, partial=True)] == [1018.0, 1019.0]
 
 
 def test_foreign_lines_in_a_log_are_skipped(task: Task) -> None:

@@ -368,7 +368,7 @@ def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager, tmp_path
         again = RunManager("title", StateDir(tmp_path), clear, check_tasks)
         again.adopt()
         assert again.runs == {}, "it has ended"
-        assert [record.state for record in again.all_records()] == [RunState.FAILED]
+        assert [record.state for record in await again.all_records()] == [RunState.FAILED]
 
     asyncio.run(body())
 

@@ -13,6 +13,7 @@ import pytest
 from tests.processes.test_run_events import files_up_to
 from tfcluster.agent.runs.stream import Output, skip, stream_files
 from tfcluster.client.runs.output_lines import encode
+from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputRecorder
 
 Events = list[dict[str, Any]]
@@ -102,13 +103,14 @@ def test_a_truncated_event_is_skipped(files: tuple[Path, OutputRecorder]) -> Non
 
 def test_output_that_a_full_disk_has_truncated_does_not_damage_the_next(files: tuple[Path, OutputRecorder]) -> None:
     events, recorder = files
-    with files_up_to(8):
-        recorder.append("stdout", b"one\n")  # its line in the index has 11 bytes
-        recorder.append("stdout", b"0123456789")
+    with files_up_to((events.parent / OUTPUT_INDEX).stat().st_size + 8):
+        recorder.append("stdout", b"one\n")  # its line in the index has at least 14 bytes
+        recorder.append("stdout", b"0123456789" * 10)
     recorder.append("stderr", b"three\n")
-    assert recorder.lost_bytes == 14
+    size = (events.parent / OUTPUT).stat().st_size - len(b"three\n")
+    assert recorder.lost_bytes == 104
     gap, rest = follow_steps(events, events.parent)
-    assert gap["missing"] == 8, "what was written of it is not in the index"
+    assert gap["missing"] == size, "what was written of it is not in the index"
     assert [rest] == output("three\n", stream="stderr")
 
 

@@ -15,6 +15,7 @@ from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import stacks
 from tfcluster.agent.runs.stacks import StackReader, find_processes
+from tfcluster.agent.turns import Turn
 from tfcluster.os import procfs
 
 
@@ -30,7 +31,10 @@ def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.M
                 await blocked.wait()
             return ""
 
-        monkeypatch.setattr(stacks, "_signal_problem", lambda pid, path: "")
+        async def no_problem(pid: int, path: Path) -> str:
+            return ""
+
+        monkeypatch.setattr(stacks, "_signal_problem", no_problem)
         monkeypatch.setattr(stacks, "_read_threads", read_threads)
         reader = StackReader()
         waiting = [asyncio.ensure_future(reader.read(os.getpid(), tmp_path / "blocks")) for _ in range(2)]
@@ -47,14 +51,14 @@ def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.M
 def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     looked_at: list[int] = []
 
-    def has_open(pid: int, path: str) -> bool:
+    async def has_open(pid: int, path: str, turn: Turn) -> bool:
         looked_at.append(pid)
         return pid == 2
 
     monkeypatch.setattr(stacks, "_has_open", has_open)
     monkeypatch.setattr(procfs, "children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
     driver: Any = type("Driver", (), {"pid": 1, "is_alive": lambda self: True})()
-    assert find_processes(driver, tmp_path, forked=True) == [2]
+    assert asyncio.run(find_processes(driver, tmp_path, forked=True)) == [2]
     assert looked_at == list(range(1, settings.STACK_SEARCH_MAX + 1))
 
 

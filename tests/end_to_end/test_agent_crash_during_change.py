@@ -76,10 +76,24 @@ def ready(sandbox: Sandbox, tasks: int) -> Any:
 @pytest.mark.parametrize("number", range(3))
 def test_killed_before_it_has_released_all_tasks(sandbox: Sandbox, number: int, policy: str) -> None:
     error = sandbox("up", sandbox.spec(SPEC + policy), env=at_release(number), code=1).stderr
-    assert "`tfcluster status`" in error
+    assert "hint: Type the command again" in error
     status = ready(sandbox, 3)
     assert {task["restarts"] for task in status["tasks"]} == {0}
     assert {task["last_exit"] for task in status["tasks"]} == {None}
+
+
+def test_killed_before_it_has_a_cluster(sandbox: Sandbox) -> None:
+    """What the error advises helps: `status` would say that the cluster is not running."""
+    die = (
+        "import os, signal\n\nasync def _die(handlers, request):\n    os.kill(os.getpid(), signal.SIGKILL)\n    yield\n"
+    )
+    dying = changed("tfcluster.agent.handlers.cluster", f"{die}ClusterHandlers.prepare = _die\n")
+    error = sandbox("up", sandbox.spec(SPEC), env=dying, code=1).stderr
+    assert "the agent disconnected before it replied\nhint: Type the command again: " in error
+    assert "status" not in error
+    wait_for(lambda: not sandbox.processes())
+    sandbox("up")
+    ready(sandbox, 3)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,20 @@ def test_requests_that_make_no_sense(served: Served) -> None:
     assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")
     status, text, _ = served.request("/api/cancel", "POST", b'{"run": "none"}')
     assert (status, json.loads(text)["message"]) == (502, "no run 'none'")
+
+
+def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sandbox, served: Served) -> None:
+    script = demo.spec(
+        'import time\nfor _ in range(3):\n    print("line", flush=True)\n    time.sleep(0.05)\n', "lines.py"
+    )
+    run = demo("run", "--detach", str(script)).stdout.strip()
+    demo("wait", run)
+    status, text, _ = served.request(f"/api/logs?tasks={run}&until={time.time()}")
+    assert status == 200
+    (shown,) = [json.loads(data) for data in re.findall(r"^event: lines\ndata: (.*)$", text, re.MULTILINE)]
+    stored = [json.loads(line) for line in demo("logs", run, "-o", "json").stdout.splitlines()]
+    assert shown == stored
+    assert len({line["time"] for line in shown}) == 3
 
 
 def test_the_page_loads_nothing_from_elsewhere(served: Served) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
@@ -113,6 +114,41 @@ def test_a_search_that_never_ends_holds_up_nothing_and_ends_with_its_command(dem
 def test_logs_of_an_unknown_task(demo: Sandbox) -> None:
     error = demo("logs", "worker:7", code=2).stderr
     assert error == "error: no task 'worker:7'\nhint: The tasks are ps:0, worker:0, worker:1.\n"
+
+
+# Prints a line, and when it is given a file, another one.
+_TWO_LINES = """
+import os, sys, time
+print("one", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print("two")
+"""
+
+
+def test_each_line_of_a_run_has_the_time_at_which_it_was_written(demo: Sandbox) -> None:
+    script, flag = demo.spec(_TWO_LINES, "two_lines.py"), demo.folder / "go on"
+    begin = time.time()
+    run = demo("run", "--detach", str(script), str(flag)).stdout.strip()
+    try:
+        wait_for(lambda: demo("logs", run).stdout)
+        middle = time.time()
+    finally:
+        flag.touch()
+    demo("wait", run)
+    flag.unlink()
+    one, two = [json.loads(line) for line in demo("logs", run, "-o", "json").stdout.splitlines()]
+    assert (one["line"], two["line"]) == ("one", "two")
+    assert begin - 0.001 <= one["time"] <= middle <= two["time"] + 0.001
+    stamped = demo("logs", "-t", "--no-prefix", run).stdout.splitlines()
+    moments = [datetime.fromtimestamp(line["time"], timezone.utc) for line in (one, two)]
+    assert [line.split()[0] for line in stamped] == [
+        f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z" for moment in moments
+    ]
+    moment = datetime.fromtimestamp(middle, timezone.utc).isoformat()
+    assert demo("logs", "--no-prefix", run, "--since", moment).stdout == "two\n"
+    assert demo("logs", "--no-prefix", run, "--until", moment).stdout == "one\n"
+    assert demo("logs", "--no-prefix", run, "--since", moment, "--grep", "o").stdout == "two\n"
 
 
 # Prints numbered lines into the standard error of a process, as that would itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_ssh import over
+from tfcluster.os.procfs import boot_id
 from tfcluster.paths import PACKAGE_ROOT
 
 
@@ -35,6 +37,10 @@ def run_as_cron(command: list[str], line: str, environment: Mapping[str, str]) -
     subprocess.run([*command, "/bin/sh", "-c", rest.replace("\\%", "%")], env=environment, check=True, timeout=120)
 
 
+def events_of(sandbox: Sandbox) -> list[str]:
+    return [json.loads(line)["event"] for line in sandbox("events", "-o", "json").stdout.splitlines()]
+
+
 def ready_tasks(sandbox: Sandbox) -> int:
     """Count the servers that run, without a command that would start an agent."""
     return sum(" worker:" in title for title in sandbox.processes().values())
@@ -49,9 +55,17 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
     assert "ExecStart=/bin/sh -c " in unit["unit"]
     assert unit["cron"] in sandbox("doctor", spec, "--print-systemd").stdout
     bare = {name: value for name, value in sandbox.environment.items() if not name.startswith("XDG_STATE")}
+    sandbox.kill_agent()
+    assert "host-rebooted" not in events_of(sandbox), "its agent has died"
     reboot(sandbox, sandbox.folder / "run")
+    for name in ("journal.json", "journal.copy"):
+        path = sandbox.folder / "state/tfcluster/kept/localhost" / name
+        path.write_text(path.read_text().replace(boot_id(), "of an earlier boot"))
     run_as_cron([], unit["cron"], bare)
     wait_for(lambda: ready_tasks(sandbox) == 2)
+    assert events_of(sandbox).count("host-rebooted") == 1
+    sandbox.kill_agent()
+    assert events_of(sandbox).count("host-rebooted") == 1, "it is known by now"
     assert sandbox.wait_until("running")["tasks"][0]["state"] == "ready"
     sandbox("down")
     run_as_cron([], unit["cron"], bare)  # there is nothing to start

@@ -55,6 +55,7 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_p
     latest = demo.json("runs", "-n", "1")[0]
     assert {**latest, "timeout": 70.0}["parameters"] == record["parameters"]
     assert (latest["program"], latest["timeout"], latest["origin"]) == ("script", 70.0, origin)
+    assert latest["run"].startswith("base.1-"), "it keeps its name"
 
     (tmp_path / "other.py").write_text("changed")
     assert demo("rerun", record["run"], code=3).stderr == (
@@ -70,7 +71,7 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_p
     ]
     assert demo.json("runs", "-n", "1")[0]["run"].startswith("base.2-")
     script.unlink()
-    gone = demo("rerun", "base.1", code=2).stderr
+    gone = demo("rerun", record["run"], code=2).stderr
     assert f"train.py: the script of {record['run']} is not there any more" in gone
 
 

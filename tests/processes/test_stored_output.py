@@ -16,7 +16,7 @@ from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.runs.stream import Output
 from tfcluster.client.runs.output_lines import OutputLines, encode
 from tfcluster.processes.runs import stored_output
-from tfcluster.processes.runs.run_plan import OUTPUT
+from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, OutputRecorder, free_all, missing_bytes, stored_bytes
 
 LIMIT = 400_000
@@ -45,8 +45,12 @@ def read(output: Output) -> Events:
     return [*asyncio.run(collect()), *output.read_missing_end()]
 
 
+def reader_of(folder: Path) -> LogReader:
+    return LogReader(None, folder / OUTPUT, folder / OUTPUT_INDEX)
+
+
 def logged(folder: Path, start: int = 0) -> list[bytes]:
-    reader = LogReader(None, folder / OUTPUT)
+    reader = reader_of(folder)
     return [each.text + b"\n" for each in reader.lines(start, reader.end(), partial=True)]
 
 
@@ -200,3 +204,90 @@ def test_all_of_the_output_is_freed(tmp_path: Path) -> None:
     assert missing_bytes(tmp_path) == len(printed)
     assert [event["missing"] for event in read(Output(tmp_path))] == [len(printed)]
     assert len(logged(tmp_path)) == 1
+
+
+class Clock:
+    """The time at which output is written."""
+
+    now = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stored_output, "time", clock)
+    return clock
+
+
+def times_of(folder: Path, *, since: float | None = None, until: float | None = None) -> list[tuple[bytes, float]]:
+    """The lines of a run's log and their times, in seconds after the clock's begin."""
+    reader = reader_of(folder)
+    start = 0 if since is None else asyncio.run(reader.start_since(Clock.now + since))
+    end = reader.end() if until is None else asyncio.run(reader.end_until(Clock.now + until))
+    lines = reader.lines(start, end, partial=True)
+    return [(each.text, round(each.time - Clock.now, 3)) for each in lines]
+
+
+def test_each_line_has_the_time_at_which_it_was_written(tmp_path: Path, clock: Clock) -> None:
+    recorder = OutputRecorder(tmp_path)
+    for seconds, stream, data in (
+        (0.0, "stdout", b"one\ntwo\nthr"),
+        (1.5, "stderr", b"ee"),
+        (2.25, "stdout", b"\nfour\n"),
+        (9.0, "stdout", b"five"),
+    ):
+        clock.now = Clock.now + seconds
+        recorder.append(stream, data)
+    lines = [(b"one", 0.0), (b"two", 0.0), (b"three", 2.25), (b"four", 2.25), (b"five", 9.0)]
+    assert times_of(tmp_path) == lines
+    # A line belongs to the time at which it was complete.
+    for since, first in ((-1.0, 0), (0.0, 0), (0.001, 2), (2.25, 2), (2.5, 4), (9.0, 4), (9.5, 5)):
+        assert times_of(tmp_path, since=since) == lines[first:], since
+    for until, after in ((-1.0, 0), (0.0, 2), (1.9, 2), (2.25, 4), (8.0, 4), (9.0, 5)):
+        assert times_of(tmp_path, until=until) == lines[:after], until
+    assert [event["data"] for event in read(Output(tmp_path))] == ["one\ntwo\nthr", "ee", "\nfour\n", "five"]
+
+
+@pytest.mark.usefixtures("file_system")
+def test_the_times_of_what_is_stored_of_a_large_output(tmp_path: Path, clock: Clock) -> None:
+    recorder = OutputRecorder(tmp_path, LIMIT)
+    for number in range(40_000):
+        clock.now = Clock.now + number
+        recorder.append("stdout", line(number), task="worker:0")
+        recorder.is_full()
+    lines = times_of(tmp_path)
+    (gap,) = [number for number, (text, _) in enumerate(lines) if text.startswith(b"[tfcluster: ")]
+    numbers = [int(text.split()[1]) for text, _ in lines[:gap] + lines[gap + 1 :]]
+    times = [time for _, time in lines]
+    assert times == sorted(times)
+    edge = 4096 // len(line(0)) + 1  # what is left of a block of which the rest is freed has the times beside it
+    assert times[: gap - edge] == numbers[: gap - edge]
+    assert times[gap + 1 + edge :] == numbers[gap + edge :]
+    for first in (numbers[gap // 2], numbers[gap + edge], numbers[gap + edge] + 1, 39_990):
+        (text, time), *_ = times_of(tmp_path, since=first)
+        assert (text + b"\n", time) == (line(first), first)
+        (text, time) = times_of(tmp_path, until=first)[-1]
+        assert (text + b"\n", time) == (line(first), first)
+    reader = reader_of(tmp_path)
+    start = asyncio.run(reader.start_of_last(40_000 - numbers[gap] + 3, reader.end(), partial=True))
+    assert [text for text, _ in lines[gap - 2 : gap]] + [lines[gap][0]] == [
+        each.text for each in list(reader.lines(start, reader.end(), partial=True))[:3]
+    ]
+
+
+def test_the_output_of_an_earlier_version_has_no_times(tmp_path: Path) -> None:
+    (tmp_path / OUTPUT).write_bytes(b"one\ntwo\n")
+    (tmp_path / OUTPUT_INDEX).write_bytes(b"stdout 0 4\nstderr 4 4 worker:0\n")
+    os.utime(tmp_path / OUTPUT, (5.0, Clock.now + 7.0))
+    lines = [(b"one", 7.0), (b"two", 7.0)]
+    assert times_of(tmp_path) == times_of(tmp_path, since=50.0) == times_of(tmp_path, until=1.0) == lines
+    assert read(Output(tmp_path)) == [
+        {"event": "output", "stream": "stdout", "data": "one\n"},
+        {"event": "output", "stream": "stderr", "task": "worker:0", "data": "two\n"},
+    ]

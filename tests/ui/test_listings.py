@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tfcluster.ui import listings as module
-from tfcluster.ui.listings import show_runs
+from tfcluster.ui.listings import format_outcome, show_runs
 
 _BEGAN = time.mktime((2026, 1, 31, 14, 30, 0, 0, 0, -1))
 RUNS: list[dict[str, Any]] = [
@@ -53,6 +53,12 @@ def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
         "pi-3f9a     succeeded  2026-01-31 14:30:00    0.4s  samples=10000000 seed=7  pi=3.14145 stderr=0.000519",
         "train-77ab  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      train.py ended with exit code 3",
     ]
+
+
+def test_what_an_error_announces_is_not_left_out() -> None:
+    message = "the driver of pi-1 died (SIGKILL); its last output:\n  Traceback\n  MemoryError"
+    run = {**RUNS[1], "error": {"message": message}}
+    assert format_outcome(run) == "the driver of pi-1 died (SIGKILL); its last output: MemoryError"
 
 
 def test_only_inputs_and_results_take_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,16 @@ def test_a_task_that_waits_says_what_for(capsys: pytest.CaptureFixture[str]) -> 
     assert f"\n{text}" in printed(capsys)
 
 
+def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tuple(RunStatus(f"pi-{number:04}", "pi", RunState.SUCCEEDED, 1.0) for number in range(11))
+    show_status(dataclasses.replace(STATUS, runs=runs[:8]))
+    assert "earlier" not in printed(capsys)
+    show_status(dataclasses.replace(STATUS, runs=runs))
+    text = printed(capsys)
+    assert "pi-0002" not in text
+    assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs`\n")
+
+
 def test_checks_in_a_pipe_are_no_wider_than_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     long_advice = "Type `" + "x" * 150 + "`."
     show_checks(
@@ -315,6 +325,21 @@ def test_progress_is_a_line_on_standard_error_when_one_is_due(
         "pi-3f9a: 25%, 25,000,000 of 100,000,000 samples, 25 M samples/s, 3.0s left\n"
         "pi-3f9a: 75%, 75,000,000 of 100,000,000 samples, 37.5 M samples/s, 0.7s left\n"
     )
+
+
+def test_how_long_a_run_takes_is_estimated_when_its_speed_says_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tfcluster.ui.run_view.time.monotonic", lambda: now[0])
+    view = RunView(silent=False)
+    with view:
+        view.update({"event": "run", "run": "pi-3f9a", "program": "pi", "devices": []})
+        for done, seconds in ((1, 1.0), (49, 9.0), (51, 9.5), (20, 11.0)):
+            now[0] += 5.0
+            view.update({"event": "progress", "done": done, "total": 1000, "unit": "samples", "seconds": seconds})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.endswith(" left") for line in lines] == [False, False, True, True]
 
 
 RESTART = RestartPolicy("on-failure", 0.1, 30.0, 5, 60.0)

@@ -14,12 +14,14 @@ from types import FrameType
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.logs.log_reader import last_up
 from tfcluster.agent.rpc.rpc_connection import Dispatcher
 from tfcluster.agent.rpc.rpc_server import AgentSocket
 from tfcluster.agent.shutdown import UnreadableCluster, lasting_processes
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.procfs import boot_id
 from tfcluster.process_mark import NO_MARK, mark_of, set_mark
 from tfcluster.protocol.codec import OWN_GREETING
 from tfcluster.runtime_dir import secrets_path
@@ -59,6 +61,8 @@ class Agent:
             context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
                 context.prober.ensure_started()
+            if record.boot != boot_id():
+                context.supervisor.history.record("host-rebooted", detail="no process of the cluster has survived")
             if older_release is None:
                 context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
             else:
@@ -73,7 +77,7 @@ class Agent:
                 with contextlib.suppress(OSError):  # the port is taken: reported when the task starts
                     context.ports.reserve(task.port or 0)
             context.forwarder.adopt()
-        context.runs.adopt()
+        context.runs.adopt(last_up(context.state_dir.events) or 0.0)
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
         self.dispatcher.cluster.resume()
@@ -185,7 +189,7 @@ class Agent:
         if topology and context.secrets.is_missing_for(topology) and not context.is_going_down:
             supervisor.write_journal()
 
-    def _check_helpers(self) -> None:
+    async def _check_helpers(self) -> None:
         history = self._context.supervisor.history
         pid = self._context.log_collector.kill_if_stopped()
         if pid is not None:
@@ -193,8 +197,8 @@ class Agent:
         pid = self._context.runs.fork_server.kill_if_stopped()
         if pid is not None:
             history.record("fork-server-killed", detail=f"the fork server, pid {pid}, {_WAS_STOPPED}")
-        for run in self._context.runs.runs.values():
-            if run.continue_driver() and run.process is not None:
+        for run in list(self._context.runs.runs.values()):
+            if await run.continue_driver() and run.process is not None:
                 detail = f"the driver of {run.id}, pid {run.process.pid}, was stopped by a signal and was continued"
                 history.record("driver-continued", detail=detail)
         self._context.network.ensure_held()
@@ -216,7 +220,7 @@ class Agent:
             context.runs.fork_server.ensure_started()
 
 
-async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:
+async def _run_forever(work: Callable[[], Awaitable[None] | None], pause: Callable[[], Awaitable[None]]) -> None:
     """Run a function periodically until cancelled, with a pause after each call.
 
     An exception of the function is logged and does not end the loop. A failure that repeats is logged only once.
@@ -225,7 +229,8 @@ async def _run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[N
     while True:
         failure = ""
         try:
-            work()
+            if (running := work()) is not None:
+                await running
         except Exception:
             failure = traceback.format_exc()
         if failure not in ("", last_failure):

@@ -63,7 +63,6 @@ class AgentContext:
         self.prober = ProbeClient(f"tfcluster: {cluster} health prober", self.network.enter)
         self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
         self.secrets = SecretStore(secrets_file)
-        self.forwarder = ForwarderSupervisor(cluster, host, state_dir, self.network, self.secrets)
         self.supervisor = TaskSupervisor(
             host,
             state_dir,
@@ -73,6 +72,8 @@ class AgentContext:
             self.log_collector,
             self.network,
         )
+        history = self.supervisor.history
+        self.forwarder = ForwarderSupervisor(cluster, host, state_dir, self.network, self.secrets, history)
         self.remote_tasks = RemoteTaskMonitor(self.supervisor, self.prober, self._tasks_in_use, self.report_lost_tasks)
         cleaner = ContainerCleaner(self.supervisor, self.prober)
         title = f"tfcluster: {cluster} fork server"
@@ -213,6 +214,6 @@ class AgentContext:
             spec=topology.spec,
             hosts=(HostStatus(self.host, "up", self.pid, version),),
             tasks=tasks,
-            runs=tuple(run.status() for run in self.runs.runs.values() if not run.record.is_part),
+            runs=self.runs.statuses(),
             network=topology.network,
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.helper_process import HelperProcess
+from tfcluster.agent.logs.cluster_logs import EventLog
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
@@ -53,12 +54,14 @@ class ForwarderSupervisor(HelperProcess):
         folder: StateDir,
         network: ClusterNetwork,
         secrets: SecretStore,
+        history: EventLog,
     ) -> None:
         super().__init__(f"tfcluster: {cluster} forwarder", folder.forwarder_stderr)
         self._host = host
         self._folder = folder
         self._network = network
         self._secrets = secrets
+        self._history = history
         self.ports = PortAllocator()
         self._certificate: Certificate | None = None
         self._config: Forwarding | None = None
@@ -157,6 +160,7 @@ class ForwarderSupervisor(HelperProcess):
                 self.restore()
                 config.certificate.unlink(missing_ok=True)
         if self.process is None:
+            self.handle_exit()
             self.start_or_retry()
 
     def restore(self) -> None:
@@ -220,4 +224,5 @@ class ForwarderSupervisor(HelperProcess):
 
     def handle_exit(self) -> None:
         """Tell that the forwarder is started again."""
-        _logger.warning("the forwarder has died and is started again: see %s", self._folder.forwarder_log)
+        detail = f"the forwarder has died and is started again: see {self._folder.forwarder_log}"
+        self._history.record("forwarder-restarted", detail=detail)

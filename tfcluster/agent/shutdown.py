@@ -108,7 +108,9 @@ class Shutdown:
 
 
 class UnreadableCluster:
-    """A cluster whose journal is damaged or missing: handles all requests, but can only stop the cluster's processes.
+    """A cluster whose journal is damaged or missing: it can only stop the cluster's processes.
+
+    It handles all requests that need the journal.
 
     `is_down` tells whether all processes have stopped and the journal is removed.
     """

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.logs.log_reader import last_up
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.upload import Upload
@@ -43,7 +44,7 @@ async def view(cluster: str, host: str, state_dir: StateDir, release: str, repor
     context.pid = agent_pid(cluster, host) or context.pid
     if (record := state_dir.journal.read(host)) is not None:
         context.supervisor.view(record)
-        context.runs.view()
+        context.runs.view(last_up(state_dir.events) or 0.0)
     report_ready()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the command reads it no longer
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=0))

@@ -66,7 +66,7 @@ def command(
     with --since, as they may be those of another cluster of the same name.
 
     --grep searches the logs where they are, on the tasks' hosts; on a terminal, matches are highlighted. --tail
-    counts the lines that match. What a run printed has no times: --since and --until leave out none of it.
+    counts the lines that match.
     """
     check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs

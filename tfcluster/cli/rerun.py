@@ -54,6 +54,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     then = decode(RunOptions, {"traits": {}, **nest_options(record)["options"]}, lenient=True)
     if name is not None:
         check_name(name)
+    name = name or record["run"].rpartition("-")[0]  # that of the run, or else of its program
     with contextlib.ExitStack() as stack:
         upload = _open_input(stack, record["run"], then)
         now = with_origin(replace(then, traits=program.traits(then.parameters), name=name), upload)

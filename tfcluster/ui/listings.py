@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
-from tfcluster.core.text import summarize_list
+from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, make_table
 from tfcluster.ui.format import format_bytes, format_duration, format_optional, short_device, style_of
@@ -73,8 +73,11 @@ def show_status(status: ClusterStatus) -> None:
     if status.runs:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]
+        earlier = len(status.runs) - len(latest)
         rows = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
         screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+        if earlier:
+            screen.print(f"and {pluralize(earlier, 'earlier run')}: `tfcluster runs`", soft_wrap=True)
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:
@@ -222,9 +225,13 @@ def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
 
 
 def format_outcome(run: Mapping[str, Any]) -> str:
-    """Format a run's outcome in short: the first values of its result, or the first line of its error."""
+    """Format a run's outcome in short: the first values of its result, or the first line of its error.
+
+    If that line announces others, such as the last output of the run, the last one of these follows it.
+    """
     if run["error"] is not None:
-        return str(run["error"]["message"].partition("\n")[0])
+        first, *more = str(run["error"]["message"]).splitlines() or [""]
+        return f"{first} {more[-1].strip()}" if more and first.endswith(":") else first
     parameters = run["parameters"]
     return _values({name: value for name, value in (run["result"] or {}).items() if parameters.get(name) is None})
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+import rich.text
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
@@ -69,11 +70,11 @@ class RunView:
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
                 _Rate(),
-                TimeRemainingColumn(compact=True),
+                _Remaining(compact=True),
                 console=error_console(),
                 transient=True,
             )
-            self._progress.add_task("starting", total=None, unit="")
+            self._progress.add_task("starting", total=None, unit="", seconds=0.0)
             self._progress.start()
 
     def __exit__(
@@ -126,6 +127,7 @@ class RunView:
                 completed=event.done,
                 total=event.total,
                 unit=event.unit,
+                seconds=event.seconds,
             )
         elif time.monotonic() - self._printed_at >= settings.PIPE_PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
@@ -268,13 +270,28 @@ class _Rate(ProgressColumn):
         return Text(format_rate(task.speed, task.fields["unit"]))
 
 
+class _Remaining(TimeRemainingColumn):
+    """A column with the time that is left, when it can be estimated."""
+
+    def render(self, task: Task) -> rich.text.Text:
+        """Render the estimate."""
+        if task.total is None or not _can_estimate(task.completed, task.total, task.fields["seconds"]):
+            return Text("--:--", style="progress.remaining")
+        return super().render(task)
+
+
 def _format_progress(run: str, event: ProgressEvent) -> str:
     done, total, unit = event.done, event.total, event.unit
     speed = done / event.seconds if event.seconds else 0.0
-    remaining = format_duration((total - done) / speed) if speed else "-"
-    return (
-        f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {format_rate(speed, unit)}, {remaining} left"
-    )
+    parts = [f"{run}: {100 * done / total:.0f}%", f"{done:,} of {total:,} {unit}", format_rate(speed, unit)]
+    if speed and _can_estimate(done, total, event.seconds):
+        parts.append(f"{format_duration((total - done) / speed)} left")
+    return ", ".join(parts)
+
+
+def _can_estimate(done: float, total: float, seconds: float) -> bool:
+    """Return whether the speed of a run so far says how long the rest takes."""
+    return 100 * done >= settings.ESTIMATE_MIN_PERCENT * total or seconds >= settings.ESTIMATE_SECONDS
 
 
 def _make_devices_table(result: dict[str, Any]) -> Any:

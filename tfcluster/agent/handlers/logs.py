@@ -13,13 +13,14 @@ from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier, ChangeWaiter
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.logs.log_filter import LogPart, LogSource, open_source
-from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.logs.log_reader import LogReader, last_up
 from tfcluster.agent.runs.store import RunStore
+from tfcluster.agent.turns import Turn
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.logs.rotating_log import Line
-from tfcluster.processes.runs.run_plan import OUTPUT
+from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import (
     AGENT_LOG,
@@ -58,7 +59,7 @@ class LogHandlers:
         self._streams(tasks)  # raises an error at once if a name is unknown
         since = request.since
         logs_of_tasks = frozenset(self._task_names())
-        last_up = _last_up(LogReader(self._state_dir.events)) if since is None else None
+        started = last_up(self._state_dir.events) if since is None else None
 
         def streams() -> Streams:
             with suppress(ClusterError):  # a named task has been removed since
@@ -66,7 +67,7 @@ class LogHandlers:
             return {}
 
         def since_of(log: str) -> float | None:
-            return last_up if since is None and log in logs_of_tasks else since
+            return started if since is None and log in logs_of_tasks else since
 
         with open_source(self._search_title, request.grep) as source:
             async with aclosing(self._read(streams, request, source, _log_event, since_of)) as events:
@@ -98,7 +99,7 @@ class LogHandlers:
                 run = self._find_run(patterns[0])
                 if run is None:
                     raise
-                streams[run] = LogReader(None, state_dir.runs / run / OUTPUT)
+                streams[run] = LogReader(None, state_dir.runs / run / OUTPUT, state_dir.runs / run / OUTPUT_INDEX)
         return streams
 
     def _task_names(self) -> list[str]:
@@ -144,11 +145,15 @@ class LogHandlers:
             to_event: Makes an event of a line; its arguments are the key of the log and the line.
             since_of: Returns the Unix time of the first line to read of a log, by its key; None for all.
         """
-        follow, readers = request.follow, streams()
-        ends = {key: _end(reader, request.until) for key, reader in readers.items()}
+        follow, readers, after, turn = request.follow, streams(), request.after, Turn()
+        ends, positions = {}, {}
+        for key, reader in readers.items():
+            ends[key] = await _end(reader, request.until)
+            # After what the command has received already, or where the request says.
+            positions[key] = after[key] if key in after else await _start(reader, ends[key], request, since_of(key))
+            await turn.pause()
         # The last lines of a log that match are found by a search of all of it.
-        tails = dict.fromkeys(readers.keys() - request.after.keys(), request.lines if _is_search(request) else None)
-        positions = _start_positions(readers, ends, request, since_of)
+        tails = dict.fromkeys(readers.keys() - after.keys(), request.lines if _is_search(request) else None)
         yield LogPositions({key: position for key, position in positions.items() if tails.get(key) is None})
         begun = time.time()
         with self._watch(readers.values() if follow else ()) as wait:
@@ -156,7 +161,7 @@ class LogHandlers:
                 if follow:
                     readers = {**readers, **streams()}
                     for key in readers.keys() - positions.keys():
-                        positions[key] = readers[key].start_since(begun)
+                        positions[key] = await readers[key].start_since(begun)
                     ends = {key: reader.end() for key, reader in readers.items()}
                 is_last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
                 parts = [
@@ -188,45 +193,19 @@ class LogHandlers:
             yield ChangeWaiter(changed, settings.LOG_FOLLOW_SECONDS, poll_interval).wait
 
 
-def _last_up(events: LogReader) -> float | None:
-    """Return the time of the latest event `up`, with which the cluster began; None if it is not in the log any more."""
-    end, count = events.end(), settings.LOG_LINES_PER_TURN
-    while True:
-        lines = list(events.lines(events.start_of_last(count, end, partial=False), end, partial=False))
-        if ups := [line.time for line in lines if b'"event":"up"' in line.text]:
-            return ups[-1]
-        if len(lines) < count:
-            return None
-        count *= 4
-
-
 def _is_search(request: LogsRequest | EventsRequest) -> bool:
     return isinstance(request, LogsRequest) and bool(request.grep)
 
 
-def _start_positions(
-    readers: Streams,
-    ends: dict[str, int],
-    request: LogsRequest | EventsRequest,
-    since_of: Callable[[str], float | None],
-) -> dict[str, int]:
-    """Return where to start in each log: after what the command has received already, or where the request says."""
-    after = request.after
-    return {
-        key: after[key] if key in after else _start(reader, ends[key], request, since_of(key))
-        for key, reader in readers.items()
-    }
-
-
-def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:
-    start = 0 if since is None else reader.start_since(since)
+async def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:
+    start = 0 if since is None else await reader.start_since(since)
     if request.lines is None or (request.lines and _is_search(request)):
         return start
-    return max(start, reader.start_of_last(request.lines, end, partial=not request.follow))
+    return max(start, await reader.start_of_last(request.lines, end, partial=not request.follow))
 
 
-def _end(reader: LogReader, until: float | None) -> int:
-    return reader.end() if until is None or until >= time.time() else reader.end_until(until)
+async def _end(reader: LogReader, until: float | None) -> int:
+    return reader.end() if until is None or until >= time.time() else await reader.end_until(until)
 
 
 def _log_event(task: str, line: Line) -> LogEvent:

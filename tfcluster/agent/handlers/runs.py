@@ -13,6 +13,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.run_plan import not_recorded, plan_part, plan_run
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip, wait_for_result
+from tfcluster.agent.turns import Turn
 from tfcluster.agent.upload import Upload, receive, validate_filename
 from tfcluster.core.programs import compute_tasks, fails_at_restart
 from tfcluster.errors import ClusterError
@@ -125,11 +126,14 @@ class RunHandlers:
 
     async def runs(self, request: RunsRequest) -> Response[NoReturn, RunsReply]:
         """List the runs, the oldest first."""
-        records = self._runs.all_records()
+        records = await self._runs.all_records()
         if request.lines is not None:
             records = records[len(records) - min(request.lines, len(records)) :]
-        store = self._runs.store
-        yield Reply(RunsReply(tuple(each.summarize(missing_bytes(store.folder(each.run))) for each in records)))
+        summaries, turn = [], Turn()
+        for record in records:
+            summaries.append(record.summarize(missing_bytes(self._runs.store.folder(record.run))))
+            await turn.pause()
+        yield Reply(RunsReply(tuple(summaries)))
 
     async def attach(self, request: AttachRequest) -> Response[EventRecord, Done]:
         """Send the events of a run up to its result; see `AttachRequest`."""

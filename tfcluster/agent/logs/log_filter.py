@@ -6,21 +6,21 @@ most of a log would be sent in vain. The child process ends with the request.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
+import itertools
 import os
 import re
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.turns import Turn
 from tfcluster.core.text import compile_patterns
 from tfcluster.errors import ClusterError
 from tfcluster.os.daemonize import detach
@@ -55,9 +55,16 @@ class LogSource:
         `positions` has the position after the lines that have been read, by log, and is updated in place. With
         `partial`, a last line without a newline is included.
         """
-        async for log, line in _in_turn(_merge(parts, partial=partial)):
+        turn = Turn()
+        logs = []
+        for part in parts:  # each is opened before its first line is read
+            lines = part.tagged_lines(partial=partial)
+            logs.append(itertools.chain(list(itertools.islice(lines, 1)), lines))
+            await turn.pause()
+        for log, line in _merge(logs):
             positions[log] = line.next_offset
             yield log, line
+            await turn.pause()
 
 
 class LogSearch(LogSource):
@@ -109,16 +116,8 @@ def open_source(title: str, patterns: Sequence[str]) -> Iterator[LogSource]:
         child.close_pipe()
 
 
-def _merge(parts: Iterable[LogPart], *, partial: bool) -> Iterator[tuple[str, Line]]:
-    return heapq.merge(*(part.tagged_lines(partial=partial) for part in parts), key=lambda tagged: tagged[1].time)
-
-
-async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str, Line]]:
-    """Yield lines, and regularly give control to the event loop for the agent's other work."""
-    for number, tagged in enumerate(lines, 1):
-        yield tagged
-        if number % settings.LOG_LINES_PER_TURN == 0:
-            await asyncio.sleep(0)
+def _merge(logs: Iterable[Iterator[tuple[str, Line]]]) -> Iterator[tuple[str, Line]]:
+    return heapq.merge(*logs, key=lambda tagged: tagged[1].time)
 
 
 def _run(title: str, agent_pid: int, patterns: Sequence[str], agent: socket.socket) -> None:
@@ -145,7 +144,7 @@ def _matching(
 ) -> Iterator[tuple[str, Line, str]]:
     """Yield the lines that match with the keys of their logs and their texts; update the positions, as `lines` does."""
     latest = {part.log: deque[tuple[str, Line, str]](maxlen=part.last) for part in parts if part.last is not None}
-    for log, line in _merge(parts, partial=partial):
+    for log, line in _merge(part.tagged_lines(partial=partial) for part in parts):
         positions[log] = line.next_offset
         text = line.text.decode(errors="replace")
         if not any(expression.search(text) for expression in expressions):

@@ -12,20 +12,24 @@ import itertools
 import math
 import os
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Generic, TypeVar
 
 from tfcluster import settings
+from tfcluster.agent.turns import Turn
+from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.rotating_log import Line, last_line, numbered, numbers_of, parse
-from tfcluster.processes.runs.stored_output import missing_text
+from tfcluster.processes.runs.stored_output import OutputPart, missing_text, read_begin
 
-# Number of bytes to read of a line for its time and position, which take less.
-_PREFIX_BYTES = 128
+# Number of bytes to read of a line for its time and position, which take less, and for the name of a task.
+_PREFIX_BYTES = 512
+
+T = TypeVar("T")
 
 
 class _MovedError(Exception):
@@ -38,6 +42,7 @@ class LogReader:
 
     log: Path | None  # its newest file; None for raw output, which is not rotated, but may be freed in the middle
     buffer: Path | None = None  # the log buffer, which continues after the files; None if there is none
+    index: Path | None = None  # the index of raw output, which has its times; None if it has none
 
     @property
     def folders(self) -> set[Path]:
@@ -51,45 +56,77 @@ class LogReader:
         with self._files() as files:
             return files[-1].end if files else 0
 
-    def start_of_last(self, count: int, end: int, *, partial: bool) -> int:
+    async def start_of_last(self, count: int, end: int, *, partial: bool) -> int:
         """Return the position at which the last `count` lines before the position `end` begin.
 
         With `partial`, a last line without a newline counts.
         """
+        turn = Turn()
         for _ in range(settings.LOG_READ_RETRIES):
             with suppress(_MovedError):
-                return self._start_of_last(count, end, partial)
+                return await self._start_of_last(count, end, partial, turn)
         return end
 
-    def _start_of_last(self, count: int, end: int, partial: bool) -> int:
+    async def _start_of_last(self, count: int, end: int, partial: bool, turn: Turn) -> int:
         with self._files() as files:
             files_end = min(files[-1].end, end) if files else 0
-            buffered = deque((line.position for line in self._buffered_lines(files_end, end, partial)), maxlen=count)
-            start, missing = buffered[0] if buffered else end, count - len(buffered)
+            ranges = self._stored_ranges(files_end, end)
+            start, missing = end, count
+            while ranges and missing:
+                begin, stop = ranges.pop()
+                read = self._read_stored
+                found, start = await _find_last(read, begin, stop, missing, turn, partial=partial or stop < end)
+                missing -= found
+                if ranges and missing:  # what was freed before it is one line
+                    start, missing = ranges[-1][1], missing - 1
             for file in reversed(files):
                 if missing:
-                    lines, start = file.last(missing, before=files_end)
-                    missing -= lines
+                    found, start = await file.last(missing, files_end, turn)
+                    missing -= found
         return start
 
-    def start_since(self, time: float) -> int:
-        """Return the position of the first line that was printed at or after a Unix time."""
+    def time_of_last(self, text: bytes) -> float | None:
+        """Return the time of the last line in the log's files that contains a text; None if there is no such line."""
+        with self._files() as files:
+            times = (file.time_of_last(text) for file in reversed(files))
+            return next((time for time in times if time is not None), None)
+
+    async def start_since(self, time: float) -> int:
+        """Return the position of the first line that was printed at or after a Unix time; 0 if there are no times."""
+        if self.log is None:
+            return await self._start_of_raw(lambda written: written >= time, 0)
         with self._files() as files:
             for file in files:
                 if (position := file.first_since(time)) is not None:
                     return position
             return files[-1].end if files else 0
 
-    def end_until(self, time: float) -> int:
+    async def end_until(self, time: float) -> int:
         """Return the position after the last line that was printed at or before a past Unix time.
 
-        What a run has printed has no times: then this is the position after the end of all output.
+        For output without times, this is the position after the end of all output.
         """
+        if self.log is None:
+            return await self._start_of_raw(lambda written: written > time, self.end())
         with self._files() as files:
             for file in files:
                 if (position := file.first_since(math.nextafter(time, math.inf))) is not None:
                     return position
             return files[-1].end if files else self.end()
+
+    async def _start_of_raw(self, matches: Callable[[float], bool], without_times: int) -> int:
+        """Return the position of the first line of raw output that ends at a time that satisfies a predicate."""
+        with self._output_index() as index:
+            if index is None:
+                return without_times
+            position = index.first_offset(matches)
+        if position is None:
+            return self.end()
+        begin, _ = self._stored_ranges(0, position)[-1]
+        with suppress(_MovedError):  # it is freed just now
+            if begin < position and self._read_stored(position - 1, 1) != b"\n":
+                _, position = await _find_last(self._read_stored, begin, position, 1, Turn(), partial=True)
+        return position
 
     def lines(self, start: int, end: int, *, partial: bool) -> Generator[Line, None, None]:
         """Yield the available lines between two positions; a line begins at `start`.
@@ -112,7 +149,7 @@ class LogReader:
     def _lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
         with self._files() as files:
             for file in files:
-                for line in file.lines(position):
+                for line in file.lines_from(position):
                     if line.position >= end:
                         return
                     position = line.next_offset
@@ -124,34 +161,70 @@ class LogReader:
 
         Raises _MovedError if the log writer has moved the lines to the log files in the meantime, or they were freed.
         """
+        ranges = self._stored_ranges(position, end)
+        with self._output_index() as times:
+            for (start, stop), following in zip(ranges, [*ranges[1:], None], strict=True):
+                yield from self._stored_lines(start, stop, partial or following is not None, times)
+                if following is not None:
+                    _, time = self._read_buffer(following[0], 0)
+                    time = times.time_at(following[0], time) if times else time
+                    yield Line(time, stop, missing_text(following[0] - stop).encode(), following[0])
+
+    def _stored_ranges(self, position: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts between two positions that the log buffer has; what is between them was freed."""
+        ranges: list[tuple[int, int]] = []
         while self.log is None and self.buffer is not None and position < end:
             freed = log_buffer.find_freed(self.buffer, position)
             if freed is None or freed[0] >= end:
                 break
-            start, next_position, time = freed
-            yield from self._stored_lines(position, start, partial=True)
-            yield Line(time, start, missing_text(next_position - start).encode(), next_position)
-            position = next_position
-        yield from self._stored_lines(position, end, partial)
+            ranges.append((position, freed[0]))
+            position = freed[1]
+        return [*ranges, (position, end)]
 
-    def _stored_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
+    def _read_buffer(self, position: int, size: int) -> tuple[bytes, float]:
+        """Read output from the log buffer, with the time of the last write; raise _MovedError as `_buffered_lines`."""
+        block = None if self.buffer is None else log_buffer.read(self.buffer, position, size)
+        if block is None:
+            raise _MovedError
+        return block
+
+    def _read_stored(self, position: int, size: int) -> bytes:
+        """Read so many bytes of output from the log buffer; raise _MovedError as `_buffered_lines`."""
+        data, _ = self._read_buffer(position, size)
+        if len(data) < size:  # the file was truncated
+            raise _MovedError
+        return data
+
+    def _stored_lines(self, position: int, end: int, partial: bool, times: OutputIndex | None) -> Iterator[Line]:
         """Yield the lines between two positions from the log buffer; as `_buffered_lines`."""
         while self.buffer is not None and position < end:
-            block = log_buffer.read(self.buffer, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
-            if block is None:
-                raise _MovedError
-            data, time = block
+            data, time = self._read_buffer(position, min(end - position, settings.LOG_LINE_MAX_BYTES))
             *complete, rest = data.split(b"\n")
             for text in complete:
-                line = Line(time, position, text, position + len(text) + 1)
-                position = line.next_offset
-                yield line
+                next_position = position + len(text) + 1
+                written = times.time_at(next_position - 1, time) if times else time
+                yield Line(written, position, text, next_position)
+                position = next_position
             if not complete:
                 if rest and (partial or len(rest) == settings.LOG_LINE_MAX_BYTES):
-                    yield Line(time, position, rest, position + len(rest))
+                    next_position = position + len(rest)
+                    written = times.time_at(next_position - 1, time) if times else time
+                    yield Line(written, position, rest, next_position)
                 if len(rest) < settings.LOG_LINE_MAX_BYTES:
                     return
                 position += len(rest)
+
+    @contextmanager
+    def _output_index(self) -> Iterator[OutputIndex | None]:
+        """Open the index of raw output; yield None if there is none that has times."""
+        with ExitStack() as stack:
+            index = None
+            with suppress(FileNotFoundError):
+                if self.index is not None:
+                    file = stack.enter_context(self.index.open("rb", buffering=0))
+                    begin = read_begin(file.fileno())
+                    index = None if begin is None else OutputIndex(file.fileno(), begin)
+            yield index
 
     @contextmanager
     def _files(self) -> Iterator[list[LogSegment]]:
@@ -178,7 +251,112 @@ class LogReader:
             yield sorted((file for file in segments.values() if file.size), key=lambda file: file.start)
 
 
-class LogSegment:
+class SortedLines(Generic[T]):
+    """Searches the lines of a file, which are sorted; what `parse` does not accept, and what was freed, is no line.
+
+    Attributes:
+        size: Number of bytes to search.
+    """
+
+    def __init__(self, fd: int, size: int, parse: Callable[[bytes], T | None]) -> None:
+        self._fd = fd
+        self.size = size
+        self._parse = parse
+
+    def offset(self, matches: Callable[[T], bool]) -> int:
+        """Return the offset of the first line that satisfies a predicate, or the size if no line does.
+
+        This is a binary search: if a line satisfies the predicate, all lines after it must satisfy it too.
+        """
+
+        def is_behind(offset: int) -> bool:
+            following = self.line_from(offset)
+            return following is None or matches(following[1])
+
+        first = self.line_from(bisect_left(range(self.size), True, key=is_behind))
+        return self.size if first is None else first[0]
+
+    def line_from(self, offset: int) -> tuple[int, T] | None:
+        """Find the first line that begins at or after an offset; None if there is no such line.
+
+        Returns the offset at which the line begins, and the line, whose text is truncated.
+        """
+        # A line begins at the offset if the byte before it is a newline.
+        start = offset if not offset else self._offset_after_next_newline(offset - 1)
+        while (start := first_data(self._fd, start)) < self.size:
+            prefix = self.read(start, _PREFIX_BYTES)
+            if line := self._parse(prefix.partition(b"\n")[0]):
+                return start, line
+            # What was freed is read as zeros up to the end of a block.
+            start = self._offset_after_next_newline(start) if prefix[:1] != b"\0" else start + _leading_zeros(prefix)
+        return None
+
+    def lines(self, matches: Callable[[T], bool]) -> Iterator[T]:
+        """Yield the lines from the first one on that satisfies a predicate; see `offset`."""
+        offset = self.offset(matches)
+        rest = b""
+        while offset < self.size:
+            if (stored := first_data(self._fd, offset)) > offset:
+                offset, rest = stored, b""
+            block = self.read(offset, settings.IO_BLOCK_BYTES)
+            offset += len(block)
+            *complete, rest = (rest + block).split(b"\n")
+            for text in complete:
+                if line := self._parse(text):
+                    yield line
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read a part of the file."""
+        return os.pread(self._fd, min(size, self.size - offset), offset)
+
+    def _offset_after_next_newline(self, offset: int) -> int:
+        while (offset := first_data(self._fd, offset)) < self.size:
+            block = self.read(offset, settings.IO_BLOCK_BYTES >> 4)
+            if (at := block.find(b"\n")) >= 0:
+                return offset + at + 1
+            offset += len(block)
+        return self.size
+
+
+def _leading_zeros(data: bytes) -> int:
+    return len(data) - len(data.lstrip(b"\0"))
+
+
+class OutputIndex(SortedLines[OutputPart]):
+    """The index of a run's output, which began at a Unix time: when each part was written."""
+
+    def __init__(self, fd: int, begin: float) -> None:
+        super().__init__(fd, os.fstat(fd).st_size, OutputPart.parse)
+        self._begin = begin
+        self._following: Iterator[OutputPart] | None = None
+        self._part: OutputPart | None = None  # the last one that was read
+        self._before: OutputPart | None = None
+
+    def first_offset(self, matches: Callable[[float], bool]) -> int | None:
+        """Return the offset of the first part with a time that satisfies a predicate, as all after it must."""
+        first = self.line_from(self.offset(lambda part: matches(self._begin + part.time)))
+        return None if first is None else first[1].offset
+
+    def time_at(self, position: int, default: float) -> float:
+        """Return when the byte at a position was written; the default if it is not recorded yet.
+
+        The position must not be before that of the previous call. Of what was freed, the ends of some blocks are left:
+        these have the time of the next part that is recorded.
+        """
+        if self._following is None:
+            self._following = self.lines(lambda part: part.offset + part.size > position)
+        while self._part is None or self._part.offset + self._part.size <= position:
+            self._before, self._part = self._part, next(self._following, None)
+            if self._part is None:
+                return default
+        part = self._part
+        if self._before is not None and part.offset > position:
+            is_nearer = position - self._before.offset - self._before.size < part.offset - position
+            part = self._before if is_nearer else part
+        return self._begin + part.time
+
+
+class LogSegment(SortedLines[Line]):
     """A snapshot of one file of a log: its content at the time when it was measured.
 
     Attributes:
@@ -189,9 +367,10 @@ class LogSegment:
     """
 
     def __init__(self, file: io.FileIO) -> None:
+        super().__init__(file.fileno(), 0, parse)
         self._file = file
         self.inode = os.fstat(file.fileno()).st_ino
-        self.size = self.start = self.end = 0
+        self.start = self.end = 0
 
     def measure(self) -> None:
         """Take the current content as the snapshot: set `size`, `start` and `end`."""
@@ -201,81 +380,41 @@ class LogSegment:
         if last is None:
             self.size = 0
         else:
-            first = self._line_from(0)
+            first = self.line_from(0)
             assert first is not None, "there is at least the last one"
             self.start, self.end = first[1].position, last.next_offset
 
-    def lines(self, position: int) -> Iterator[Line]:
+    def lines_from(self, position: int) -> Iterator[Line]:
         """Yield the lines that begin at or after a position."""
-        if position >= self.end:
-            return
-        offset = self._offset(lambda line: line.position >= position)
-        rest = b""
-        while offset < self.size:
-            block = self._read(offset, settings.IO_BLOCK_BYTES)
-            offset += len(block)
-            *complete, rest = (rest + block).split(b"\n")
-            for text in complete:
-                if line := parse(text):
-                    yield line
+        return self.lines(lambda line: line.position >= position) if position < self.end else iter(())
 
     def first_since(self, time: float) -> int | None:
         """Return the position of the first line that was printed at or after a Unix time; None if there is none."""
-        first = self._line_from(self._offset(lambda line: line.time >= time))
+        first = self.line_from(self.offset(lambda line: line.time >= time))
         return None if first is None else first[1].position
 
-    def last(self, count: int, before: int) -> tuple[int, int]:
+    def time_of_last(self, text: bytes) -> float | None:
+        """Return the time of the last line that contains a text; None if there is no such line."""
+        data = self.read(0, self.size)
+        at = data.rfind(text)
+        line = parse(data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at)]) if at >= 0 else None
+        return None if line is None else line.time
+
+    async def last(self, count: int, before: int, turn: Turn) -> tuple[int, int]:
         """Find the last lines before a position, at most `count`.
 
         Returns the number of lines found in this file, and the position of the first of them; 0 and `before` if there
         are none.
         """
-        end = self._offset(lambda line: line.position >= before)
-        offset = offset_after_newlines(self._file, end, count + 1)
-        if not offset:
-            count = sum(
-                self._read(at, min(settings.IO_BLOCK_BYTES, end - at)).count(b"\n")
-                for at in range(0, end, settings.IO_BLOCK_BYTES)
-            )
-        first = self._line_from(offset)
-        return (0, before) if first is None or not count else (count, first[1].position)
+        end = self.offset(lambda line: line.position >= before)
+        found, offset = await _find_last(self.read, 0, end, count, turn, partial=False)
+        first = self.line_from(offset)
+        return (found, first[1].position) if first is not None and found else (0, before)
 
-    def _offset(self, matches: Callable[[Line], bool]) -> int:
-        """Return the offset of the first line that satisfies a predicate, or the size if no line does.
 
-        This is a binary search: if a line satisfies the predicate, all lines after it must satisfy it too.
-        """
-
-        def is_behind(offset: int) -> bool:
-            following = self._line_from(offset)
-            return following is None or matches(following[1])
-
-        first = self._line_from(bisect_left(range(self.size), True, key=is_behind))
-        return self.size if first is None else first[0]
-
-    def _line_from(self, offset: int) -> tuple[int, Line] | None:
-        """Find the first line that begins at or after an offset; None if there is no such line.
-
-        Returns the offset at which the line begins, and the line, whose text is truncated.
-        """
-        # A line begins at the offset if the byte before it is a newline.
-        start = offset if not offset else self._offset_after_next_newline(offset - 1)
-        while start < self.size:
-            if line := parse(self._read(start, _PREFIX_BYTES).partition(b"\n")[0]):
-                return start, line
-            start = self._offset_after_next_newline(start)
-        return None
-
-    def _offset_after_next_newline(self, offset: int) -> int:
-        while offset < self.size:
-            block = self._read(offset, settings.IO_BLOCK_BYTES >> 4)
-            if (at := block.find(b"\n")) >= 0:
-                return offset + at + 1
-            offset += len(block)
-        return self.size
-
-    def _read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._file.fileno(), min(size, self.size - offset), offset)
+def last_up(events: Path) -> float | None:
+    """Return the time of the latest event `up`, with which the cluster began; None if it is not in the log any more."""
+    return LogReader(events).time_of_last(b'"event":"up"')
 
 
 def tail(path: Path, lines: int) -> tuple[list[str], int]:
@@ -298,20 +437,46 @@ def tail(path: Path, lines: int) -> tuple[list[str], int]:
 
 def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:
     """Return the offset after the `count`th newline before `end`, counting backwards, or 0 if there are fewer."""
-    start = end
-    while start > 0:
-        size = min(settings.IO_BLOCK_BYTES, start)
-        start -= size
-        block = _read_at(file, start, size)
+    for offset, block in _blocks_backwards(partial(_read_at, file), 0, end):
         newlines = block.count(b"\n")
-        if newlines < count:
-            count -= newlines
-            continue
-        at = len(block)
-        for _ in range(count):
-            at = block.rindex(b"\n", 0, at)
-        return start + at + 1
+        if newlines >= count:
+            return offset + _after_newline(block, count)
+        count -= newlines
     return 0
+
+
+async def _find_last(
+    read: Callable[[int, int], bytes], start: int, end: int, count: int, turn: Turn, *, partial: bool
+) -> tuple[int, int]:
+    """Find the last lines of a range, at most `count`: return how many there are, and the offset of the first.
+
+    That is `end` if there is none. With `partial`, a last line without a newline counts.
+    """
+    has_rest = partial and start < end and read(end - 1, 1) != b"\n"
+    found = int(has_rest)
+    for offset, block in _blocks_backwards(read, start, end):
+        newlines = block.count(b"\n")
+        if found + newlines > count:
+            return count, offset + _after_newline(block, count + 1 - found)
+        found += newlines
+        await turn.pause()
+    return found, start if found else end
+
+
+def _blocks_backwards(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Read a range in blocks, the last one first; yield each with its offset."""
+    while end > start:
+        size = min(settings.IO_BLOCK_BYTES, end - start)
+        end -= size
+        yield end, read(end, size)
+
+
+def _after_newline(block: bytes, count: int) -> int:
+    """Return the index after the `count`th newline of a block, counting backwards."""
+    at = len(block)
+    for _ in range(count):
+        at = block.rindex(b"\n", 0, at)
+    return at + 1
 
 
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:

@@ -61,6 +61,8 @@ from tfcluster.protocol.codec import (
 from tfcluster.protocol.serialization import to_json
 
 _logger = logging.getLogger(__name__)
+# The requests that are answered without a journal.
+_WITHOUT_JOURNAL = (LogsRequest, EventsRequest)
 
 
 class RpcConnection:
@@ -175,7 +177,7 @@ class RpcConnection:
 class Dispatcher:
     """The handlers of all requests.
 
-    `unreadable` handles all requests if the journal is damaged or missing; otherwise it is None.
+    `unreadable` handles the requests that need a journal if that is damaged or missing; otherwise it is None.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -227,7 +229,7 @@ class Dispatcher:
 
         The caller closes the response. If the request fails, its iteration raises ClusterError.
         """
-        if self.unreadable is not None:
+        if self.unreadable is not None and not isinstance(request, _WITHOUT_JOURNAL):
             return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.reject()
         if (receive := self._receivers.get(type(request))) is not None:
             return receive(request, upload)

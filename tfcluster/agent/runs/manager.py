@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,9 +21,11 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.turns import Turn
 from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.run_events import SubmittedEvent
-from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.core.states import ACTIVE_RUN_STATES, ENDED_RUN_STATES, RunState
+from tfcluster.core.status import RunStatus
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
@@ -46,6 +48,7 @@ class RunManager:
 
     Attributes:
         runs: The runs by id, oldest first.
+        earlier: The runs that had ended when this agent started, oldest first.
         on_end: Called with the final record of each run that ends.
         log_limits: Returns how much output is kept.
         changed: Notified whenever the state of any run changes.
@@ -60,6 +63,7 @@ class RunManager:
         check_tasks: Callable[[], Awaitable[None]],
     ) -> None:
         self.runs: dict[str, Run] = {}
+        self.earlier: list[RunStatus] = []
         self.store = RunStore(folder.runs)
         self.changed = ChangeNotifier()
         self.watcher = FolderWatcher()
@@ -100,15 +104,22 @@ class RunManager:
 
     def _remove_old(self) -> None:
         active = [each.id for each in self.runs.values() if each.is_active]
+        ended = len(self.runs) - len(active)
+        self.earlier = self.earlier[max(0, len(self.earlier) + ended - settings.RUNS_KEPT) :]
         remove_old_runs(self.store, active, self.log_limits().runs)
 
     def start(self, run: Run) -> None:
         """Request a driver for a run, unless one was requested already or the run is being stopped."""
         self._feed(run, RunMachineEvent.START)
 
-    def adopt(self) -> None:
-        """Adopt the runs of an earlier agent: watch drivers that still run, finalize and clean up what has ended."""
-        for record in self.store.read_all():
+    def adopt(self, since: float = 0.0) -> None:
+        """Adopt the runs of an earlier agent: watch drivers that still run, finalize and clean up what has ended.
+
+        `since` is the time at which the cluster was started; runs that have ended before are not shown in its status.
+        """
+        records = self.store.read_all()
+        self._note_ended(records, since)
+        for record in records:
             if record.has_variables:
                 self._start(self._clear_variables(record))
             if record.state not in ACTIVE_RUN_STATES:
@@ -125,9 +136,23 @@ class RunManager:
             run.exit_cause = "its agent died before the driver had started"
             self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
 
-    def view(self) -> None:
-        """Show the active runs of another agent as their records describe them."""
-        for record in self.store.read_all():
+    def _note_ended(self, records: Sequence[RunRecord], since: float) -> None:
+        ended = (each for each in records if each.state in ENDED_RUN_STATES and each.started >= since)
+        self.earlier = [
+            RunStatus(each.run, each.options.program, each.state, round(each.seconds or 0.0, 3))
+            for each in ended
+            if not each.is_part
+        ]
+
+    def statuses(self) -> tuple[RunStatus, ...]:
+        """Return what the status of the cluster says of its runs, the oldest first."""
+        return (*self.earlier, *(run.status() for run in self.runs.values() if not run.record.is_part))
+
+    def view(self, since: float) -> None:
+        """Show the runs of another agent as their records describe them; `since` is as in `adopt`."""
+        records = self.store.read_all()
+        self._note_ended(records, since)
+        for record in records:
             if record.state in ACTIVE_RUN_STATES:
                 folder = self.store.folder(record.run)
                 if driver_of(folder) is not None:  # the record is as it was when the run was submitted
@@ -152,10 +177,15 @@ class RunManager:
             if run.is_active:
                 run.fail_if_blocked(every, down, self.fail)
 
-    def all_records(self) -> list[RunRecord]:
+    async def all_records(self) -> list[RunRecord]:
         """Return the current record of every run that this host leads, sorted by the time of submission."""
-        records = [record for record in self.store.read_all() if not record.is_part]
-        return [self.runs[record.run].snapshot() if record.run in self.runs else record for record in records]
+        records, turn = [], Turn()
+        for name in self.store.names():
+            record = self.store.read(name)
+            if record is not None and not record.is_part:
+                records.append(self.runs[name].snapshot() if name in self.runs else record)
+            await turn.pause()
+        return sorted(records, key=lambda record: record.started)
 
     def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
         """Return the names of the tasks that each active run uses, by the run's id."""

@@ -147,7 +147,7 @@ class Run:
             # If a signal had stopped the driver, it has to continue to terminate all that its program has started.
             send_signal(self.pidfd, signal.SIGCONT)
 
-    def continue_driver(self) -> bool:
+    async def continue_driver(self) -> bool:
         """Continue the driver if a signal has stopped it, since it would not notice the end of its program.
 
         If its program is stopped too, both stay so: the driver passes SIGCONT on, and the user may have stopped the
@@ -158,7 +158,7 @@ class Run:
         was_stopped, self.was_stopped = self.was_stopped, False
         if self.pidfd is None or self.process is None or not is_stopped_by_signal(self.process.pid):
             return False
-        if any(map(is_frozen, find_processes(self.process, self.folder, forked=False))):
+        if any(map(is_frozen, await find_processes(self.process, self.folder, forked=False))) or self.pidfd is None:
             return False
         send_signal(self.pidfd, signal.SIGCONT)
         self.was_stopped = True

@@ -13,6 +13,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from tfcluster import settings
+from tfcluster.agent.turns import Turn
 from tfcluster.core.stacks import ProcessStacks, ThreadStack, parse_stack
 from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, send_signal
@@ -31,7 +32,8 @@ class StackReader:
 
     async def read_all(self, driver: ProcessHandle, folder: Path) -> list[ProcessStacks]:
         """Return the stacks of all processes of a run's programs, also of those that they have forked."""
-        return [await self.read(pid, folder, running=True) for pid in find_processes(driver, folder, forked=True)]
+        pids = await find_processes(driver, folder, forked=True)
+        return [await self.read(pid, folder, running=True) for pid in pids]
 
     async def read(self, pid: int, folder: Path, *, main_only: bool = False, running: bool = False) -> ProcessStacks:
         """Return the stacks of one process, which keeps running meanwhile.
@@ -49,7 +51,7 @@ class StackReader:
                 return ProcessStacks(pid, command, (), "it has exited")
             threads: list[ThreadStack] = []
             try:
-                problem = _signal_problem(pid, path)
+                problem = await _signal_problem(pid, path)
                 ids = [pid] if main_only else _thread_ids(pid)
                 problem = problem or await _read_threads(pid, pidfd, path, ids, threads, running=running)
             except OSError as error:
@@ -61,7 +63,7 @@ class StackReader:
         return ProcessStacks(pid, command, tuple(threads), "" if threads else problem)
 
 
-def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list[int]:
+async def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list[int]:
     """Return the pids of the processes of a run's programs that can write their stacks.
 
     Those nearest to the driver are found first; of very many processes, the others are not looked at.
@@ -70,12 +72,13 @@ def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list
     """
     path = os.path.realpath(folder / STACKS)
     pids: list[int] = []
+    turn = Turn()
     waiting = deque([driver.pid] if driver.is_alive() else [])
     for _ in range(settings.STACK_SEARCH_MAX):
         if not waiting or len(pids) == settings.STACK_PROCESSES_MAX:
             break
         pid = waiting.popleft()
-        can_answer = _has_open(pid, path)
+        can_answer = await _has_open(pid, path, turn)
         if can_answer:
             pids.append(pid)
         if forked or not can_answer:
@@ -83,9 +86,13 @@ def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list
     return pids
 
 
-def _has_open(pid: int, path: str) -> bool:
+async def _has_open(pid: int, path: str, turn: Turn) -> bool:
     """Return whether a process has a file open; one that has executed another program since has not."""
-    return path in procfs.open_files(pid)
+    for file in procfs.open_files(pid):
+        if file == path:
+            return True
+        await turn.pause()
+    return False
 
 
 def read_command(pid: int) -> str:
@@ -98,7 +105,7 @@ def count_switches(pid: int) -> int:
     return int(procfs.read_status(pid).get("voluntary_ctxt_switches", "0"))
 
 
-def _signal_problem(pid: int, path: Path) -> str:
+async def _signal_problem(pid: int, path: Path) -> str:
     """Return why a process cannot write its stacks; empty if it can."""
     status = procfs.read_status(pid)
     if not status:
@@ -106,7 +113,7 @@ def _signal_problem(pid: int, path: Path) -> str:
     if is_frozen(pid):
         return f"a signal has stopped it; `kill -CONT {pid}` resumes it"
     # Without the handler, the signal would end the process.
-    if not _has_signal(status["SigCgt"]) or not _has_open(pid, os.path.realpath(path)):
+    if not _has_signal(status["SigCgt"]) or not await _has_open(pid, os.path.realpath(path), Turn()):
         return "it executes another program, or has closed the file for its stacks"
     return ""
 

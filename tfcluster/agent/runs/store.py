@@ -174,7 +174,7 @@ class RunStore:
 
     def read_all(self) -> list[RunRecord]:
         """Return the records of all runs, sorted by the time of submission."""
-        records = [record for run in self._names() if (record := self.read(run))]
+        records = [record for run in self.names() if (record := self.read(run))]
         return sorted(records, key=lambda record: record.started)
 
     def find(self, prefix: str) -> str:
@@ -183,24 +183,25 @@ class RunStore:
         Raises:
             ClusterError: No run has this id or prefix, or the prefix matches several runs.
         """
-        return find_run(prefix, self._names())
+        return find_run(prefix, self.names())
 
     def has_old(self, active: Collection[str]) -> bool:
         """Return whether `remove_old` may have something to remove."""
-        return len(self._names()) > settings.RUNS_KEPT + len(active)
+        return len(self.names()) > settings.RUNS_KEPT + len(active)
 
     def remove_old(self, active: Collection[str]) -> None:
         """Remove the folders of all but the latest `settings.RUNS_KEPT` ended runs.
 
         `active` has the ids of the runs that have not ended, whatever state their records have.
         """
-        ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in active}
+        ages: Mapping[str, float] = {name: self._age(name) for name in self.names() if name not in active}
         for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:
             record = self.read(name)
             if record is None or record.state in ENDED_RUN_STATES:
                 shutil.rmtree(self.folder(name), ignore_errors=True)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the ids of the runs that have a folder."""
         try:
             return os.listdir(self.path)
         except FileNotFoundError:

@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeWaiter
@@ -20,7 +19,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX
-from tfcluster.processes.runs.stored_output import OutputHold, missing_text
+from tfcluster.processes.runs.stored_output import OutputHold, OutputPart, missing_text
 from tfcluster.processes.runs.streams import STDERR
 from tfcluster.protocol.codec import Message
 
@@ -103,27 +102,6 @@ class _Lines:
         return list(zip(starts, lines, strict=False)), not data
 
 
-class _Part(NamedTuple):
-    """A part of the output: the offset and the text of its line in the index, and what this line says."""
-
-    at: int
-    line: bytes
-    stream: str
-    task: str | None
-    offset: int
-    size: int
-
-    @classmethod
-    def parse(cls, at: int, line: bytes) -> _Part | None:
-        """Return the part of a line; None if the line was truncated by a full disk, or freed."""
-        text = line.rpartition(b"\0")[2]  # what was freed is read as zeros
-        try:
-            stream, offset, size, *task = text.decode().split(" ")
-            return cls(at + len(line) - len(text), text, stream, task[0] if task else None, int(offset), int(size))
-        except ValueError:
-            return None
-
-
 class Output:
     """Reads the stored output of a run, part by part; see `tfcluster.processes.runs.stored_output`.
 
@@ -148,7 +126,7 @@ class Output:
         is_quiet = False
         while not is_quiet:
             lines, is_quiet = self._index.read_block()
-            parts = [part for at, line in lines if (part := _Part.parse(at, line)) is not None]
+            parts = [part for at, line in lines if (part := OutputPart.parse(line, at)) is not None]
             with contextlib.suppress(FileNotFoundError):
                 for event in self._read(part for part in parts if part.offset >= self.position):
                     yield event
@@ -159,7 +137,7 @@ class Output:
         with contextlib.suppress(FileNotFoundError):
             yield from self._skip_to(self._path.stat().st_size)
 
-    def _read(self, parts: Iterable[_Part]) -> Iterator[Message]:
+    def _read(self, parts: Iterable[OutputPart]) -> Iterator[Message]:
         """Yield the events of parts, as far as these are still stored when they have been read."""
         with self._path.open("rb") as output, self._index_path.open("rb", buffering=0) as index:
             for batch in _batches(parts):
@@ -184,9 +162,9 @@ class Output:
             yield to_record(OutputEvent(STDERR, f"{missing_text(missing)}\n", missing))
 
 
-def _batches(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+def _batches(parts: Iterable[OutputPart]) -> Iterator[list[OutputPart]]:
     """Yield groups of parts of some size: what is checked after it was read is checked together."""
-    batch: list[_Part] = []
+    batch: list[OutputPart] = []
     size = 0
     for part in parts:
         batch.append(part)

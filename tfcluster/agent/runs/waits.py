@@ -118,7 +118,7 @@ class WaitMonitor:
             group, host = (None, "") if run.plan is None else (run.plan.group, run.plan.host)
             # The members of a group do not all start at the same moment.
             if len(pids) < (1 if group is None else len(group.on(host))):
-                pids = find_processes(run.process, run.folder, forked=False)
+                pids = await find_processes(run.process, run.folder, forked=False)
             self._programs[run.id] = programs = {pid: programs.get(pid, _Program()) for pid in pids}
             for pid, program in programs.items():
                 await self._check_program(run, pid, program, tasks_are_idle)

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
@@ -72,6 +72,7 @@ class Record:
     next: ClusterTopology | None = None  # replaces this one once the tasks that it removes or changes have stopped
     network: PrivateNetwork | None = None  # the one of the processes; None if they are in the machine's
     protocol: int = 0  # that of the agent that wrote the record; 0 for that of tfcluster 0.1.0
+    boot: str = field(default_factory=boot_id)  # of the host, in which the record was written
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Journal:
         Raises:
             OSError: The file cannot be written; the previous record is unchanged.
         """
-        data = json.dumps({**to_stored(record, _FORMAT), "boot": boot_id()}).encode() + b"\n"
+        data = json.dumps(to_stored(record, _FORMAT)).encode() + b"\n"
         self.close()
         remove_unless_file(self.path)
         write_atomically(self.path, data, durable=True)

@@ -153,7 +153,7 @@ class ResponseStream(Generic[E, R]):
                 self._connection.end(self._id)
                 raise AgentDisconnectedError(
                     "the agent disconnected before it replied",
-                    hint="`tfcluster status` starts another one, which finds the tasks.",
+                    hint="Type the command again: it starts another agent, which finds the tasks that run.",
                 )
             self._timeout = None
             if frame.kind is FrameKind.EVENT:

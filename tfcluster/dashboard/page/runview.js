@@ -80,6 +80,7 @@ export class RunView {
 }
 
 function left({ done, total, seconds }) {
-  if (!done || !seconds || done >= total) return "";
+  const canEstimate = done >= 0.05 * total || seconds >= 10;  // as in settings.py
+  if (!done || !seconds || done >= total || !canEstimate) return "";
   return `about ${formatDuration((seconds / done) * (total - done))} left`;
 }

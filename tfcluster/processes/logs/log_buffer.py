@@ -54,11 +54,10 @@ def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
         os.close(fd)
 
 
-def find_freed(path: Path, position: int) -> tuple[int, int, float] | None:
+def find_freed(path: Path, position: int) -> tuple[int, int] | None:
     """Find the first part of raw output that was freed at or after a position; short lines are freed as a whole.
 
-    A line begins at `position`. Return where the part begins and ends, and the time of the last write to the file; None
-    if there is no such part.
+    A line begins at `position`. Return where the part begins and ends; None if there is no such part.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -73,7 +72,7 @@ def find_freed(path: Path, position: int) -> tuple[int, int, float] | None:
         before = max(position, hole - status.st_blksize)
         text = os.pread(fd, hole - before, before)
         start = before + text.rfind(b"\n") + 1 if b"\n" in text or before == position else hole
-        return start, end + os.pread(fd, status.st_blksize, end).find(b"\n") + 1, status.st_mtime
+        return start, end + os.pread(fd, status.st_blksize, end).find(b"\n") + 1
     finally:
         os.close(fd)
 

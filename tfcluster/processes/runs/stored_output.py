@@ -1,9 +1,10 @@
 """What is stored of a run's output: its beginning and its end, within the limit that the spec sets.
 
 A run's output is two files: what the program has written, byte for byte and in the order of arrival, and an index with
-a line `STREAM OFFSET SIZE` for each part, such as `stderr 1024 17`; in a group of processes, the member's task follows.
-What exceeds the limit is freed in the middle of both files, which leaves holes: no offset changes, and a reader finds
-what is missing from the offsets in the index.
+a line `STREAM OFFSET SIZE TASK TIME` for each part. The task is the short name of the member's in a group of processes,
+else empty. The time is milliseconds after that in the first line, which is `time` and milliseconds since 1970. Earlier
+versions have written no times. What exceeds the limit is freed in the middle of both files, which leaves holes: no
+offset changes, and a reader finds what is missing from the offsets in the index.
 
 A command that the output is for, such as `run`, gets all of it. The agent holds what it has not yet read by a lock on
 this range of the file (of the open file description: it ends with the agent), and while it cannot be freed, the output
@@ -19,6 +20,7 @@ import struct
 import time
 from collections import deque
 from pathlib import Path
+from typing import NamedTuple
 
 from tfcluster import settings
 from tfcluster.core.text import format_size
@@ -27,6 +29,39 @@ from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _NEVER = float("inf")
+_BEGIN = b"time "
+
+
+class OutputPart(NamedTuple):
+    """A part of the output: the offset and the text of its line in the index, and what this line says."""
+
+    at: int
+    line: bytes
+    stream: str
+    task: str | None
+    offset: int
+    size: int
+    time: float  # when it was written, in seconds after the begin of the output; 0 if that is not recorded
+
+    @classmethod
+    def parse(cls, line: bytes, at: int = 0) -> OutputPart | None:
+        """Return the part of a line; None if the line was truncated by a full disk, or freed, or is the first one."""
+        text = line.rpartition(b"\0")[2]  # what was freed is read as zeros
+        try:
+            stream, offset, size, *more = text.decode().split(" ")
+            task, time = [*more, *("", "0")[len(more) :]]
+            return cls(at + len(line) - len(text), text, stream, task or None, int(offset), int(size), int(time) / 1000)
+        except ValueError:
+            return None
+
+
+def read_begin(index: int) -> float | None:
+    """Return the time that the first line of an index has, in Unix seconds; None if it is of an earlier version."""
+    line, newline, _ = os.pread(index, settings.IO_BLOCK_BYTES >> 4, 0).partition(b"\n")
+    try:
+        return int(line.removeprefix(_BEGIN)) / 1000 if newline and line.startswith(_BEGIN) else None
+    except ValueError:
+        return None
 
 
 class OutputRecorder:
@@ -42,6 +77,10 @@ class OutputRecorder:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._output = os.open(folder / OUTPUT, flags, 0o600)
         self._index = os.open(folder / OUTPUT_INDEX, flags, 0o600)
+        self._separator = ""
+        self._begin = read_begin(self._index) or time.time()
+        if not os.fstat(self._index).st_size:
+            self._write_line(f"{_BEGIN.decode()}{round(1000 * self._begin)}")
         self._limit = limit
         # Positions between two parts: the offset in the output, and that in the index.
         self._end = os.fstat(self._output).st_size, os.fstat(self._index).st_size
@@ -50,7 +89,6 @@ class OutputRecorder:
         self._can_punch = True
         # Until when to wait for the command that the output is for, and whose agent died.
         self._wait_until = _NEVER if _is_locked(self._output, 0) else 0.0
-        self._separator = ""
         self.lost_bytes = 0
 
     def append(self, stream: str, data: bytes, task: str = "") -> None:
@@ -70,13 +108,18 @@ class OutputRecorder:
         self.lost_bytes += len(data) - size
         if size:
             offset, index_end = self._end
-            member = f" {task}" if task else ""
-            line = f"{self._separator}{stream} {offset} {size}{member}\n".encode()
-            written = _write(self._index, line)
-            # After a line that was truncated, the next one begins on a line of its own.
-            self._separator = "" if written == len(line) else "\n"
-            self.lost_bytes += 0 if written == len(line) else size
+            elapsed = round(1000 * (time.time() - self._begin))
+            written, is_whole = self._write_line(f"{stream} {offset} {size} {task} {elapsed}")
+            self.lost_bytes += 0 if is_whole else size
             self._end = offset + size, index_end + written
+
+    def _write_line(self, text: str) -> tuple[int, bool]:
+        """Write a line of the index; return how many bytes were written, and whether these are all."""
+        line = f"{self._separator}{text}\n".encode()
+        written = _write(self._index, line)
+        # After a line that was truncated, the next one begins on a line of its own.
+        self._separator = "" if written == len(line) else "\n"
+        return written, not self._separator
 
     def _mark(self) -> None:
         if sum(self._end) <= self._limit // 2:
