@@ -11,7 +11,6 @@ import io
 import os
 import random
 import runpy
-import shlex
 import signal
 import sys
 import traceback
@@ -23,7 +22,7 @@ from typing import Any
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import TerminatedError
 from tfcluster.programs.api import Context
-from tfcluster.programs.script.strategies import refuse_multi_worker
+from tfcluster.programs.script.strategies import refuse_multi_process
 
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
@@ -73,8 +72,7 @@ def run(
             stream.reconfigure(line_buffering=True)
     if seed is not None:
         _seed_all(seed)
-    words = ["-m", argument] if module else [argument]
-    refuse_multi_worker(context.addresses, shlex.join(["tfcluster", "launch", *words, *args]))
+    refuse_multi_process(context.addresses, ["-m", argument] if module else [argument], args)
     return _run_module(argument) if script is None else _run_script(script)
 
 
