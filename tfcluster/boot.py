@@ -32,7 +32,8 @@ _FROM_FOLDER = (
     "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
     "from importlib import import_module as load;getattr(load(sys.argv[2]),sys.argv[3])(*sys.argv[4:])"
 )
-# This one takes over the code from a file in memory.
+# This one takes over the code from a file in memory. The function may return another one, which is called with nothing
+# else on the stack: a script must not see the calls that lead to it.
 _FROM_MEMORY = """
 import marshal, sys, types
 sys.path[:] = filter(None, sys.path)
@@ -44,7 +45,9 @@ boot.__file__ = path
 exec(code if isinstance(code, str) else marshal.loads(code), vars(boot))
 boot.import_from(modules)
 from importlib import import_module
-getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
+run = getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
+if run is not None:
+    run()
 """
 _PACKAGE = os.path.join(CODE, "tfcluster")
 _code: Code | None = None
@@ -87,7 +90,8 @@ def exec_function(
 ) -> NoReturn:
     """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept.
 
-    `environment` is None for that of this process.
+    If the function returns another one, that is called then, with nothing else on the stack. `environment` is None for
+    that of this process.
     """
     if _code is None:
         keep_code()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -290,6 +291,39 @@ def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
         command.terminate()
     assert command.wait(60) == (143 if goes_on else 130)
     assert demo.json("runs")[-1]["state"] == "cancelled"
+
+
+# The files of the calls of a script, and of those below an operation of its graph.
+CALLS = """
+import json, re, traceback
+import tensorflow as tf
+
+@tf.function
+def pick(number):
+    return tf.gather(tf.constant([1, 2]), number)
+
+print(json.dumps([frame.filename for frame in traceback.extract_stack()]))
+try:
+    pick(tf.constant(7))
+except tf.errors.InvalidArgumentError as error:
+    print(json.dumps(re.findall('File "(.*?)"', str(error).partition("Detected at node")[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    mostly_slow([("run",), ("run", "script", "--cold"), ("launch",)], fast=[("run",), ("launch",)]),
+    ids=" ".join,
+)
+def test_two_calls_of_ours_are_below_those_of_a_script(demo: Sandbox, words: tuple[str, ...]) -> None:
+    script = demo.spec(CALLS, "calls.py")
+    lines = demo(*words, script).stdout.splitlines()
+    shown = [json.loads(line.rpartition(" | ")[2]) for line in lines]
+    calls = [files for files in shown if files.count(str(script)) == 1]
+    graphs = [files for files in shown if files.count(str(script)) == 2]
+    assert len(calls) == len(graphs) == (2 if words == ("launch",) else 1)
+    assert all(len(files) <= 3 for files in calls)
+    assert all(len(files) <= 4 for files in graphs)
 
 
 def test_secrets_of_the_environment_are_in_no_file(demo: Sandbox) -> None:

@@ -81,7 +81,7 @@ class GroupHost:
         Return the exit code of the group; 1 if the coordinator is lost.
 
         Raises:
-            SystemExit: In the process of a member, when its script has ended.
+            ScriptStart: In the process of a member.
         """
         self._poll.register(self._link, select.POLLIN)
         self._poll.register(self._wakeup, select.POLLIN)

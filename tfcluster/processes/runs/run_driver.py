@@ -49,13 +49,11 @@ from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationE
 from tfcluster.protocol.codec import Message
 
 
-def main(plan: RunPlan, code_cache: Path) -> None:
+def main(plan: RunPlan, code_cache: Path) -> NoReturn:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
-    This function does not return. In the program's process it ends with the exception that ends the interpreter.
-
     Raises:
-        SystemExit: In the program's process: the program was a script.
+        ScriptStart: In the process of a script.
     """
     folder = plan.folder
     daemonize.detach(f"tfcluster: {plan.cluster} {plan.run}")
@@ -108,7 +106,7 @@ def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | Non
     """Coordinate the group that the run consists of or, if another host does that, start the members on this one.
 
     Raises:
-        SystemExit: In the process of a member, when its script has ended.
+        ScriptStart: In the process of a member.
     """
     try:
         if group.coordinator is None:

@@ -261,7 +261,7 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
     standard error. `stdin` is None for /dev/null.
 
     Raises:
-        SystemExit: The program was a script. The interpreter shuts down regularly and runs destructors.
+        ScriptStart: The program is a script.
     """
     code = 1
     try:
