@@ -42,12 +42,10 @@ class MetricReporter:
 
     Args:
         send: Sends an event; returns whether it could be sent. Its second argument is whether it may wait until it is.
-        labels: What else each event says, such as the task that reports.
     """
 
-    def __init__(self, send: Callable[[Event, bool], bool], labels: dict[str, str]) -> None:
+    def __init__(self, send: Callable[[Event, bool], bool]) -> None:
         self._send = send
-        self._labels = labels
         self._began_at = time.monotonic()
         self._series: dict[str, _Series] = {}
         self._lock = threading.Lock()
@@ -70,14 +68,7 @@ class MetricReporter:
                 )
             series = self._series.setdefault(name, _Series(now))
             seconds = round(now - self._began_at, 3)
-            series.pending = {
-                "event": "metric",
-                **self._labels,
-                "name": name,
-                "value": value,
-                "step": step,
-                "seconds": seconds,
-            }
+            series.pending = {"event": "metric", "name": name, "value": value, "step": step, "seconds": seconds}
             interval = (now - series.began_at) / settings.METRIC_POINTS
             if series.count < settings.METRIC_POINTS or now - series.sent_at >= interval:
                 self._send_pending(series, now, may_wait=False)

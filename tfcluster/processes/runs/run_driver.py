@@ -156,14 +156,17 @@ def _supervise(
             for number in filter(TERMINAL_SIGNALS.__contains__, numbers):
                 if number == signal.SIGWINCH:
                     program.capture.resize(plan.folder)
-                program.signal_group(number)
+                if number == signal.SIGINT:
+                    program.interrupt()
+                else:
+                    program.signal_group(number)
             for number in filter(USER_SIGNALS.__contains__, numbers):
                 program.signal(number)
             interrupted |= signal.SIGINT in numbers
             if signal.SIGTERM in numbers:
                 program.terminate(settings.DRIVER_TERMINATE_SECONDS)
             reap_orphans([program.pid])
-        program.kill_if_overdue()
+        program.check_time()
         if not plan.folder.exists():
             program.kill()
         if recorder.is_full():

@@ -30,7 +30,8 @@ from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.os import daemonize
 from tfcluster.process_mark import MARK
-from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
+from tfcluster.processes.runs.interrupt_watch import watch_interrupts
+from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
     begin_run,
     enable_stack_dump,
@@ -121,7 +122,7 @@ def _prepare(plan: RunPlan, context: Context, link: socket.socket) -> Callable[[
     """Return the function that runs a script in this interpreter."""
     main: MainModule = load_function(plan)(context, **plan.options.parameters)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the function is called, which handles it
-    return partial(_run_script, main, context, _report_metrics(plan, link), link)
+    return partial(_run_script, main, context, _report_to_driver(link), link)
 
 
 def _run_script(main: MainModule, context: Context, reporter: MetricReporter, link: socket.socket) -> NoReturn:
@@ -168,24 +169,29 @@ def _run_script(main: MainModule, context: Context, reporter: MetricReporter, li
     raise SystemExit(code)
 
 
-def _report_metrics(plan: RunPlan, link: socket.socket) -> MetricReporter:
-    """Have `tfcluster.metric` report to the driver of this process.
+def _report_to_driver(link: socket.socket) -> MetricReporter:
+    """Have `tfcluster.metric` report to the driver of this process, and Python that it handles an interrupt.
 
     The reporter has to be flushed at the end.
     """
-    own = os.fstat(link.fileno()).st_ino
+    own, pid = os.fstat(link.fileno()).st_ino, os.getpid()
 
-    def send(event: Message, may_wait: bool) -> bool:
+    def send(message: Message, may_wait: bool) -> bool:
         try:  # a script may close descriptors that it did not open, and the number may be that of another file since
             if os.fstat(link.fileno()).st_ino != own:
                 return True
-            return link.send(encode(event), 0 if may_wait else socket.MSG_DONTWAIT) > 0
+            return link.send(encode(message), 0 if may_wait else socket.MSG_DONTWAIT) > 0
         except BlockingIOError:  # the driver does not get to read; the next one may be sent, or the last one at the end
             return False
         except OSError:
             return True
 
-    reporter = MetricReporter(send, {} if plan.member is None else {"task": plan.member["TFCLUSTER_TASK"]})
+    def report_handled() -> None:
+        if os.getpid() == pid:  # not in a child that the script has forked
+            send(INTERRUPT_HANDLED, False)
+
+    watch_interrupts(report_handled)
+    reporter = MetricReporter(send)
     set_reporter(reporter)
     return reporter
 
