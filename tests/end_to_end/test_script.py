@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -89,6 +90,33 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
     )
     assert result.stdout == hashlib.sha256(script.encode()).hexdigest() + "\n", result.stderr
     assert not list(demo.folder.glob("state/**/upload")), "it is removed when the run has ended"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run <(cat args.py) a",
+        "run script <(cat args.py) a",
+        "run /dev/stdin a < args.py",
+        "launch --each ps /dev/stdin a < args.py",
+        pytest.param("run - a < args.py", marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_from_a_descriptor_is_run_as_a_copy(demo: Sandbox, line: str) -> None:
+    demo.spec("import os, sys\nprint(os.path.exists(__file__), sys.argv[1:])\n", "args.py")
+    command = f"{shlex.join(COMMAND)} {line}"
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=demo.folder,
+        env=demo.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (result.stdout.rpartition(" | ")[2], result.stderr, result.returncode) == ("True ['a']\n", "", 0)
+    assert "gone" in demo("rerun", demo.json("runs")[-1]["run"], code=2).stderr
 
 
 @pytest.mark.parametrize(
