@@ -126,7 +126,7 @@ def test_a_script_from_a_descriptor_is_run_as_a_copy(demo: Sandbox, line: str) -
         (("./none",), "'./none': no such file or directory"),
         (("none",), "No such command 'none'"),
         (("--timeout", "none.py"), "Invalid value for '--timeout'"),
-        (("--timeout", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
+        (("--samples", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
     ],
 )
 def test_a_missing_script(demo: Sandbox, words: tuple[str, ...], message: str) -> None:
