@@ -56,14 +56,14 @@ def make_reporter(refused: set[int] | None = None) -> tuple[MetricReporter, list
         sent.append(event)
         return True
 
-    return MetricReporter(send, {"task": "worker:1"}), sent
+    return MetricReporter(send), sent
 
 
 def test_what_an_event_says() -> None:
     reporter, sent = make_reporter()
     reporter.report("loss", 0.5, 3)
     assert 0 <= sent[0].pop("seconds") < 100
-    assert sent == [{"event": "metric", "task": "worker:1", "name": "loss", "value": 0.5, "step": 3}]
+    assert sent == [{"event": "metric", "name": "loss", "value": 0.5, "step": 3}]
 
 
 def test_a_long_series_is_thinned_out_and_has_its_last_point(monkeypatch: pytest.MonkeyPatch) -> None:

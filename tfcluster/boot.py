@@ -31,7 +31,8 @@ _FROM_FOLDER = (
     "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
     "from importlib import import_module as load;getattr(load(sys.argv[2]),sys.argv[3])(*sys.argv[4:])"
 )
-# This one gets the code from a file in memory.
+# This one takes over the code from a file in memory. The function may return another one, which is called with nothing
+# else on the stack: a script must not see the calls that lead to it.
 _FROM_MEMORY = """
 import marshal, sys, types
 sys.path[:] = filter(None, sys.path)
@@ -43,7 +44,9 @@ boot.__file__ = path
 exec(code if isinstance(code, str) else marshal.loads(code), vars(boot))
 boot.import_from(modules)
 from importlib import import_module
-getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
+run = getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
+if run is not None:
+    run()
 """
 _PACKAGE = os.path.join(CODE, "tfcluster")
 _code: Code | None = None
@@ -80,7 +83,11 @@ def import_from(code: Code) -> None:
 def exec_function(
     module: str, function: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> NoReturn:
-    """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept."""
+    """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept.
+
+    If the function returns another one, that is called then, with nothing else on the stack. `environment` is None for
+    that of this process.
+    """
     if _code is None:
         keep_code()
     memory = os.memfd_create("tfcluster")

@@ -20,7 +20,7 @@ def open_input(path: Path | str) -> BinaryIO:
     A path with a NUL character raises a ValueError.
     """
     if stat.S_ISFIFO(os.stat(path).st_mode):
-        return os.fdopen(_open_pipe(path), "rb")
+        return open(path, "rb", opener=lambda path, flags: _open_pipe(path))
     file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     try:
         check_has_end(file.fileno())
@@ -28,6 +28,11 @@ def open_input(path: Path | str) -> BinaryIO:
         file.close()
         raise
     return file
+
+
+def is_descriptor(path: str) -> bool:
+    """Return whether a path names a descriptor of the process that opens it, as /dev/stdin and /dev/fd/63 do."""
+    return path == "/dev/stdin" or path.startswith("/dev/fd/")
 
 
 def check_has_end(fd: int) -> None:

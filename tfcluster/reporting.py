@@ -32,12 +32,11 @@ class MetricReporter:
 
     The first points of a series are all sent. After them the time between two points is a fixed part of the time since
     the first one, so that the points of a run of days grow with the logarithm of its length. `send` returns whether an
-    event was sent; its second argument is whether it may wait. `labels` are further fields of each event.
+    event was sent; its second argument is whether it may wait.
     """
 
-    def __init__(self, send: Callable[[Event, bool], bool], labels: dict[str, str]) -> None:
+    def __init__(self, send: Callable[[Event, bool], bool]) -> None:
         self._send = send
-        self._labels = labels
         self._began_at = time.monotonic()
         self._series: dict[str, _Series] = {}
         self._lock = threading.Lock()
@@ -56,14 +55,7 @@ class MetricReporter:
                 )
             series = self._series.setdefault(name, _Series(now))
             seconds = round(now - self._began_at, 3)
-            series.pending = {
-                "event": "metric",
-                **self._labels,
-                "name": name,
-                "value": value,
-                "step": step,
-                "seconds": seconds,
-            }
+            series.pending = {"event": "metric", "name": name, "value": value, "step": step, "seconds": seconds}
             interval = (now - series.began_at) / settings.METRIC_POINTS
             if series.count < settings.METRIC_POINTS or now - series.sent_at >= interval:
                 self._send_pending(series, now, may_wait=False)

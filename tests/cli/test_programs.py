@@ -135,5 +135,19 @@ def test_other_packages_are_searched_only_for_other_names(monkeypatch: pytest.Mo
 
 def test_options_in_front_of_a_program_are_explained(site: Path) -> None:
     install(site, "fine", "fine_two")
-    assert "A program's options come after its name: cli run pi" in call("run", "--seed", "3", "pi").output
-    assert "A program's options come after its name: cli run fine" in call("run", "--seed", "3", "fine").output
+    assert "A program's options come after its name: cli run pi" in call("run", "--samples", "3", "pi").output
+    assert "A program's options come after its name: cli run fine" in call("run", "--more", "3", "fine").output
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("-c mean pi --seed 3 --help", "cli run pi [OPTIONS]"),
+        ("--seed=3 fine --help", "cli run fine [OPTIONS]"),
+        ("--name pi none.py", "'none.py': no such file"),
+        ("--seed", "Option '--seed' requires an argument"),
+    ],
+)
+def test_options_that_all_programs_have_may_stand_in_front(site: Path, words: str, shown: str) -> None:
+    install(site, "fine", "fine_two")
+    assert shown in call("run", *words.split()).output

@@ -123,11 +123,12 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     listed = record(demo, run)
     assert (listed["state"], listed["parameters"]["args"]) == ("running", ["on"])
     watching = demo.start("attach", run)
-    assert demo("cancel", run).stdout == f"{run}\n"
+    assert demo("cancel", run).stdout == f"{run} cancelled\n"
+    assert record(demo, run)["state"] == "cancelled"
     _, said = watching.communicate(timeout=60)
     assert (watching.returncode, f"{run} was cancelled" in said) == (1, True)
     assert record(demo, run)["state"] == "cancelled"
-    demo("cancel", run)  # is left as it is
+    assert demo.json("cancel", run)["state"] == "cancelled", "it is left as it is"
     assert "no run 'nobody'" in demo("attach", "nobody", code=2).stderr
     assert "no run 'nobody'" in demo("cancel", "nobody", code=2).stderr
     result = demo.json("run", "pi", "--samples", "1000", "--seed", "3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -92,13 +93,40 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "run <(cat args.py) a",
+        "run script <(cat args.py) a",
+        "run /dev/stdin a < args.py",
+        "launch --each ps /dev/stdin a < args.py",
+        pytest.param("run - a < args.py", marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_from_a_descriptor_is_run_as_a_copy(demo: Sandbox, line: str) -> None:
+    demo.spec("import os, sys\nprint(os.path.exists(__file__), sys.argv[1:])\n", "args.py")
+    command = f"{shlex.join(COMMAND)} {line}"
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=demo.folder,
+        env=demo.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (result.stdout.rpartition(" | ")[2], result.stderr, result.returncode) == ("True ['a']\n", "", 0)
+    assert "gone" in demo("rerun", demo.json("runs")[-1]["run"], code=2).stderr
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("none.py",), "'none.py': no such file or directory"),
         (("./none",), "'./none': no such file or directory"),
         (("none",), "No such command 'none'"),
         (("--timeout", "none.py"), "Invalid value for '--timeout'"),
-        (("--timeout", "5", "pi"), "A program's options come after its name: tfcluster run pi ..."),
+        (("--samples", "5", "pi"), "A program's options come after its name: tfcluster run pi ..."),
     ],
 )
 def test_a_missing_script(demo: Sandbox, words: tuple[str, ...], message: str) -> None:

@@ -329,3 +329,21 @@ def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_trai
         assert "weight 5.0" in out, err
     command.send_signal(signal.SIGINT)
     command.communicate(timeout=60)
+
+
+GARBAGE = """
+import os, stat, sys
+for fd in map(int, os.listdir("/proc/self/fd")):
+    if fd > 2 and os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISSOCK(os.fstat(fd).st_mode):
+        os.write(fd, b'{"event": "metric"}\\n[]\\n\\xff')
+        print("written", flush=True)
+raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_a_script_that_writes_to_a_descriptor_that_it_has_not_opened(demo: Sandbox, command: str) -> None:
+    """It is the socket of its driver, which ignores that."""
+    result = demo(command, demo.spec(GARBAGE, "garbage.py"), code=5)
+    assert result.stdout.count("written") == (1 if command == "run" else 2)
+    assert demo.json("runs")[-1]["result"]["exit_code"] == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -90,6 +91,34 @@ if __name__ == "__main__":
     child.join()
     print(child.exitcode)
 """
+HANDLERS = """
+import asyncio, os, signal, traceback
+
+def interrupt():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+
+def handler(number, frame):
+    print(number, frame.f_code.co_name, frame.f_back.f_code.co_name)
+    raise KeyboardInterrupt("handled")
+
+async def wait():
+    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGINT)
+    await asyncio.sleep(600)
+
+interrupt()
+print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, handler))
+print(signal.getsignal(signal.SIGINT) is handler)
+interrupt()
+print(signal.signal(signal.SIGINT, signal.default_int_handler) is handler, signal.signal(signal.SIGUSR1, handler))
+try:
+    asyncio.run(wait())
+except KeyboardInterrupt:
+    print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, signal.SIG_IGN))
+interrupt()
+"""
 CASES = {
     "place": Case(SHOW_PLACE, ("--flag", "a b", "", "--", "-m", "x")),
     "a safe path": Case("import sys\nprint(sys.path[0])\n", env={"PYTHONSAFEPATH": "1"}),
@@ -135,6 +164,7 @@ CASES = {
     ),
     "a module of Python": Case("", ("--help",), module="json.tool"),
     "an unknown module": Case("", module="package.none"),
+    "handlers of signals": Case(HANDLERS),
     "an interpreter's end": Case(
         "import atexit, sys, threading\natexit.register(print, 'atexit')\n"
         "threading.Timer(0.2, print, ['thread']).start()\nprint('main', file=sys.stderr)\n"
@@ -145,6 +175,7 @@ CASES = {
 FAST_CASES = [
     *("place", "environment", "streams", "standard input", "exit code", "an exception", "a partial line", "SIGTERM"),
     *("processes", "a module", "a package", "a folder without __init__.py", "an unknown module"),
+    "handlers of signals",
 ]
 
 
@@ -290,6 +321,111 @@ def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
         command.terminate()
     assert command.wait(60) == (143 if goes_on else 130)
     assert demo.json("runs")[-1]["state"] == "cancelled"
+
+
+# It is inside TensorFlow when it prints: for ever, or for some seconds.
+INSIDE = """
+import signal, sys, time
+import tensorflow.compat.v1 as tf
+
+def get_from_empty_queue(message, seconds=0.0):
+    with tf.Graph().as_default(), tf.control_dependencies([tf.print(message, output_stream="file:///dev/stdout")]):
+        item = tf.identity(tf.constant(0.0))
+        with tf.control_dependencies([item]):
+            never = tf.FIFOQueue(1, [tf.float32]).dequeue()
+        with tf.Session() as session:
+            try:
+                session.run(never, options=tf.RunOptions(timeout_in_ms=int(1000 * seconds)))
+            except tf.errors.DeadlineExceededError:
+                pass
+"""
+NOTE = "note: interrupted, but the program is inside TensorFlow: press Ctrl-C again to end it\n"
+
+
+def read_note(command: subprocess.Popen[str]) -> None:
+    """Read what a command says up to the note that an interrupt was not handled."""
+    assert command.stderr is not None
+    assert NOTE in iter(command.stderr.readline, "")
+
+
+@pytest.mark.parametrize("words", [("run",), ("launch",)], ids="".join)
+def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
+    demo: Sandbox, words: tuple[str, ...]
+) -> None:
+    command = demo.start(*words, demo.spec(f"{INSIDE}get_from_empty_queue('on')", "hangs.py"))
+    assert command.stdout is not None
+    expected = ["on"] if words == ("run",) else ["worker:0 | on", "worker:1 | on"]
+    assert sorted(command.stdout.readline().rstrip("\n") for _ in expected) == expected
+    command.send_signal(signal.SIGINT)
+    read_note(command)
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=60)
+    assert NOTE not in err, "it is shown once, also for several members"
+    assert command.returncode == 130
+    assert demo.json("runs")[-1]["state"] == "cancelled"
+
+
+def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> None:
+    """A handler may save a checkpoint, inside TensorFlow, and takes its time."""
+    handler = "signal.signal(signal.SIGINT, lambda *_: sys.exit(get_from_empty_queue('saving', 2.5)))"
+    command = demo.start("run", demo.spec(f"{INSIDE}{handler}\nprint('on', flush=True)\ntime.sleep(600)", "saves.py"))
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=60)
+    assert out == "saving\n"
+    assert NOTE not in err
+    assert command.returncode == 0
+
+
+def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None:
+    handler = "signal.signal(signal.SIGINT, lambda *_: print('handled', flush=True))"
+    text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 3)\nwhile True:\n    signal.pause()\n"
+    environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": 0.0})
+    command = demo.start("run", demo.spec(text, "late.py"), env=environment)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    read_note(command)
+    for _ in range(2):
+        assert command.stdout.readline() == "handled\n"
+        command.send_signal(signal.SIGINT)
+    assert command.stdout.readline() == "handled\n"
+    command.terminate()
+    assert command.wait(60) == 143
+
+
+# The files of the calls of a script, and of those below an operation of its graph.
+CALLS = """
+import json, re, traceback
+import tensorflow as tf
+
+@tf.function
+def pick(number):
+    return tf.gather(tf.constant([1, 2]), number)
+
+print(json.dumps([frame.filename for frame in traceback.extract_stack()]))
+try:
+    pick(tf.constant(7))
+except tf.errors.InvalidArgumentError as error:
+    print(json.dumps(re.findall('File "(.*?)"', str(error).partition("Detected at node")[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    mostly_slow([("run",), ("run", "script", "--cold"), ("launch",)], fast=[("run",), ("launch",)]),
+    ids=" ".join,
+)
+def test_two_calls_of_ours_are_below_those_of_a_script(demo: Sandbox, words: tuple[str, ...]) -> None:
+    script = demo.spec(CALLS, "calls.py")
+    lines = demo(*words, script).stdout.splitlines()
+    shown = [json.loads(line.rpartition(" | ")[2]) for line in lines]
+    calls = [files for files in shown if files.count(str(script)) == 1]
+    graphs = [files for files in shown if files.count(str(script)) == 2]
+    assert len(calls) == len(graphs) == (2 if words == ("launch",) else 1)
+    assert all(len(files) <= 3 for files in calls)
+    assert all(len(files) <= 4 for files in graphs)
 
 
 def test_secrets_of_the_environment_are_in_no_file(demo: Sandbox) -> None:

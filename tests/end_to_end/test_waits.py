@@ -277,6 +277,26 @@ def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, st
     assert f"`tfcluster launch {script} --epochs 3`" in error
 
 
+@pytest.mark.parametrize("cold", mostly_slow([(), ("script", "--cold")], fast=[()]), ids=["warm", "fresh"])
+def test_a_server_that_needs_other_processes(hangs: Sandbox, cold: tuple[str, ...]) -> None:
+    addresses = [task["address"] for task in hangs.status()["tasks"] if task["job"] == "worker"]
+    text = """
+import sys
+import tensorflow.compat.v1 as tf
+job, index, workers = sys.argv[1].partition("=")[2], int(sys.argv[3]), sys.argv[4].partition("=")[2].split(",")
+tf.train.Server({"worker": ["localhost:0", "localhost:0"]}, job, index)
+print("one with an address of its own has started")
+tf.train.Server({"worker": workers}, job_name=job, task_index=index)
+"""
+    script = write(hangs, text)
+    args = ["--job_name=worker", "--task_index", "0", f"--workers={','.join(addresses)}", "--steps=0"]
+    out, error = hangs.start("run", *cold, script, *args).communicate(timeout=90)
+    assert out == "one with an address of its own has started\n"
+    assert f"RuntimeError: {addresses[0]} is the address of a server of the cluster" in error
+    words = "'--job_name={job}' --task_index '{index}' '--workers={worker_hosts}' --steps=0"
+    assert f"type `tfcluster launch --each worker {script} {words}`" in error
+
+
 def test_a_strategy_without_other_workers_is_made(hangs: Sandbox) -> None:
     text = "import os\nimport tensorflow as tf\ndel os.environ['TF_CONFIG']\n"
     script = write(hangs, f"{text}print(tf.distribute.MultiWorkerMirroredStrategy().num_replicas_in_sync)\n")

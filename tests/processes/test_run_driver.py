@@ -128,6 +128,28 @@ def test_a_crash_in_a_destructor_does_not_change_the_result(tmp_path: Path) -> N
     assert (code, event["error"]["message"]) == (3, "x.py ended with exit code 3")  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"no line",
+        b"\xff\n[1]\n{}\n\n",
+        b'{"event":"metric","name":["x"]}\n{"event":"metric","name":"x","value":NaN,"step":0,"seconds":0}\n',
+        b'{"event":"result","state":"succeeded"}\n{"exit_code":0}\n{"exit_code":"0","failure":"","seconds":0}\n',
+        b"x" * (3 << 20),
+    ],
+    ids=["part of a line", "no messages", "wrong metrics", "wrong ends", "a long line"],
+)
+def test_what_a_script_writes_to_the_drivers_socket_is_ignored(tmp_path: Path, garbage: bytes) -> None:
+    send = f"link.sendall({garbage!r})" if len(garbage) < 1000 else f"link.sendall(b'x' * {len(garbage)})"
+    code, [event] = drive(tmp_path, f"{send}; report_end(3, 'ValueError: no data'); os._exit(3)")
+    assert (code, event["error"]["message"]) == (3, "x.py failed: ValueError: no data")  # type: ignore[index]
+
+
+def test_a_descriptor_that_a_script_sends_to_its_driver_is_closed(tmp_path: Path) -> None:
+    code, [event] = drive(tmp_path, "socket.send_fds(link, [b'x'], [0]); report_end(0)")
+    assert (code, event["state"]) == (0, "succeeded")
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
 def test_a_driver_exits_by_the_signal_that_killed_its_program(tmp_path: Path, name: str) -> None:
     number = getattr(signal, name)

@@ -43,12 +43,16 @@ class _Programs(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments as click does, after inserting `script` before a script's path and the options before it.
 
-        As for python, `-m MODULE` is a script too, and may be written as one word.
+        As for python, `-m MODULE` is a script too, and may be written as one word. Options before the name of a program
+        are moved behind it, if every program has them.
         """
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
-            if (name := _first_program(args)) is not None:
-                message = f"A program's options come after its name: {ctx.command_path} {name} ..."
-                raise click.UsageError(message, ctx)
+            rest = _after_shared_options(args)
+            if rest and not rest[0].startswith("-"):
+                if not begins_script(rest[0]) and self.get_command(ctx, rest[0]) is not None:
+                    return super().parse_args(ctx, [rest[0], *args[: -len(rest)], *rest[1:]])
+            elif (name := _first_program(rest)) is not None:
+                raise click.UsageError(f"A program's options come after its name: {ctx.command_path} {name} ...", ctx)
             start = next((number for number, word in enumerate(args) if begins_script(word)), len(args))
             if args[start:] and args[start].startswith("-m") and args[start] != "-m":
                 args = [*args[:start], "-m", args[start][2:], *args[start + 1 :]]
@@ -105,6 +109,16 @@ class _Programs(click.Group):
                 hint = f" A script is named by its path: {ctx.command_path} ./{args[0]}"
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return command.name, command, args[1:]
+
+
+def _after_shared_options(args: list[str]) -> list[str]:
+    """Return what follows the options that every program has; it begins with the first other option or argument."""
+    command = click.Command(None, params=_shared_params())
+    context = click.Context(command, ignore_unknown_options=True, allow_interspersed_args=False)
+    try:
+        return command.make_parser(context).parse_args(list(args))[1]
+    except click.UsageError:  # such as an option without a value, which is an error later too
+        return []
 
 
 def _first_program(args: list[str]) -> str | None:

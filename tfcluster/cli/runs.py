@@ -174,14 +174,17 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
 @cluster_option
 @output_option
 def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
-    """Stop each RUN, given by its id or a unique prefix of it; a run that has ended is not changed."""
+    """Stop each RUN, given by its id or a unique prefix of it, and show how it has ended.
+
+    A run that has ended already is not changed. Exits with 124 if a run has not ended within 20 seconds.
+    """
+    from tfcluster import settings
+    from tfcluster.cli.wait import show_end
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import cancel_run
+    from tfcluster.client.wait import wait_for_runs
 
     target = resolve_cluster(cluster).upgrading()
-    for run in runs:
-        reply = cancel_run(target, run)
-        if output == "json":
-            echo_json(reply)
-        else:
-            echo(reply["run"])
+    cancelled = [str(cancel_run(target, run)["run"]) for run in runs]
+    for _, event in wait_for_runs(target, cancelled, settings.CANCEL_TIMEOUT_SECONDS):
+        show_end(event, output)

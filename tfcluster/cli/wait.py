@@ -38,7 +38,7 @@ def command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster:
     if not ready:
         from tfcluster.client.wait import wait_for_runs
 
-        codes = {name: _show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
+        codes = {name: show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
         return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
     from tfcluster.client.wait import wait_until_ready
 
@@ -53,7 +53,8 @@ def command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster:
     return int(ExitCode.DONE)
 
 
-def _show_end(event: dict[str, object], output: str) -> int:
+def show_end(event: dict[str, object], output: str) -> int:
+    """Show how a run has ended, and return its exit code."""
     from tfcluster.core.runs import exit_code
     from tfcluster.errors import ClusterError
 

@@ -112,6 +112,15 @@ class WaitingEndedEvent:
 
 
 @dataclass(frozen=True)
+class InterruptEvent:
+    """Python has not handled an interrupt of a script within a second, as it is inside TensorFlow; or then it has."""
+
+    event: ClassVar = "interrupt"
+    task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
+    is_handled: bool
+
+
+@dataclass(frozen=True)
 class CoordinatorEvent:
     """The coordinator of a group waits for its other hosts; the command has them connect, and does not show it."""
 
@@ -189,6 +198,7 @@ RunEvent = (
     | TaskDownEvent
     | WaitingEvent
     | WaitingEndedEvent
+    | InterruptEvent
     | CoordinatorEvent
     | MemberEvent
     | RestartEvent

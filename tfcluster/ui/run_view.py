@@ -17,6 +17,7 @@ from tfcluster import settings
 from tfcluster.client.runs.output_lines import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.core.run_events import (
+    InterruptEvent,
     OutputEvent,
     PlacementEvent,
     ProgressEvent,
@@ -103,6 +104,8 @@ class RunView:
             self._show_notes(["\n  ".join((event.message, *hints, *logs))])
         elif isinstance(event, WaitingEndedEvent):
             self._show_notes([f"{event.call} continued after {format_duration(event.seconds)}"])
+        elif isinstance(event, InterruptEvent):
+            self._show_notes(["interrupted, but the program is inside TensorFlow: press Ctrl-C again to end it"])
         elif isinstance(event, OutputEvent):
             self._print_output(record)
         elif isinstance(event, ResultEvent):

@@ -123,7 +123,8 @@ class RunCanceller:
 class GracefulInterrupt:
     """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
 
-    SIGINT interrupts a script, which may go on; several in a row cancel its run.
+    SIGINT interrupts a script, which may continue. Several in a row cancel its run, and so does one that follows an
+    interrupt which Python has not handled.
 
     A signal after that ends the reading too. The handler of the first one raises no exception, because an exception
     from a signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno`
@@ -141,6 +142,7 @@ class GracefulInterrupt:
         # For each signal that `handle` has to react to, whether it interrupts a script rather than cancelling the run.
         self._due: list[bool] = []
         self._interrupts: list[float] = []  # when those in a row were received, in monotonic seconds
+        self._late: set[str] = set()  # the members, by task, in which Python has not handled an interrupt
         self._previous: dict[int, Any] = {}
         self._event = -1
 
@@ -181,6 +183,15 @@ class GracefulInterrupt:
         while self._due:
             self._canceller.cancel(interrupt=self._due.pop(0))
 
+    def on_event(self, record: dict[str, Any]) -> bool:
+        """Note whether Python has handled an interrupt; return whether to tell the user that the next one is the last.
+
+        `record` is an InterruptEvent.
+        """
+        was_late, task = bool(self._late), record.get("task", "")
+        (self._late.discard if record.get("is_handled") else self._late.add)(task)
+        return not was_late and bool(self._late)
+
     def raise_if_any(self) -> None:
         """Raise the exception that the received signal would have raised; do nothing if there was no signal."""
         if self._received == signal.SIGINT:
@@ -192,17 +203,17 @@ class GracefulInterrupt:
         self._received = number
         if self._canceller.run is None or self._is_cancelled:
             self.raise_if_any()
-        is_the_scripts = self._canceller.is_script and number == signal.SIGINT and not self._is_last_in_a_row()
+        is_the_scripts = self._canceller.is_script and number == signal.SIGINT and not self._is_last()
         self._is_cancelled = not is_the_scripts
         self._due.append(is_the_scripts)
         os.eventfd_write(self._event, 1)
 
-    def _is_last_in_a_row(self) -> bool:
+    def _is_last(self) -> bool:
         """Return whether an interrupt is the last of those by which a user ends a script that does not end by one."""
         now = time.monotonic()
         is_in_a_row = bool(self._interrupts) and now - self._interrupts[-1] < settings.INTERRUPTS_ROW_SECONDS
         self._interrupts = [*(self._interrupts if is_in_a_row else []), now]
-        return len(self._interrupts) >= settings.INTERRUPTS_TO_CANCEL
+        return bool(self._late) or len(self._interrupts) >= settings.INTERRUPTS_TO_CANCEL
 
     def _on_terminal_signal(self, number: int, frame: FrameType | None) -> None:
         assert self._terminal is not None, "this is the handler of its signals"

@@ -13,6 +13,7 @@ from tfcluster.client.runs.code_files import git_work_tree, run_git
 from tfcluster.core.code import digest_of
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
+from tfcluster.input_file import is_descriptor
 from tfcluster.version import __version__
 
 
@@ -47,7 +48,7 @@ def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | No
 def _path_of(name: object) -> str:
     """Return the absolute path of an uploaded file, or an empty string if it is none that can be read again."""
     path = os.path.abspath(name) if isinstance(name, str) else ""
-    return path if os.path.isfile(path) else ""
+    return path if os.path.isfile(path) and not is_descriptor(path) else ""
 
 
 def describe_changes(run: str, then: RunOptions, now: RunOptions) -> list[str]:

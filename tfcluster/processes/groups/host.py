@@ -81,7 +81,7 @@ class GroupHost:
         Return the exit code of the group; 1 if the coordinator is lost.
 
         Raises:
-            SystemExit: In the process of a member, when its script has ended.
+            ScriptStart: In the process of a member.
         """
         self._poll.register(self._link, select.POLLIN)
         self._poll.register(self._wakeup, select.POLLIN)
@@ -99,7 +99,7 @@ class GroupHost:
             for rank in self._idle.take_idle():
                 self._programs[rank].terminate(settings.GROUP_STOP_SECONDS)
             for rank, program in list(self._programs.items()):
-                program.kill_if_overdue()
+                program.check_time()
                 if program.has_exited:
                     self._report_exit(rank, program)
             if code is None and not self._plan.folder.exists():
@@ -162,7 +162,7 @@ class GroupHost:
             self._idle.watch(pids, order.seconds)
         elif isinstance(order, InterruptOrder):
             for program in self._programs.values():
-                program.signal_group(signal.SIGINT)
+                program.interrupt()
         elif isinstance(order, HoldOutput):
             self._holds_output = order.is_full
 

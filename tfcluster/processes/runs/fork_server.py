@@ -14,6 +14,7 @@ import os
 import selectors
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +23,7 @@ from tfcluster.os import daemonize
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
 from tfcluster.processes.runs.run_plan import RunPlan
-from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT
+from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT, ScriptStart
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
@@ -39,10 +40,12 @@ def launch(title: str, code_cache: Path, agent: socket.socket) -> NoReturn:
     boot.exec_function(__name__, main.__name__, [title, str(agent.fileno()), str(code_cache)])
 
 
-def main(title: str, fd: str, code_cache: str) -> None:
+def main(title: str, fd: str, code_cache: str) -> Callable[[], NoReturn] | None:
     """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
 
     `fd` is the number of the descriptor of the socket to the agent.
+
+    Return, in the process of a script, the function that runs it.
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
@@ -50,8 +53,12 @@ def main(title: str, fd: str, code_cache: str) -> None:
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         _import_programs()
         plan = _serve(agent)
-    if plan is not None:
+    if plan is None:
+        return None
+    try:
         run_driver.main(plan, Path(code_cache))
+    except ScriptStart as start:
+        return start.run
 
 
 def _import_programs() -> None:

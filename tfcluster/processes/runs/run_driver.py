@@ -49,13 +49,11 @@ from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationE
 from tfcluster.protocol.codec import Message
 
 
-def main(plan: RunPlan, code_cache: Path) -> None:
+def main(plan: RunPlan, code_cache: Path) -> NoReturn:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
-    This function does not return. In the program's process it ends with the exception that ends the interpreter.
-
     Raises:
-        SystemExit: In the program's process: the program was a script.
+        ScriptStart: In the process of a script.
     """
     folder = plan.folder
     daemonize.detach(f"tfcluster: {plan.cluster} {plan.run}")
@@ -108,7 +106,7 @@ def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | Non
     """Coordinate the group that the run consists of or, if another host does that, start the members on this one.
 
     Raises:
-        SystemExit: In the process of a member, when its script has ended.
+        ScriptStart: In the process of a member.
     """
     try:
         if group.coordinator is None:
@@ -158,14 +156,17 @@ def _supervise(
             for number in filter(TERMINAL_SIGNALS.__contains__, numbers):
                 if number == signal.SIGWINCH:
                     program.capture.resize(plan.folder)
-                program.signal_group(number)
+                if number == signal.SIGINT:
+                    program.interrupt()
+                else:
+                    program.signal_group(number)
             for number in filter(USER_SIGNALS.__contains__, numbers):
                 program.signal(number)
             interrupted |= signal.SIGINT in numbers
             if signal.SIGTERM in numbers:
                 program.terminate(settings.DRIVER_TERMINATE_SECONDS)
             reap_orphans([program.pid])
-        program.kill_if_overdue()
+        program.check_time()
         if not plan.folder.exists():
             program.kill()
         if recorder.is_full():

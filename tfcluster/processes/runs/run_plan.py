@@ -136,8 +136,12 @@ class ProgramEnd:
     notes: list[str]  # for the user
 
     def send(self, link: socket.socket) -> None:
-        """Send the message to the driver."""
-        link.sendall(encode(asdict(self)))
+        """Send the message to the driver, on a line of its own, whatever the script has written to the socket."""
+        link.sendall(b"\n" + encode(asdict(self)))
+
+
+#: The message that a script's process sends to its driver each time that Python is about to handle SIGINT.
+INTERRUPT_HANDLED: Message = {"interrupt": "handled"}
 
 
 def acquire_run(folder: Path, process: ProcessHandle | None) -> bool:

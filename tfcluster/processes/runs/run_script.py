@@ -18,10 +18,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tfcluster import boot
 from tfcluster.core.environment import no_proxy_env
@@ -29,7 +30,8 @@ from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.os import daemonize
 from tfcluster.process_mark import MARK
-from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
+from tfcluster.processes.runs.interrupt_watch import watch_interrupts
+from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
     begin_run,
     enable_stack_dump,
@@ -46,25 +48,49 @@ from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter
 
+if TYPE_CHECKING:
+    from tfcluster.programs.api import Context
+    from tfcluster.programs.script.run import MainModule
+
+
+class ScriptStart(SystemExit):
+    """Leaves all calls of the driver in the process of a script, which is then run with nothing else on the stack.
+
+    `run` runs the script, and ends with a SystemExit.
+    """
+
+    def __init__(self, run: Callable[[], NoReturn]) -> None:
+        super().__init__()
+        self.run = run
+
 
 def resume(plan_fd: str, link_fd: str) -> NoReturn:
-    """Run a script in a fresh interpreter, which has replaced the process that was forked for it.
+    """Run a script in a fresh interpreter, as a driver of tfcluster 0.1.0 does if the package was replaced."""
+    prepare(plan_fd, link_fd)()
+
+
+def prepare(plan_fd: str, link_fd: str) -> Callable[[], NoReturn]:
+    """Return the function that runs a script in a fresh interpreter, which has replaced the process of the script.
 
     `plan_fd` is the descriptor of a file with the plan of the run, and `link_fd` that of the program's end of a
     socket pair with the driver.
     """
     with open(int(plan_fd), "rb") as file:
-        # Leniently: a driver of tfcluster 0.1.0 executes this code if the package was replaced since its start.
+        # Leniently: it may be of a driver of tfcluster 0.1.0, see `resume`.
         plan = decode(RunPlan, nest_options(json.loads(file.read())), lenient=True)
     os.set_inheritable(int(link_fd), False)
     daemonize.set_process_title(title_of(plan))
     handle_signals()
     enable_stack_dump(plan.folder)
-    _run_script(plan, socket.socket(fileno=int(link_fd)))
+    return _prepare(plan, begin_run(plan), socket.socket(fileno=int(link_fd)))
 
 
 def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
-    """Give this process what the script takes over from the command, and run it here or in a fresh interpreter."""
+    """Give this process what the script takes over from the command, and run it here or in a fresh interpreter.
+
+    Raises:
+        ScriptStart: Always, to run it here.
+    """
     from tfcluster.programs.script.environment import describe_cluster, describe_run
 
     caller = plan.caller
@@ -89,21 +115,39 @@ def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     time.tzset()
     redraw_randomness()
     open_streams()
-    _run_script(plan, link)
+    raise ScriptStart(_prepare(plan, context, link))
 
 
-def _run_script(plan: RunPlan, link: socket.socket) -> NoReturn:
+def _prepare(plan: RunPlan, context: Context, link: socket.socket) -> Callable[[], NoReturn]:
+    """Return the function that runs a script in this interpreter."""
+    main: MainModule = load_function(plan)(context, **plan.options.parameters)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the function is called, which handles it
+    return partial(_run_script, main, context, _report_to_driver(link), link)
+
+
+def _run_script(main: MainModule, context: Context, reporter: MetricReporter, link: socket.socket) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
+
+    The script's code is called from here: tracebacks of the script, and of the graphs that it makes, list this call.
 
     Raises:
         SystemExit: Always, with the script's exit code.
     """
-    context = begin_run(plan)
-    reporter = _report_metrics(plan, link)
     pid = os.getpid()
-    failure = ""
+    code, failure = 0, ""
     try:
-        code, failure = load_function(plan)(context, **plan.options.parameters)
+        try:
+            # The driver blocks SIGINT while the program starts.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+            execute, arguments = main.load()
+            try:
+                execute(*arguments)
+            finally:
+                main.flush()
+        except TerminatedError:
+            raise
+        except BaseException as error:  # also those that are not an Exception, such as asyncio's CancelledError
+            code, failure = main.show_error(error)
         # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
         # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:
@@ -125,24 +169,29 @@ def _run_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     raise SystemExit(code)
 
 
-def _report_metrics(plan: RunPlan, link: socket.socket) -> MetricReporter:
-    """Have `tfcluster.metric` report to the driver of this process.
+def _report_to_driver(link: socket.socket) -> MetricReporter:
+    """Have `tfcluster.metric` report to the driver of this process, and Python that it handles an interrupt.
 
     The reporter has to be flushed at the end.
     """
-    own = os.fstat(link.fileno()).st_ino
+    own, pid = os.fstat(link.fileno()).st_ino, os.getpid()
 
-    def send(event: Message, may_wait: bool) -> bool:
+    def send(message: Message, may_wait: bool) -> bool:
         try:  # a script may close descriptors that it did not open, and the number may be that of another file since
             if os.fstat(link.fileno()).st_ino != own:
                 return True
-            return link.send(encode(event), 0 if may_wait else socket.MSG_DONTWAIT) > 0
+            return link.send(encode(message), 0 if may_wait else socket.MSG_DONTWAIT) > 0
         except BlockingIOError:  # the driver does not get to read; the next one may be sent, or the last one at the end
             return False
         except OSError:
             return True
 
-    reporter = MetricReporter(send, {} if plan.member is None else {"task": plan.member["TFCLUSTER_TASK"]})
+    def report_handled() -> None:
+        if os.getpid() == pid:  # not in a child that the script has forked
+            send(INTERRUPT_HANDLED, False)
+
+    watch_interrupts(report_handled)
+    reporter = MetricReporter(send)
     set_reporter(reporter)
     return reporter
 
@@ -226,4 +275,4 @@ def replace_process(plan: RunPlan, environment: Mapping[str, str], link: socket.
     os.lseek(run, 0, os.SEEK_SET)
     for fd in (run, link.fileno()):
         os.set_inheritable(fd, True)
-    boot.exec_function(__name__, resume.__name__, [str(run), str(link.fileno())], environment)
+    boot.exec_function(__name__, prepare.__name__, [str(run), str(link.fileno())], environment)

@@ -16,18 +16,19 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import no_proxy_env
-from tfcluster.core.run_events import StoppedEvent
+from tfcluster.core.run_events import InterruptEvent, MetricEvent, StoppedEvent, to_record
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
-from tfcluster.os import daemonize
+from tfcluster.os import daemonize, procfs
 from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
 from tfcluster.process_mark import MARK, NO_MARK, set_mark
-from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan
+from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
     enable_stack_dump,
     flush_output,
@@ -41,7 +42,10 @@ from tfcluster.processes.runs.run_script import start_script
 from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
 from tfcluster.processes.servers.listen_guard import ListenGuard, trap_listen
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
-from tfcluster.protocol.codec import Decoder, Message, encode
+from tfcluster.protocol.codec import Message, decode_line, encode
+from tfcluster.protocol.serialization import DecodeError, decode
+
+_NEVER = float("inf")
 
 
 class SupervisedProgram:
@@ -74,6 +78,7 @@ class SupervisedProgram:
         self._cluster = cluster
         self._sink = sink
         self._report = report
+        self._task = None if plan.member is None else plan.member["TFCLUSTER_TASK"]
         self.end: ProgramEnd | None = None
         self.is_terminated = False
         self.capture = OutputCapture(sink, plan.streams or OutputStreams(is_shared=True))
@@ -96,10 +101,13 @@ class SupervisedProgram:
         self._link.setblocking(False)
         self._pidfd = os.pidfd_open(self.pid)
         self._guard: ListenGuard | None = None
-        self._decoder = Decoder()
+        self._unread = b""  # the beginning of a message
+        self._is_linked = True  # whether the program can still send messages
         self._has_exited = False
         # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
-        self._deadline: float | None = None
+        self._deadline = _NEVER
+        self._handle_by = _NEVER  # by when Python must have handled an interrupt
+        self._is_late = False  # whether it has not, which was reported
         for fd in (*self.capture.streams, self._pidfd, self._link.fileno()):
             poll.register(fd, select.POLLIN)
 
@@ -142,6 +150,7 @@ class SupervisedProgram:
         elif fd == self._link.fileno():
             had_guard = self._guard is not None
             if not self._receive():  # the program has exited, or a script has closed the socket
+                self._is_linked, self._handle_by = False, _NEVER
                 self._poll.unregister(fd)
             if self._guard is not None and not had_guard:
                 self._poll.register(self._guard, select.POLLIN)
@@ -155,13 +164,25 @@ class SupervisedProgram:
         return self._has_exited
 
     def seconds_left(self) -> float:
-        """Return the seconds until the deadline of a program that is to exit; infinite if there is none."""
-        return float("inf") if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        """Return the seconds until `check_time` has something to do; infinite if it has not."""
+        return max(0.0, min(self._deadline, self._handle_by) - time.monotonic())
 
-    def kill_if_overdue(self) -> None:
-        """Kill the program if it has passed its deadline."""
-        if self.seconds_left() == 0:
+    def check_time(self) -> None:
+        """Kill a program that was to exit by now, and report an interrupt that Python was to handle by now."""
+        now = time.monotonic()
+        if now >= self._deadline:
             self.kill()
+        if now >= self._handle_by:
+            self._handle_by = _NEVER
+            if _handles(self.pid, signal.SIGINT):
+                self._is_late = True
+                self._report(to_record(InterruptEvent(is_handled=False, task=self._task)))
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the program's process group, and report it if Python does not handle it soon."""
+        self.signal_group(signal.SIGINT)
+        if self._is_linked and self.end is None:
+            self._handle_by = min(self._handle_by, time.monotonic() + settings.INTERRUPT_HANDLED_SECONDS)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the program's process group, as a terminal does."""
@@ -224,15 +245,16 @@ class SupervisedProgram:
         self._link.detach()
 
     def _receive(self) -> bool:
-        """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
+        """Handle what the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
 
-        Between them are the events of a script.
+        Between them is what a script reports. It may write anything to a descriptor that it has not opened: what is no
+        message is ignored.
 
         Return False if the program's end of the socket pair has been closed, so that nothing more can arrive.
         """
-        while True:
+        for _ in range(settings.DRIVER_DRAIN_BLOCKS):
             try:
-                data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1)
+                data, fds, _, _ = socket.recv_fds(self._link, settings.IO_BLOCK_BYTES, 1)
             except BlockingIOError:
                 return True
             except ConnectionError:
@@ -240,18 +262,42 @@ class SupervisedProgram:
             if not data:
                 return False
             for fd in fds:
-                assert self._cluster is not None, "only a program whose ports are restricted has a trap"
-                self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
-            for message in self._decoder.feed(data):
-                if "event" in message:
-                    self._report(message)
-                elif message:
-                    self.end = ProgramEnd(**message)
-                    if not self.is_terminated:
-                        self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
+                if self._cluster is None or self._guard is not None:
+                    os.close(fd)
+                else:
+                    self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
+            *lines, rest = (self._unread + data).split(b"\n")
+            self._unread = rest if len(rest) <= settings.PROGRAM_MESSAGE_MAX_BYTES else b""
+            for line in lines:
+                with contextlib.suppress(ClusterError, DecodeError):
+                    self._take(decode_line(line))
+        return True
+
+    def _take(self, message: Message) -> None:
+        """Handle a message of the program."""
+        if message == INTERRUPT_HANDLED:
+            self._handle_by = _NEVER
+            if self._is_late:
+                self._is_late = False
+                self._report(to_record(InterruptEvent(is_handled=True, task=self._task)))
+        elif message.get("event") == MetricEvent.event:
+            metric = decode(MetricEvent, message, lenient=True)
+            self._report(to_record(replace(metric, task=self._task)))
+        else:
+            self.end = decode(ProgramEnd, message)
+            self._handle_by = _NEVER
+            if not self.is_terminated:
+                self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
         self._sink.append(STDERR, f"tfcluster: this program may not listen: {why}\n".encode())
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal, which its main thread does not block."""
+    status = procfs.read_status(pid)
+    caught, blocked = (int(status.get(name, "0"), 16) for name in ("SigCgt", "SigBlk"))
+    return bool((caught & ~blocked) >> (number - 1) & 1)
 
 
 def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int, int], stdin: int | None) -> NoReturn:
@@ -261,7 +307,7 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
     standard error. `stdin` is None for /dev/null.
 
     Raises:
-        SystemExit: The program was a script. The interpreter shuts down regularly and runs destructors.
+        ScriptStart: The program is a script.
     """
     code = 1
     try:

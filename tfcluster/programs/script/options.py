@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from tfcluster.cli.code import approve_code
 from tfcluster.cli.completion import complete_files, complete_modules
 from tfcluster.cli.options import InputFile, seconds
+from tfcluster.input_file import is_descriptor
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -76,5 +77,6 @@ def command(
         return submit({**parameters, "path": None, "argument": script, "module": script})
     path = os.path.join(folder, script.name)  # not made shorter: python puts it into __file__ in this way too
     parameters |= {"path": path, "argument": script.name, "module": None}
-    is_file = os.path.isfile(path)  # and no pipe: then it is executed where it is, or its folder is sent
+    # Then it is executed where it is, or its folder is sent.
+    is_file = os.path.isfile(path) and not is_descriptor(path)
     return submit(parameters, None if is_file else script, Path(path).name)

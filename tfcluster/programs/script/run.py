@@ -1,4 +1,4 @@
-"""Run a user's script like `python SCRIPT`, or a module like `python -m MODULE`.
+"""Prepare a user's script to run like `python SCRIPT`, or a module like `python -m MODULE`.
 
 This imports TensorFlow only for options that require it: a script may set what TensorFlow reads when it is imported.
 """
@@ -11,7 +11,6 @@ import io
 import os
 import random
 import runpy
-import shlex
 import signal
 import sys
 import traceback
@@ -23,8 +22,9 @@ from typing import Any
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import TerminatedError
 from tfcluster.programs.api import Context
-from tfcluster.programs.script.strategies import refuse_multi_worker
+from tfcluster.programs.script.strategies import refuse_multi_process
 
+_RUN_MODULE = runpy._run_module_as_main  # type: ignore[attr-defined]  # what the interpreter calls for `-m`
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
 
@@ -38,14 +38,12 @@ def run(
     seed: int | None,
     module: str | None = None,
     cold: bool = False,
-) -> tuple[int, str]:
-    """Run a script or a module to the end of its code; the caller still has to shut down the interpreter.
+) -> MainModule:
+    """Prepare this process to run a script or a module; the caller executes it.
 
     A script is at `path`, from whose folder it imports, or it is the run's upload; a module is the `argument`, as the
     user typed it. It starts in `cwd` or, if that does not exist on this machine, in the run's folder. `seed` is for the
-    generators of Python, NumPy and TensorFlow; None leaves them unseeded.
-
-    Return the exit code, and one line that describes the exception that ended it (empty if there was none).
+    generators of Python, NumPy and TensorFlow; None leaves them unseeded. `cold` says that this is a fresh interpreter.
     """
     if context.log_placement:
         _log_placement_of_sessions(context)
@@ -66,9 +64,8 @@ def run(
             stream.reconfigure(line_buffering=True)
     if seed is not None:
         _seed_all(seed)
-    started = ["-m", argument] if module else [argument]
-    refuse_multi_worker(context.addresses, shlex.join(["tfcluster", "launch", *started, *args]))
-    return _run_module(argument) if script is None else _run_script(script)
+    refuse_multi_process(context.addresses, ["-m", argument] if module else [argument], args)
+    return MainModule(argument, script)
 
 
 def _seed_all(seed: int) -> None:
@@ -103,66 +100,60 @@ def _log_placement_of_sessions(context: Context) -> None:
     session.__init__ = begin_logging
 
 
-def _run_script(script: str) -> tuple[int, str]:
-    def execute(main: ModuleType) -> None:
-        main.__dict__.update(__file__=script, __loader__=SourceFileLoader("__main__", script), __cached__=None)
-        with open(script, "rb") as file:
+class MainModule:
+    """The interpreter's main module: a script, or the module `name` if there is no script.
+
+    The caller executes it, so that there are few calls below those of the script.
+    """
+
+    def __init__(self, name: str, script: str | None) -> None:
+        self._name = name
+        self._script = script
+        #: Tracebacks begin with the code of this file.
+        self._first_file = _RUN_MODULE.__code__.co_filename if script is None else script
+
+    def load(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        """Return the function that executes the module, and its arguments.
+
+        The module stays `__main__`, so its variables are kept alive and destroyed as by `python SCRIPT`.
+        """
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        if self._script is None:
+            return _RUN_MODULE, (self._name,)
+        loader = SourceFileLoader("__main__", self._script)
+        main.__dict__.update(__file__=self._script, __loader__=loader, __cached__=None)
+        with open(self._script, "rb") as file:
             source = file.read()
-        code = compile(source, script, "exec", dont_inherit=True)
-        try:
-            exec(code, main.__dict__)
-        finally:
-            for stream in (sys.stderr, sys.stdout):  # as the interpreter does, before a traceback
-                with contextlib.suppress(Exception):  # the script has closed it, or put another object in its place
-                    stream.flush()
+        return exec, (compile(source, self._script, "exec", dont_inherit=True), main.__dict__)
 
-    return _run_as_main(execute, script)
+    def flush(self) -> None:
+        """Flush the output of a script as the interpreter does, in this order, before it prints a traceback."""
+        for stream in (sys.stderr, sys.stdout) if self._script is not None else ():
+            with contextlib.suppress(Exception):  # the script has closed it, or put another object in its place
+                stream.flush()
 
+    def show_error(self, error: BaseException) -> tuple[int, str]:
+        """Print the exception that has ended the module, as the interpreter does.
 
-def _run_module(name: str) -> tuple[int, str]:
-    """Run a module by the function that the interpreter calls for `python -m MODULE`; see `_run_as_main`."""
-    execute = runpy._run_module_as_main  # type: ignore[attr-defined]
-    try:
-        return _run_as_main(lambda _: execute(name), execute.__code__.co_filename)
-    except _ModuleNotFoundError as error:
+        Return the exit code, and one line that describes the exception; empty if the module has ended by itself.
+        """
+        if isinstance(error, SystemExit):
+            if isinstance(error.__context__, runpy._Error):  # type: ignore[attr-defined]
+                return self._show_missing(error.__context__)
+            if error.code is None or isinstance(error.code, int):
+                code = error.code or 0
+                return (code if -_C_LONG <= code < _C_LONG else -1) & 0xFF, ""  # the kernel keeps only the low 8 bits
+            print(error.code, file=sys.stderr)
+            return 1, ""
+        _print_traceback(error, self._first_file)
+        return (128 + signal.SIGINT, "") if isinstance(error, KeyboardInterrupt) else (1, _describe(error))
+
+    def _show_missing(self, error: BaseException) -> tuple[int, str]:
+        """Say that there is no module of this name, or that it cannot be executed."""
         print(f"{sys.executable}: {error}", file=sys.stderr)
         print(f"hint: It must be in {os.getcwd()} or a package of {sys.executable}.", file=sys.stderr)
         return 1, str(error)
-
-
-class _ModuleNotFoundError(Exception):
-    """There is no module of the name that the user has typed, or it cannot be executed."""
-
-
-def _run_as_main(execute: Callable[[ModuleType], object], first_file: str) -> tuple[int, str]:
-    """Execute the interpreter's main module; return the exit code and the exception, as `run` describes them.
-
-    The module stays `__main__`, so its variables are kept alive and destroyed as by `python SCRIPT`. `execute` gets the
-    empty module and executes its code. Tracebacks begin with the code of `first_file`. A module that was not found
-    raises _ModuleNotFoundError.
-    """
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the driver blocks it while the program starts
-        execute(main)
-    except SystemExit as end:
-        if isinstance(end.__context__, runpy._Error):  # type: ignore[attr-defined]
-            raise _ModuleNotFoundError(str(end.__context__)) from None
-        if end.code is None or isinstance(end.code, int):
-            code = end.code or 0
-            return (code if -_C_LONG <= code < _C_LONG else -1) & 0xFF, ""  # the kernel keeps only the low 8 bits
-        print(end.code, file=sys.stderr)
-        return 1, ""
-    except KeyboardInterrupt as error:
-        _print_traceback(error, first_file)
-        return 128 + signal.SIGINT, ""
-    except TerminatedError:
-        raise
-    except BaseException as error:  # also those that are not an Exception, such as asyncio's CancelledError
-        _print_traceback(error, first_file)
-        return 1, _describe(error)
-    return 0, ""
 
 
 def _describe(error: BaseException) -> str:

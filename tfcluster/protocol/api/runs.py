@@ -94,7 +94,7 @@ class AttachRequest(Request[EventRecord, Done], method=Method.ATTACH):
 
 @dataclass(frozen=True)
 class CancelReply:
-    """The reply to `CancelRequest`, as `cancel -o json` has it.
+    """The reply to `CancelRequest`.
 
     Attributes:
         run: The run's id.
