@@ -30,6 +30,10 @@ act = acts.get(os.environ["TFCLUSTER_TASK"], acts.get("all", "wait"))
 if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
 print("doing", act, flush=True)
+while act != "0" and "await" in acts and not os.path.exists(acts["await"]):
+    time.sleep(0.1)
+if act == "unavailable":
+    raise OSError("Socket closed\\nfrom remote target /job:worker/replica:0/task:0 while calling RecvBuf")
 if act == "raise":
     sys.tracebacklimit = 0
     raise ValueError("no such data")
@@ -144,6 +148,29 @@ def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
     result = cluster("launch", "act.py", "worker:1=raise", code=1)
     assert "error: worker:1 on localhost failed: ValueError: no such data\nits last lines:\n  " in result.stderr
     assert "worker:1 | ValueError: no such data" in result.stderr
+
+
+def fail_after_another(cluster: Sandbox, act: str) -> Any:
+    """Have worker:1 fail when worker:0 has exited; return the result."""
+    go_on = cluster.folder / "go_on"
+    go_on.unlink(missing_ok=True)
+    arguments = ("act.py", "worker:0=0", f"worker:1={act}", f"await={go_on}")
+    command = cluster.start("launch", "--each", "worker", "-o", "json", *arguments)
+    assert command.stdout is not None
+    for line in command.stdout:
+        event = json.loads(line)
+        if (event.get("task"), event.get("state")) == ("worker:0", "exited"):
+            go_on.touch()
+    return event
+
+
+def test_a_member_that_had_exited_comes_first_in_an_error_that_names_it(cluster: Sandbox) -> None:
+    result = fail_after_another(cluster, "unavailable")
+    start = "worker:0 had exited with code 0 before: worker:1 on localhost failed: OSError: Socket closed"
+    assert result["error"]["message"].startswith(start)
+    assert (result["result"]["task"], result["result"]["exit_code"]) == ("worker:1", 1)
+    result = fail_after_another(cluster, "raise")
+    assert result["error"]["message"].startswith("worker:1 on localhost failed: ValueError: no such data")
 
 
 @pytest.mark.slow

@@ -226,8 +226,7 @@ def _observe(member: Member, state: MemberState | None, host: str) -> MemberObse
 
 def _describe_frozen(member: Member, pid: int) -> Problem:
     there = "" if member.host == LOCAL_HOST else f" on {member.host}"
-    problem = f"{_name(member)} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    return Problem(problem, f"`kill -CONT {pid}`{there} resumes it.", host=member.host)
+    return Problem(member.describe_frozen(pid), f"`kill -CONT {pid}`{there} resumes it.", host=member.host)
 
 
 async def _explain_member(
@@ -240,9 +239,9 @@ async def _explain_member(
     """
     hint = f"`tfcluster logs {run.id}` shows what it has printed."
     if state is None:
-        return Problem(f"{_name(member)} has not been started yet", hint, host=member.host)
+        return Problem(f"{member.name} has not been started yet", hint, host=member.host)
     if state.exit_code is not None:
-        return Problem(f"{_name(member)} has ended (exit code {state.exit_code})", hint, host=member.host)
+        return Problem(f"{member.name} has ended (exit code {state.exit_code})", hint, host=member.host)
     place = ""
     if stacks is not None:
         threads = (await stacks.read(state.pid, run.folder)).threads
@@ -255,8 +254,4 @@ async def _explain_member(
     elif state.observation.wait is not None:
         return None
     hint = f"`tfcluster stack {run.id}` shows where all members are."
-    return Problem(f"{_name(member)} has not begun to connect{place}", hint, host=member.host)
-
-
-def _name(member: Member) -> str:
-    return member.short if member.host == LOCAL_HOST else f"{member.short} on {member.host}"
+    return Problem(f"{member.name} has not begun to connect{place}", hint, host=member.host)
