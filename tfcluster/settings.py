@@ -264,6 +264,7 @@ WAIT_READ_SECONDS = 4.5  # between two reads of a program's stacks while only it
 WAIT_HOSTS_SECONDS = 4.0  # for other hosts to tell the command why their tasks do not serve
 WAIT_REPEAT_SECONDS = 5.0  # between two diagnoses of the same wait
 WAIT_UNEXPLAINED_SECONDS = 4.5  # until a program waits although all tasks answer; connecting to many takes a while
+WAIT_TIMEOUT_SECONDS = 4.0  # for the last diagnosis of a run whose time is over
 WAIT_PROBE_SECONDS = 1.0  # for a task to answer
 WAIT_CONNECT_SECONDS = 1.5  # for a connection to a task; a firewall that drops packets shows only as a timeout
 

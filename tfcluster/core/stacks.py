@@ -74,10 +74,10 @@ class Wait:
 def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str]) -> str:
     """Return what a program waits for, in one line.
 
-    The file is that of the program that has the call; the problems say why it waits.
+    The file is that of the program that has the call; the problems say why it waits, if that is known.
     """
     place = PurePath(file).name if line is None else f"{PurePath(file).name}:{line}"
-    return f"{place} waits in {call}: {'; '.join(problems)}"
+    return ": ".join([f"{place} waits in {call}", *(["; ".join(problems)] if problems else [])])
 
 
 def parse_stack(name: str, text: str) -> ThreadStack | None:
