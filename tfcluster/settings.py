@@ -241,6 +241,10 @@ FORWARD_LOG_SECONDS = 60.0  # in which a forwarder's log has equal lines about c
 FORWARD_LOG_LINES_MAX = 20  # about connections, in the same time; more are only counted
 CERTIFICATE_EARLY_DAYS = 2  # that certificates are valid before they are made: clocks may differ by a day
 CERTIFICATE_DAYS = 3650  # no host accepts them after `down`; in the last tenth of them `up` makes new ones
+# A cluster of `launch --spec` or `--workers` whose command was killed. On this machine only that breaks a connection;
+# elsewhere a laptop that sleeps, or a network that is down for some minutes, must not end a training.
+LAUNCH_LEASE_SECONDS = 30.0
+LAUNCH_REMOTE_LEASE_SECONDS = 600.0
 LEASE_START_SECONDS = 1.0  # before the first request, and between retries: most runs end before
 LEASE_RENEWALS = 3  # during one lease
 LEASE_TIMEOUT_SECONDS = 5.0

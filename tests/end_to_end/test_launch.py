@@ -332,6 +332,51 @@ def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None
     assert not sandbox.leftovers()
 
 
+def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(sandbox: Sandbox) -> None:
+    (sandbox.folder / "act.py").write_text(ACT)
+    env = sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 3})
+    command = sandbox.start("launch", "--workers", "1", "act.py", env=env)
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    command.kill()
+    note = "note: a `tfcluster launch` has brought launch up, and takes it down at its end; if that command was killed"
+    assert note in sandbox("status", code=None).stderr
+    wait_for(lambda: not sandbox.leftovers())
+    assert "no command for 3 s, the cluster's lease" in sandbox("events", "-c", "launch").stdout
+    (run,) = sandbox.json("runs", "-c", "launch")
+    assert run["state"] == "cancelled"
+
+
+@pytest.mark.slow
+def test_down_names_the_cluster_of_a_command_that_was_killed(sandbox: Sandbox) -> None:
+    (sandbox.folder / "act.py").write_text(ACT)
+    spec = sandbox.spec("name: two\nlease: 3600\njobs: {worker: {tasks: 1}}\n")
+    command = sandbox.start("launch", "--spec", spec, "act.py")
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    command.kill()
+    result = sandbox("down")
+    assert "note: a `tfcluster launch` has brought two up" in result.stderr
+    assert "has contacted it for 30 s" in result.stderr, "on one machine the spec's lease is too long"
+    assert not sandbox.leftovers()
+
+
+@pytest.mark.slow
+def test_a_launch_that_takes_longer_than_its_lease_keeps_its_cluster(sandbox: Sandbox) -> None:
+    """A command that is stopped reads nothing, and has its connection all the same."""
+    (sandbox.folder / "sleep.py").write_text("import time\nprint('asleep', flush=True)\ntime.sleep(8)\n")
+    command = sandbox.start(
+        "launch", "--workers", "1", "sleep.py", env=sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 1})
+    )
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| asleep\n")
+    command.send_signal(signal.SIGSTOP)
+    wait_for(lambda: not programs(sandbox))
+    command.send_signal(signal.SIGCONT)
+    assert command.wait(60) == 0
+    assert not sandbox.leftovers()
+
+
 @pytest.mark.slow
 def test_the_ports_of_members_are_closed_to_other_machines(cluster: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "listen.py"

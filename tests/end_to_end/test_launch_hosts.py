@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,6 +232,37 @@ def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     result = lab("launch", "--spec", spec, "act.py", *arguments, cwd=lab.folder / "code")
     assert len(result.stdout.splitlines()) == 3
     assert not [line for line in lab.network.processes().values() if "brief" in line]
+
+
+# Writes a byte each tenth of a second to a file with the member's name, in the folder that is its argument.
+COUNT = """
+import os, sys, time
+while True:
+    with open(os.path.join(sys.argv[1], os.environ["TFCLUSTER_TASK"]), "a") as file:
+        file.write("x")
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over, tmp_path: Path) -> None:
+    spec = lab.spec(lab.text(NAMES, JOBS).replace("name: wide", "name: brief"), "brief.yaml")
+    script = lab.folder / "code" / "count.py"
+    script.write_text(COUNT)
+    env = lab.with_settings({"LAUNCH_REMOTE_LEASE_SECONDS": 3})
+    command = lab.start("launch", "--spec", spec, script, tmp_path, env=env)
+
+    def counts() -> list[int]:
+        return [path.stat().st_size for path in tmp_path.iterdir()]
+
+    wait_for(lambda: len(counts()) == 3)
+    command.send_signal(signal.SIGSTOP)
+    before = max(counts())
+    wait_for(lambda: min(counts()) > before + 80)  # longer than the lease
+    command.kill()
+    assert "note: a `tfcluster launch` has brought brief up" in lab("status", "-c", "brief", code=None).stderr
+    wait_for(lambda: not [line for line in lab.network.processes().values() if "brief" in line])
+    lab("launch", "--spec", spec, "act.py", *(f"worker:{index}=0" for index in range(3)), cwd=lab.folder / "code")
 
 
 @pytest.mark.slow
