@@ -77,6 +77,11 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     return folder / digest
 
 
+def launch_lock(cluster: str) -> Path:
+    """Return the file that a `launch` locks on its machine while it has brought the cluster up."""
+    return socket_path(cluster).with_name(f"{cluster}.launch")
+
+
 def secrets_path(agent_socket: Path) -> Path:
     """Return the file for the secret values of the cluster's tasks on this machine."""
     return agent_socket.with_name(f"{agent_socket.name}.secrets")

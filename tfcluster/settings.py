@@ -243,6 +243,10 @@ FORWARD_LOG_SECONDS = 60.0  # in which a forwarder's log has equal lines about c
 FORWARD_LOG_LINES_MAX = 20  # about connections, in the same time; more are only counted
 CERTIFICATE_EARLY_DAYS = 2  # that certificates are valid before they are made: clocks may differ by a day
 CERTIFICATE_DAYS = 3650  # no host accepts them after `down`; in the last tenth of them `up` makes new ones
+# A cluster of `launch --spec` or `--workers` whose command was killed. On this machine only that breaks a connection;
+# elsewhere a laptop that sleeps, or a network that is down for some minutes, must not end a training.
+LAUNCH_LEASE_SECONDS = 30.0
+LAUNCH_REMOTE_LEASE_SECONDS = 600.0
 LEASE_START_SECONDS = 1.0  # before the first request, and between retries: most runs end before
 LEASE_RENEWALS = 3  # during one lease
 LEASE_TIMEOUT_SECONDS = 5.0
@@ -266,6 +270,7 @@ WAIT_READ_SECONDS = 4.5  # between two reads of a program's stacks while only it
 WAIT_HOSTS_SECONDS = 4.0  # for other hosts to tell the command why their tasks do not serve
 WAIT_REPEAT_SECONDS = 5.0  # between two diagnoses of the same wait
 WAIT_UNEXPLAINED_SECONDS = 4.5  # until a program waits although all tasks answer; connecting to many takes a while
+WAIT_TIMEOUT_SECONDS = 4.0  # for the last diagnosis of a run whose time is over
 WAIT_PROBE_SECONDS = 1.0  # for a task to answer
 WAIT_CONNECT_SECONDS = 1.5  # for a connection to a task; a firewall that drops packets shows only as a timeout
 

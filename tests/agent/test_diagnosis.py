@@ -7,10 +7,10 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import diagnosis
-from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_group, explain_wait
+from tfcluster.agent.runs.diagnosis import EndedMember, Problem, describe_remote_task, explain_group, explain_wait
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait
@@ -120,7 +120,16 @@ PLACES = (("chief", 0, "a"), ("worker", 0, "a"), ("worker", 1, "b"))
 MEMBERS = {f"{job}:{index}": Member(job, index, rank, host, host) for rank, (job, index, host) in enumerate(PLACES)}
 
 
-def explain_members(folder: Path, seen: dict[str, tuple[int, MemberObservation]], wait: Wait = WAIT) -> list[str]:
+SHOWS_OUTPUT = "`tfcluster logs launch-1` shows what it has printed."
+
+
+def explain_members(
+    folder: Path,
+    seen: dict[str, tuple[int, MemberObservation]],
+    wait: Wait = WAIT,
+    members: dict[str, Member] = MEMBERS,
+    exit_codes: Mapping[str, int] = MappingProxyType({}),
+) -> list[Problem]:
     """Explain the wait of a group whose coordinator is on host `a` and cannot read stacks."""
 
     async def read(pid: int, folder: Path) -> ProcessStacks:
@@ -128,22 +137,22 @@ def explain_members(folder: Path, seen: dict[str, tuple[int, MemberObservation]]
 
     states = MemberStates(folder)
     for short, (pid, observation) in seen.items():
-        states.start(MEMBERS[short], pid)
-        states.change(MEMBERS[short], observation=observation)
+        states.start(members[short], pid)
+        states.change(members[short], observation=observation, exit_code=exit_codes.get(short))
     states.write()
-    group = Group(tuple(MEMBERS.values()), {}, "", "a")
+    group = Group(tuple(members.values()), {}, "", "a")
     run: Any = SimpleNamespace(id="launch-1", folder=folder)
     stacks: Any = SimpleNamespace(read=read)
-    return [each.problem for each in asyncio.run(explain_group(run, group, wait, "a", stacks))]
+    return asyncio.run(explain_group(run, group, wait, "a", stacks))
 
 
 def test_members_on_another_host_are_known_by_what_its_agent_sees(tmp_path: Path) -> None:
     here = dict.fromkeys(("chief:0", "worker:0"), (os.getpid(), MemberObservation()))
 
     def explain(observation: MemberObservation) -> list[str]:
-        return explain_members(tmp_path, {**here, "worker:1": (7, observation)})
+        return [each.problem for each in explain_members(tmp_path, {**here, "worker:1": (7, observation)})]
 
-    assert explain_members(tmp_path, here) == ["worker:1 on b has not been started yet"]
+    assert [each.problem for each in explain_members(tmp_path, here)] == ["worker:1 on b has not been started yet"]
     assert explain(MemberObservation()) == ["worker:1 on b has not begun to connect"]
     (problem,) = explain(MemberObservation(WAIT))
     assert problem.startswith("all members run, and each is in a call of TensorFlow")
@@ -156,7 +165,28 @@ def test_of_a_wait_in_the_middle_of_a_training_only_members_that_are_frozen_are_
     assert explain_members(tmp_path, {"chief:0": (os.getpid(), MemberObservation())}, wait) == []
     with frozen_process() as pid:
         (problem,) = explain_members(tmp_path, {"worker:0": (pid, MemberObservation())}, wait)
-    assert problem == f"worker:0 on a is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+    assert problem.problem == f"worker:0 on a is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+
+
+def test_nobody_waits_for_an_evaluator_that_has_ended(tmp_path: Path) -> None:
+    members = {**MEMBERS, "evaluator:0": Member("evaluator", 0, 3, "b", "b")}
+    seen = dict.fromkeys(("chief:0", "worker:0", "worker:1", "evaluator:0"), (7, MemberObservation(WAIT)))
+    ended = {"worker:1": 0, "evaluator:0": 0}
+    problems = explain_members(tmp_path, seen, members=members, exit_codes=ended)
+    assert problems == [EndedMember("worker:1 on b has ended (exit code 0)", SHOWS_OUTPUT, host="b")]
+
+
+def test_a_coordinator_waits_in_vain_when_the_last_worker_has_ended(tmp_path: Path) -> None:
+    wait = Wait("ClusterCoordinator.join", False, "train.py", 12, "main")
+    seen = dict.fromkeys(MEMBERS, (7, MemberObservation(wait)))
+    assert explain_members(tmp_path, seen, wait, exit_codes={"worker:0": 0}) == []
+    problems = explain_members(tmp_path, seen, wait, exit_codes={"worker:0": 0, "worker:1": 0})
+    assert [each.problem for each in problems] == [
+        f"worker:{n} on {h} has ended (exit code 0)" for n, h in ("0a", "1b")
+    ]
+    assert all(isinstance(each, EndedMember) for each in problems)
+    (_, other) = explain_members(tmp_path, seen, wait, exit_codes={"worker:0": 0, "worker:1": 3})
+    assert not isinstance(other, EndedMember), "it ends the group as a failure"
 
 
 @contextmanager

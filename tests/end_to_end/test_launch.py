@@ -30,6 +30,10 @@ act = acts.get(os.environ["TFCLUSTER_TASK"], acts.get("all", "wait"))
 if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
 print("doing", act, flush=True)
+while act != "0" and "await" in acts and not os.path.exists(acts["await"]):
+    time.sleep(0.1)
+if act == "unavailable":
+    raise OSError("Socket closed\\nfrom remote target /job:worker/replica:0/task:0 while calling RecvBuf")
 if act == "raise":
     sys.tracebacklimit = 0
     raise ValueError("no such data")
@@ -144,6 +148,29 @@ def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
     result = cluster("launch", "act.py", "worker:1=raise", code=1)
     assert "error: worker:1 on localhost failed: ValueError: no such data\nits last lines:\n  " in result.stderr
     assert "worker:1 | ValueError: no such data" in result.stderr
+
+
+def fail_after_another(cluster: Sandbox, act: str) -> Any:
+    """Have worker:1 fail when worker:0 has exited; return the result."""
+    go_on = cluster.folder / "go_on"
+    go_on.unlink(missing_ok=True)
+    arguments = ("act.py", "worker:0=0", f"worker:1={act}", f"await={go_on}")
+    command = cluster.start("launch", "--each", "worker", "-o", "json", *arguments)
+    assert command.stdout is not None
+    for line in command.stdout:
+        event = json.loads(line)
+        if (event.get("task"), event.get("state")) == ("worker:0", "exited"):
+            go_on.touch()
+    return event
+
+
+def test_a_member_that_had_exited_comes_first_in_an_error_that_names_it(cluster: Sandbox) -> None:
+    result = fail_after_another(cluster, "unavailable")
+    start = "worker:0 had exited with code 0 before: worker:1 on localhost failed: OSError: Socket closed"
+    assert result["error"]["message"].startswith(start)
+    assert (result["result"]["task"], result["result"]["exit_code"]) == ("worker:1", 1)
+    result = fail_after_another(cluster, "raise")
+    assert result["error"]["message"].startswith("worker:1 on localhost failed: ValueError: no such data")
 
 
 @pytest.mark.slow
@@ -302,6 +329,51 @@ def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None
         assert command.poll() is None
     command.send_signal(signal.SIGINT)
     assert command.wait(60) == 130
+    assert not sandbox.leftovers()
+
+
+def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(sandbox: Sandbox) -> None:
+    (sandbox.folder / "act.py").write_text(ACT)
+    env = sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 3})
+    command = sandbox.start("launch", "--workers", "1", "act.py", env=env)
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    command.kill()
+    note = "note: a `tfcluster launch` has brought launch up, and takes it down at its end; if that command was killed"
+    assert note in sandbox("status", code=None).stderr
+    wait_for(lambda: not sandbox.leftovers())
+    assert "no command for 3 s, the cluster's lease" in sandbox("events", "-c", "launch").stdout
+    (run,) = sandbox.json("runs", "-c", "launch")
+    assert run["state"] == "cancelled"
+
+
+@pytest.mark.slow
+def test_down_names_the_cluster_of_a_command_that_was_killed(sandbox: Sandbox) -> None:
+    (sandbox.folder / "act.py").write_text(ACT)
+    spec = sandbox.spec("name: two\nlease: 3600\njobs: {worker: {tasks: 1}}\n")
+    command = sandbox.start("launch", "--spec", spec, "act.py")
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    command.kill()
+    result = sandbox("down")
+    assert "note: a `tfcluster launch` has brought two up" in result.stderr
+    assert "has contacted it for 30 s" in result.stderr, "on one machine the spec's lease is too long"
+    assert not sandbox.leftovers()
+
+
+@pytest.mark.slow
+def test_a_launch_that_takes_longer_than_its_lease_keeps_its_cluster(sandbox: Sandbox) -> None:
+    """A command that is stopped reads nothing, and has its connection all the same."""
+    (sandbox.folder / "sleep.py").write_text("import time\nprint('asleep', flush=True)\ntime.sleep(8)\n")
+    command = sandbox.start(
+        "launch", "--workers", "1", "sleep.py", env=sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 1})
+    )
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| asleep\n")
+    command.send_signal(signal.SIGSTOP)
+    wait_for(lambda: not programs(sandbox))
+    command.send_signal(signal.SIGCONT)
+    assert command.wait(60) == 0
     assert not sandbox.leftovers()
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +45,14 @@ def total():
     return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", own.read_value()))
 print("total", float(strategy.experimental_local_results(total())[0]))
 """
+# The same again and again; a member named as the first argument ends after three steps.
+TRAIN = f"""
+import os, sys, time
+{REDUCE.replace("print(", "step = lambda: print(")}
+for _ in range(3 if os.environ["TFCLUSTER_TASK"] in sys.argv else 1000):
+    step()
+    time.sleep(0.2)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +64,7 @@ def lab(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         (code / "act.py").write_text(ACT)
         (code / "beside.py").write_text("NAME = 'module'\n")
         (code / "reduce.py").write_text(REDUCE)
+        (code / "train.py").write_text(TRAIN)
         sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
         yield sandbox
 
@@ -165,6 +177,43 @@ def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
     lab.wait_until("running")
 
 
+def start_training(lab: Over, *arguments: str) -> subprocess.Popen[str]:
+    """Start a training, which TensorFlow ends on all members some seconds after one does not answer any more."""
+    command = lab.start("launch", *arguments, lab.folder / "code" / "train.py")
+    assert command.stdout is not None
+    for line in command.stdout:
+        if line.startswith("worker:1 | total"):
+            break
+    return command
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(lab: Over) -> None:
+    command = start_training(lab)
+    with lab.without("link", "beta"):
+        _, error = command.communicate(timeout=120)
+    message = error.partition("\nerror: ")[2].splitlines()
+    assert message[0] == "the connection to host beta is lost"
+    assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
+    assert message[2].startswith("hint: ")
+    assert command.returncode == 5
+    wait_for(lambda: not programs(lab))
+    lab.wait_until("running")
+
+
+@pytest.mark.slow
+def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(lab: Over) -> None:
+    command = start_training(lab)
+    (pid,) = [pid for pid, line in lab.network.processes().items() if line.endswith("worker:1 program")]
+    os.kill(pid, signal.SIGSTOP)
+    _, error = command.communicate(timeout=120)
+    message = error.partition("\nerror: ")[2].splitlines()
+    assert message[0] == f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+    assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
+    assert command.returncode == 1
+    wait_for(lambda: not programs(lab))
+
+
 @pytest.mark.slow
 def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: shut\nnetwork: private")
@@ -183,6 +232,37 @@ def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     result = lab("launch", "--spec", spec, "act.py", *arguments, cwd=lab.folder / "code")
     assert len(result.stdout.splitlines()) == 3
     assert not [line for line in lab.network.processes().values() if "brief" in line]
+
+
+# Writes a byte each tenth of a second to a file with the member's name, in the folder that is its argument.
+COUNT = """
+import os, sys, time
+while True:
+    with open(os.path.join(sys.argv[1], os.environ["TFCLUSTER_TASK"]), "a") as file:
+        file.write("x")
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over, tmp_path: Path) -> None:
+    spec = lab.spec(lab.text(NAMES, JOBS).replace("name: wide", "name: brief"), "brief.yaml")
+    script = lab.folder / "code" / "count.py"
+    script.write_text(COUNT)
+    env = lab.with_settings({"LAUNCH_REMOTE_LEASE_SECONDS": 3})
+    command = lab.start("launch", "--spec", spec, script, tmp_path, env=env)
+
+    def counts() -> list[int]:
+        return [path.stat().st_size for path in tmp_path.iterdir()]
+
+    wait_for(lambda: len(counts()) == 3)
+    command.send_signal(signal.SIGSTOP)
+    before = max(counts())
+    wait_for(lambda: min(counts()) > before + 80)  # longer than the lease
+    command.kill()
+    assert "note: a `tfcluster launch` has brought brief up" in lab("status", "-c", "brief", code=None).stderr
+    wait_for(lambda: not [line for line in lab.network.processes().values() if "brief" in line])
+    lab("launch", "--spec", spec, "act.py", *(f"worker:{index}=0" for index in range(3)), cwd=lab.folder / "code")
 
 
 @pytest.mark.slow

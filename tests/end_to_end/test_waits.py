@@ -268,6 +268,100 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
     assert result["error"]["message"].startswith(f"{run} has not started within 6 s: {waiting['message']}")
 
 
+def test_a_member_that_ends_while_the_others_wait_for_it_ends_the_group(hangs: Sandbox) -> None:
+    text = f"""{BEGIN}
+if os.environ["TFCLUSTER_TASK"] == "worker:1":
+    sys.exit()
+tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
+"""
+    error = hangs("launch", write(hangs, text), code=1).stderr
+    place = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy"
+    assert f"note: {place}: worker:1 has ended (exit code 0)\n" in error
+    assert f"\nerror: worker:1 has ended (exit code 0), and worker:0 cannot continue: {place}\n" in error
+
+
+#: Of a ParameterServerStrategy; a worker ends when there is a file with its name.
+SERVED = f"""{BEGIN}
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+task, cluster = os.environ["TFCLUSTER_TASK"], resolver.cluster_spec()
+if task != "chief:0":
+    server = tf.distribute.Server(cluster, job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc")
+    while not os.path.exists(task):
+        time.sleep(0.1)
+    os._exit(0)
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+step = tf.function(lambda: tf.reduce_sum(tf.range(10)))
+while True:
+    coordinator.schedule(step)
+    coordinator.join()  # WAITS HERE
+    print("step", flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_the_last_worker_that_ends_while_a_coordinator_waits_for_one_ends_the_group(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: roles\njobs: {chief: {tasks: 1}, worker: {tasks: 2}, ps: {tasks: 1}}\n")
+    script, env = write(sandbox, SERVED), sandbox.with_settings(QUICK)
+    command = sandbox.start("launch", "--spec", spec, "--each", "chief,worker,ps", script, env=env)
+    assert command.stdout is not None
+    for worker in ("worker:0", "worker:1"):
+        for _ in range(20):
+            assert command.stdout.readline() == "chief:0  | step\n", "the other worker is enough"
+        (sandbox.folder / worker).touch()
+    _, error = command.communicate(timeout=90)
+    place = f"train.py:{line_of(SERVED)} waits in ClusterCoordinator.join"
+    ended = "worker:0 has ended (exit code 0); worker:1 has ended (exit code 0)"
+    assert f"\nerror: {ended}, and chief:0 cannot continue: {place}\n" in error
+    assert command.returncode == 1
+
+
+@pytest.mark.slow
+def test_a_member_that_has_nothing_left_to_do_may_end_early(hangs: Sandbox) -> None:
+    """The other one needs the ps alone, and waits there for longer than any diagnosis takes."""
+    text = f"""{BEGIN}
+import json, threading
+config = json.loads(os.environ["TF_CONFIG"])
+if os.environ["TFCLUSTER_TASK"] == "worker:1":
+    sys.exit()
+job, index = config["task"]["type"], config["task"]["index"]
+server = tf.compat.v1.train.Server(config["cluster"], job_name=job, task_index=index)
+if job == "ps":
+    server.join()
+options = tf.compat.v1.ConfigProto(device_filters=["/job:ps", "/job:worker/task:0"])
+with tf.Graph().as_default(), tf.compat.v1.Session(server.target, config=options) as session:
+    queue = tf.queue.FIFOQueue(1, tf.float32)
+    dequeued, enqueue = queue.dequeue(), queue.enqueue(6.0)
+    threading.Timer(5, lambda: session.run(enqueue)).start()
+    print(session.run(dequeued))
+"""
+    result = hangs("launch", "--each", "worker,ps", write(hangs, text))
+    assert result.stdout == "worker:0 | 6.0\n"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_member_that_is_frozen_is_named_when_the_time_is_over(hangs: Sandbox, waits: bool) -> None:
+    text = f"""{BEGIN}
+print("here", flush=True)
+if os.environ["TFCLUSTER_TASK"] == "worker:1" or {not waits}:
+    time.sleep(1000)
+tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
+"""
+    command = hangs.start("launch", "-o", "json", "--timeout", "10", write(hangs, text))
+    assert command.stdout is not None
+    events = (json.loads(line) for line in command.stdout)
+    pid = next(each["pid"] for each in events if each.get("task") == "worker:1" and each["event"] == "member")
+    assert any(each.get("line") == "here" for each in events if each.get("task") == "worker:1")
+    os.kill(pid, signal.SIGSTOP)
+    *_, result = events
+    assert command.wait() == 124
+    place = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy: " if waits else ""
+    frozen = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+    assert result["error"]["message"] == f"{result['run']} timed out after 10 s: {place}{frozen}"
+    assert result["error"]["hint"] == f"`kill -CONT {pid}` resumes it."
+
+
 @pytest.mark.parametrize("env", mostly_slow([{}, {"OMP_NUM_THREADS": "3"}], fast=[{}]), ids=["warm", "fresh"])
 def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, str]) -> None:
     script = write(hangs, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")

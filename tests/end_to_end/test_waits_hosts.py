@@ -151,3 +151,12 @@ def test_the_time_for_the_start_ends_members_of_which_none_is_on_the_leading_hos
     assert "has not started within 8 s: train.py:" in result["error"]["message"]
     assert result["error"]["message"].endswith("worker:1 on beta has not begun to connect")
     wait_for(lambda: not [each for each in wide.network.processes().values() if each.endswith(" program")])
+
+
+def test_a_member_on_another_host_that_ends_while_the_others_wait_for_it(wide: Over) -> None:
+    text = STRATEGY.replace("time.sleep(1000)", "sys.exit()")
+    error = wide("launch", write(wide, text), code=1).stderr
+    waiting = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy"
+    ended = "worker:1 on beta has ended (exit code 0)"
+    assert f"\nerror: {ended}, and chief:0 on alpha, worker:0 on beta cannot continue: {waiting}\n" in error
+    wait_for(lambda: not [each for each in wide.network.processes().values() if each.endswith(" program")])

@@ -216,10 +216,3 @@ def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: py
 def test_an_event_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"/none/events\.jsonl cannot be written: No such file or directory"):
         job(tmp_path / "none").emit("run")
-
-
-def test_forwarding_lines_of_a_tensorflow_error_are_skipped() -> None:
-    message = "From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information"
-    assert run_program._first_line(OSError(message)) == "OSError: Socket closed"
-    assert run_program._first_line(OSError("From /job:ps/replica:0/task:0:\n")) == "OSError"
-    assert run_program._first_line(ValueError("From here: on")) == "ValueError: From here: on"

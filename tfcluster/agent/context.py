@@ -85,6 +85,7 @@ class AgentContext:
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
+        self.runs.explain_wait = self.waits.explain
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
     @property
@@ -173,7 +174,7 @@ class AgentContext:
         if silent:
             self.report_lost_tasks(silent)
 
-    async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
+    async def _explain_wait(self, run: Run, pid: int, wait: Wait | None) -> Sequence[Problem]:
         version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
         group = run.plan.group if run.plan is not None else None

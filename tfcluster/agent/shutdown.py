@@ -19,10 +19,13 @@ from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
+from tfcluster.os.file_lock import remove_unlocked
 from tfcluster.os.process_handle import ProcessHandle, send_signal
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_mark import describe_process, mark_of, marked_processes
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
+from tfcluster.runtime_dir import launch_lock
 
 
 class Shutdown:
@@ -56,6 +59,8 @@ class Shutdown:
         topology, lease = self._supervisor.topology, self._context.lease
         if topology is None or self._context.is_going_down or not lease.has_expired(topology.lease):
             return
+        if any(run.is_active and run.record.is_part for run in self._context.runs.runs.values()):
+            return  # the lease of the coordinator's host ends the group
         detail = f"no command for {topology.lease:g} s, the cluster's lease: its tasks on this host are being stopped"
         self._supervisor.history.record("lease-expired", detail=detail)
         self._begin(settings.STOP_GRACE_SECONDS)
@@ -92,6 +97,8 @@ class Shutdown:
                 hint="Make it writable and type `tfcluster down` again.",
             ) from error
         self._supervisor.history.record("down")
+        if self._context.host == LOCAL_HOST:
+            remove_unlocked(launch_lock(self._context.cluster))
         self._context.quitting.set()
 
     async def _end_unrecorded(self) -> list[str]:

@@ -121,9 +121,8 @@ def _cluster(
 ) -> Iterator[Cluster]:
     """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run."""
     from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
-    from tfcluster.client.runs.launch import claim_cluster, temporary_cluster, workers_topology
+    from tfcluster.client.runs.launch import claim_cluster, is_up, temporary_cluster, workers_topology
     from tfcluster.core.groups import select_members
-    from tfcluster.paths import running_clusters
 
     if spec is None and workers is None:
         yield _running_cluster(named)
@@ -136,7 +135,7 @@ def _cluster(
         else:
             topology = stack.enter_context(workers_topology(workers))
         select_members(topology, jobs)  # before anything starts
-        if topology.cluster in running_clusters():
+        if is_up(topology.cluster):
             stack.close()  # other launches may use it too
             check_source(topology.cluster, source)
             yield find_cluster(topology.cluster).upgrading()

@@ -22,7 +22,7 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     not running.
     """
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.rpc.parallel import unreachable
+    from tfcluster.client.rpc.parallel import unreachable, warn
     from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
 
@@ -39,6 +39,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
         from tfcluster.ui.listings import show_status  # a cluster that is down needs no rich
 
         show_status(snapshot.status)
+        if note := snapshot.topology.describe_launch():
+            warn(note)
     if snapshot.errors:
         raise unreachable(target, snapshot.errors)
     return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)

@@ -17,6 +17,7 @@ from tfcluster.client.rpc.parallel import (
     map_hosts,
     merge_streams,
     unreachable,
+    warn,
 )
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
@@ -43,7 +44,12 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
 
 
 def take_down(
-    cluster: Cluster, grace: float, timeout: float | None, show_status: Callable[[ClusterStatus], None]
+    cluster: Cluster,
+    grace: float,
+    timeout: float | None,
+    show_status: Callable[[ClusterStatus], None],
+    *,
+    is_own: bool = False,
 ) -> None:
     """Stop a cluster; when this returns, none of its processes is running.
 
@@ -52,6 +58,7 @@ def take_down(
 
     Args:
         grace: Seconds between SIGTERM and SIGKILL.
+        is_own: Whether this command has brought the cluster up, as `launch` does.
 
     Raises:
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
@@ -65,6 +72,8 @@ def take_down(
         if lost_hosts:
             raise _incomplete(cluster, lost_hosts, []) from None
         return
+    if not is_own and (note := snapshot.topology.describe_launch()):
+        warn(note)
     errors = _stop_without_status(cluster, snapshot.errors, grace)
     _cancel_runs(cluster, snapshot)
     errors |= _stop_in_order(cluster, snapshot, grace, show_status)

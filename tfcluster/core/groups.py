@@ -12,6 +12,7 @@ from tfcluster.core.stacks import Wait
 from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
 from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, join_address
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import LOCAL_HOST
 
 # The exit codes of a program that was preempted, has saved its state, and is to be started again at once:
 # tf.distribute.experimental.PreemptionCheckpointHandler exits with 42 on most platforms, and with 143 on some.
@@ -37,9 +38,18 @@ class Member:
         return f"{self.job}:{self.index}"
 
     @property
+    def name(self) -> str:
+        """Return the short name of its task, with its host unless the cluster has only this machine."""
+        return self.short if self.host == LOCAL_HOST else f"{self.short} on {self.host}"
+
+    @property
     def trains(self) -> bool:
         """Return whether it is of a job that trains; the other jobs serve it, or evaluate its checkpoints."""
         return self.job not in (PS_JOB, EVALUATOR_JOB)
+
+    def describe_frozen(self, pid: int) -> str:
+        """Describe what is wrong with it if its process is stopped."""
+        return f"{self.name} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
 
     def address(self, port: int) -> str:
         """Return its address with a port."""

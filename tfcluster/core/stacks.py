@@ -73,9 +73,9 @@ class Wait:
 
 
 def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str]) -> str:
-    """Describe in one line where a program waits (in its own file), and why."""
+    """Describe in one line where a program waits (in its own file), and why, if that is known."""
     call_site = PurePath(file).name if line is None else f"{PurePath(file).name}:{line}"
-    return f"{call_site} waits in {call}: {'; '.join(problems)}"
+    return ": ".join([f"{call_site} waits in {call}", *(["; ".join(problems)] if problems else [])])
 
 
 def parse_stack(name: str, text: str) -> ThreadStack | None:

@@ -129,6 +129,15 @@ class ClusterTopology:
     has_servers: bool = True  # without them, the tasks are only where groups of processes run
     notify: Notify | None = None
 
+    def describe_launch(self) -> str:
+        """Return a note on a cluster that `launch` has brought up; empty for any other."""
+        if self.has_servers or self.lease is None:
+            return ""
+        return (
+            f"note: a `tfcluster launch` has brought {self.cluster} up, and takes it down at its end; if that command "
+            f"was killed, the cluster ends by itself when no command has contacted it for {self.lease:g} s"
+        )
+
     def addresses(self) -> dict[str, list[str]]:
         """Return the addresses of the tasks by job, in the form of TensorFlow's ClusterSpec."""
         return _addresses(self.tasks)

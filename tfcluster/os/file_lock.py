@@ -10,6 +10,13 @@ from pathlib import Path
 from tfcluster.os.atomic_file import remove_unless_file
 
 
+def remove_unlocked(path: Path) -> None:
+    """Remove the lock file of a process that was killed; do nothing if a process holds the lock."""
+    with suppress(OSError):
+        if path.exists() and (lock := FileLock.acquire(path)) is not None:
+            lock.release()
+
+
 class FileLock:
     """A lock file that this process has created and locked; see `acquire`."""
 

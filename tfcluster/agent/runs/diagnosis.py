@@ -23,6 +23,7 @@ from tfcluster.core.programs import tasks_with_addresses
 from tfcluster.core.stacks import Wait, find_wait
 from tfcluster.core.states import TaskState
 from tfcluster.core.text import summarize_list
+from tfcluster.core.tf_config import EVALUATOR_JOB
 from tfcluster.core.topology import ClusterTopology, Task, join_address
 from tfcluster.os.process_handle import is_frozen
 from tfcluster.os.tcp_sockets import connected_ports
@@ -40,6 +41,11 @@ class Problem:
     hint: str  # what to type or change
     task: str = ""  # the name of the task that is at fault; empty if it is none
     host: str = ""  # the name of the task's host
+
+
+@dataclass(frozen=True)
+class EndedMember(Problem):
+    """A member of a group that has exited with 0, and for which the others wait in vain."""
 
 
 def describe_task(task: TaskRuntime) -> Problem:
@@ -92,12 +98,13 @@ async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -
 
 
 async def explain_wait(
-    run: Run, pid: int, wait: Wait, supervisor: TaskSupervisor, remote: RemoteTaskMonitor, version: str | None
+    run: Run, pid: int, wait: Wait | None, supervisor: TaskSupervisor, remote: RemoteTaskMonitor, version: str | None
 ) -> Sequence[Problem]:
     """Return why a program of a run waits in a call.
 
     These are the tasks that do not serve, or else what is wrong with the connection to them. Nothing is returned if the
-    tasks serve: the program may be waiting for what they compute, or for the other members of its group.
+    tasks serve: the program may be waiting for what they compute, or for the other members of its group. Without a wait
+    only the tasks are looked at.
 
     `version` is that of the TensorFlow that the servers on this host have loaded; None if it is not known.
     """
@@ -106,7 +113,7 @@ async def explain_wait(
         return []
     names = {name for name, _ in tasks_with_addresses(_used_addresses(run, topology))}
     problems = await _find_problems(supervisor, remote, names) if names else []
-    if problems or not wait.connects or (run.plan is not None and run.plan.group is not None):
+    if problems or wait is None or not wait.connects or (run.plan is not None and run.plan.group is not None):
         return problems
     return await _explain_connecting(run, pid, wait, topology, version)
 
@@ -197,19 +204,22 @@ def _describe_removed(name: str) -> Problem:
     return Problem(f"{job}:{index} is no longer part of the cluster", hint, name)
 
 
-async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: StackReader) -> list[Problem]:
-    """Return which members of a group keep others waiting, and why.
+async def explain_group(run: Run, group: Group, wait: Wait | None, host: str, stacks: StackReader) -> list[Problem]:
+    """Return which members of a group keep others waiting, and why; without a wait, those that are frozen.
 
     `run` is the run on the host of the coordinator, and `host` the name of this host.
     """
     states = read_states(run.folder)
     seen = {member.short: _observe(member, states.get(member.short), host) for member in group.members}
     frozen = [member for member in group.members if seen[member.short].is_frozen]
-    if frozen or not wait.connects:  # in the middle of a training, members do different things
+    if frozen:
         return [_describe_frozen(member, states[member.short].pid) for member in frozen]
+    if wait is None or not wait.connects:  # in the middle of a training, members do different things
+        return _explain_coordinator(run, group, wait, states)
     explanations = [
         await _explain_member(run, member, states.get(member.short), stacks if member.host == host else None)
         for member in group.members
+        if member.job != EVALUATOR_JOB  # nobody connects to it
     ]
     if problems := [problem for problem in explanations if problem is not None]:
         return problems
@@ -226,8 +236,26 @@ def _observe(member: Member, state: MemberState | None, host: str) -> MemberObse
 
 def _describe_frozen(member: Member, pid: int) -> Problem:
     there = "" if member.host == LOCAL_HOST else f" on {member.host}"
-    problem = f"{_name(member)} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    return Problem(problem, f"`kill -CONT {pid}`{there} resumes it.", host=member.host)
+    return Problem(member.describe_frozen(pid), f"`kill -CONT {pid}`{there} resumes it.", host=member.host)
+
+
+def _explain_coordinator(run: Run, group: Group, wait: Wait | None, states: Mapping[str, MemberState]) -> list[Problem]:
+    """Return the workers if a ClusterCoordinator waits for one, and all have ended."""
+    if wait is None or not wait.call.startswith("ClusterCoordinator"):
+        return []
+    workers = [(member, states.get(member.short)) for member in group.members if member.job == "worker"]
+    ended = [
+        _describe_ended(run, member, state.exit_code)
+        for member, state in workers
+        if state is not None and state.exit_code is not None
+    ]
+    return ended if len(ended) == len(workers) else []
+
+
+def _describe_ended(run: Run, member: Member, code: int) -> Problem:
+    kind = EndedMember if code == 0 else Problem  # with another code it ends the group
+    hint = f"`tfcluster logs {run.id}` shows what it has printed."
+    return kind(f"{member.name} has ended (exit code {code})", hint, host=member.host)
 
 
 async def _explain_member(
@@ -240,9 +268,9 @@ async def _explain_member(
     """
     hint = f"`tfcluster logs {run.id}` shows what it has printed."
     if state is None:
-        return Problem(f"{_name(member)} has not been started yet", hint, host=member.host)
+        return Problem(f"{member.name} has not been started yet", hint, host=member.host)
     if state.exit_code is not None:
-        return Problem(f"{_name(member)} has ended (exit code {state.exit_code})", hint, host=member.host)
+        return _describe_ended(run, member, state.exit_code)
     place = ""
     if stacks is not None:
         threads = (await stacks.read(state.pid, run.folder)).threads
@@ -255,8 +283,4 @@ async def _explain_member(
     elif state.observation.wait is not None:
         return None
     hint = f"`tfcluster stack {run.id}` shows where all members are."
-    return Problem(f"{_name(member)} has not begun to connect{place}", hint, host=member.host)
-
-
-def _name(member: Member) -> str:
-    return member.short if member.host == LOCAL_HOST else f"{member.short} on {member.host}"
+    return Problem(f"{member.name} has not begun to connect{place}", hint, host=member.host)

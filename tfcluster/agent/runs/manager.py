@@ -21,6 +21,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.timeout import wait_for
 from tfcluster.agent.turns import Turn
 from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.run_events import SubmittedEvent
@@ -50,6 +51,7 @@ class RunManager:
         runs: The runs by id, oldest first.
         earlier: The runs that had ended when this agent started, oldest first.
         on_end: Called with the final record of each run that ends.
+        explain_wait: Returns what a script waits for, in one line, and hints.
         log_limits: Returns how much output is kept.
         changed: Notified whenever the state of any run changes.
         watcher: Notifies each run of what is written to its folder, while it is followed.
@@ -71,6 +73,7 @@ class RunManager:
         self._check_tasks = check_tasks
         self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
         self.on_end: Callable[[RunRecord], None] = lambda record: None
+        self.explain_wait: Callable[[Run], Awaitable[tuple[str, str]]] = _explain_nothing
         self.log_limits: Callable[[], LogLimits] = LogLimits
         self._background: set[asyncio.Task[object]] = set()
         self._actions: Mapping[RunAction, Callable[[Run], None]] = {
@@ -209,9 +212,22 @@ class RunManager:
     def _register(self, run: Run) -> None:
         self.runs[run.id] = run
         if (timeout := run.record.options.timeout) is not None:
-            error = ClusterError(f"{run.id} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
             remaining = max(0.0, run.record.started + timeout - time.time())
-            run.timeout_timer = asyncio.get_running_loop().call_later(remaining, self.fail, run, error)
+            loop = asyncio.get_running_loop()
+            run.timeout_timer = loop.call_later(remaining, lambda: self._start(self._time_out(run, timeout)))
+
+    async def _time_out(self, run: Run, timeout: float) -> None:
+        """End a run whose time is over, with what it waits for."""
+        text = hint = ""
+        try:
+            if run.record.options.traits.is_script:
+                text, hint = await wait_for(self.explain_wait(run), settings.WAIT_TIMEOUT_SECONDS)
+        except asyncio.TimeoutError:
+            pass
+        except Exception:  # goes into the agent's log; the run ends nevertheless
+            _logger.exception("%s could not be examined", run.id)
+        message = f"{run.id} timed out after {timeout:g} s"
+        self.fail(run, ClusterError(f"{message}: {text}" if text else message, hint=hint, exit_code=ExitCode.TIMED_OUT))
 
     def _feed(self, run: Run, event: RunMachineEvent, stop_reason: _StopReason | None = None) -> None:
         """Pass an event to a run's state machine and take the actions that it requests.
@@ -356,3 +372,7 @@ class RunManager:
         if self.store.folder(record.run).exists():  # it may have been removed meanwhile
             self.store.try_write(record)
         return record
+
+
+async def _explain_nothing(run: Run) -> tuple[str, str]:
+    return "", ""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from tfcluster import settings
-from tfcluster.agent.runs.diagnosis import Problem
+from tfcluster.agent.runs.diagnosis import EndedMember, Problem
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader, count_switches, find_processes
@@ -24,6 +24,7 @@ from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.groups import MemberObservation
 from tfcluster.core.run_events import WaitingEndedEvent, WaitingEvent
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
+from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import read_states, write_observations
@@ -31,8 +32,9 @@ from tfcluster.processes.runs.run_plan import append_event
 
 _logger = logging.getLogger(__name__)
 
-#: Returns why a program waits in a call; the arguments are its run, its pid (0 if it is on another host) and the call.
-Diagnose = Callable[[Run, int, Wait], Awaitable[Sequence[Problem]]]
+#: Returns why a program waits in a call; the arguments are its run, its pid (0 if it is on another host) and the call,
+#: or None if the run is not known to wait in one.
+Diagnose = Callable[[Run, int, Wait | None], Awaitable[Sequence[Problem]]]
 
 
 @dataclass
@@ -219,7 +221,11 @@ class WaitMonitor:
             return  # all tasks answer: it takes a while to connect to many
         program.diagnosed_at = now
         texts = tuple(each.problem for each in problems)
-        if not problems or texts == program.shown or program.wait != wait:
+        if not problems or program.wait != wait:
+            return
+        if texts == program.shown:
+            if all(isinstance(each, EndedMember) for each in problems):
+                self._fail_group(run, program, wait)
             return
         program.shown, program.hints = texts, tuple(dict.fromkeys(each.hint for each in problems))
         message = _describe(wait, texts)
@@ -231,6 +237,31 @@ class WaitMonitor:
             return
         seconds, shown = round(time.monotonic() - program.since, 1), [asdict(each) for each in problems]
         _write(run, WaitingEvent(wait.call, wait.file, wait.line, wait.function, seconds, message, shown))
+
+    def _fail_group(self, run: Run, program: _Program, wait: Wait) -> None:
+        """End the run of a group that waits for members that have ended, as two diagnoses in a row have shown."""
+        assert run.plan is not None, "its group is known"
+        assert run.plan.group is not None, "a member of it waits"
+        place = _describe(wait, ())  # the script has another path on each host
+        local, remote = self._programs.get(run.id, {}), self._remote_programs.get(run.id, {})
+        pids = {pid for pid, each in local.items() if each.wait and _describe(each.wait, ()) == place}
+        waiting = {task for task, each in remote.items() if each.wait and _describe(each.wait, ()) == place}
+        waiting |= {task for task, state in read_states(run.folder).items() if state.pid in pids}
+        names = summarize_list([member.name for member in run.plan.group.members if member.short in waiting])
+        message = f"{'; '.join(program.shown)}, and {names} cannot continue: {place}"
+        self._runs.fail(run, ClusterError(message, hint=" ".join(program.hints)))
+
+    async def explain(self, run: Run) -> tuple[str, str]:
+        """Return what a run that has not ended in time waits for, in one line, and hints; empty if it is not known."""
+        programs = {each.wait: 0 for each in self._remote_programs.get(run.id, {}).values()}
+        programs |= {each.wait: pid for pid, each in self._programs.get(run.id, {}).items()}
+        programs.pop(None, None)
+        for wait, pid in {**programs, None: 0}.items():
+            if problems := await self._diagnose(run, pid, wait):
+                texts = [each.problem for each in problems]
+                text = "; ".join(texts) if wait is None else _describe(wait, texts)
+                return text, " ".join(dict.fromkeys(each.hint for each in problems))
+        return "", ""
 
     def _end(self, run: Run, program: _Program, wait: Wait, limit: float) -> None:
         """End a run that has not started in time."""

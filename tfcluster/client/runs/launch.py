@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
-import os
+import math
 import secrets
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
@@ -14,17 +13,19 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
+from tfcluster.client.resolve import find_cluster
 from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, warn
-from tfcluster.client.runs.runs import Event
+from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.file_lock import FileLock
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import JoinRequest
-from tfcluster.runtime_dir import socket_path
+from tfcluster.runtime_dir import launch_lock
 
 
 def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> RunSubmission:
@@ -106,11 +107,14 @@ def workers_topology(count: int) -> Iterator[ClusterTopology]:
 
 @contextlib.contextmanager
 def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluster]:
-    """Bring a cluster up without servers, and take it down at the end.
+    """Bring a cluster up without servers, and take it down at the end; if this command is killed, its lease does.
 
     `source` is the result of `spec_source` for its spec.
     """
-    plan = plan_up(replace(topology, has_servers=False), source, dry=False)
+    lease = topology.lease or settings.LAUNCH_REMOTE_LEASE_SECONDS
+    if all(host.name == LOCAL_HOST for host in topology.hosts):  # connections break with this command only
+        lease = min(topology.lease or math.inf, settings.LAUNCH_LEASE_SECONDS)
+    plan = plan_up(replace(topology, has_servers=False, lease=lease), source, dry=False)
     try:
         apply(plan, accept_any_loss=False, show_status=_ignore)
     except PlanConflictError:  # another command has brought the cluster up, or is changing it
@@ -120,7 +124,8 @@ def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluste
             _take_down(plan.cluster)
         raise
     try:
-        yield plan.cluster
+        with keep_leases_alive(plan.cluster, ()):
+            yield plan.cluster
     finally:
         _take_down(plan.cluster)
 
@@ -128,10 +133,23 @@ def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluste
 def _take_down(cluster: Cluster) -> None:
     """Take a cluster down, unless another command has done so."""
     try:
-        take_down(cluster, settings.STOP_GRACE_SECONDS, None, _ignore)
+        take_down(cluster, settings.STOP_GRACE_SECONDS, None, _ignore, is_own=True)
     except ClusterError as error:
         if error.exit_code is not ExitCode.NOT_RUNNING:
             raise
+
+
+def is_up(name: str) -> bool:
+    """Return whether a cluster is up: this machine does not know that a lease has ended one on other hosts."""
+    if name not in running_clusters():
+        return False
+    try:
+        find_cluster(name).connect_head().call(TopologyRequest())
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.NOT_RUNNING:
+            raise
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -149,19 +167,12 @@ def claim_cluster(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _claim(name: str) -> Iterator[bool]:
     """Lock the name of a cluster, which the kernel unlocks with the end of this process; yield whether it is locked."""
-    path = socket_path(name, LOCAL_HOST).with_name(f"{name}.launch")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileLock.acquire(launch_lock(name))
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_claimed = os.fstat(fd).st_ino == os.stat(path).st_ino  # the launch that had it removes the file at its end
-    except (BlockingIOError, FileNotFoundError):
-        is_claimed = False
-    try:
-        yield is_claimed
+        yield lock is not None
     finally:
-        if is_claimed:
-            path.unlink(missing_ok=True)
-        os.close(fd)
+        if lock is not None:
+            lock.release()
 
 
 def _ignore(status: Any) -> None:

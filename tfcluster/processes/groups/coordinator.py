@@ -27,7 +27,7 @@ from tfcluster.os.process_handle import is_stopped_by_signal
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import GroupLink, GroupListener
 from tfcluster.processes.groups.member_states import MemberStates
-from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, final_event
+from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, describe_frozen, final_event
 from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder
@@ -90,8 +90,9 @@ class GroupCoordinator:
     def _reset(self) -> None:
         """Forget the previous attempt to run the group."""
         self._ports: dict[int, int] = {}
-        self._running: set[int] = set()
+        self._running: dict[int, int] = {}  # the pids of those that run, by rank
         self._exited: set[int] = set()
+        self._done: list[Member] = []  # those that have exited with 0
         self._outputs = {member.rank: LastLines() for member in self._members}
         self._failure: Failure | None = None
         self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
@@ -251,7 +252,7 @@ class GroupCoordinator:
                 self._ready_by = _NEVER
                 self._order(Start(self._attempt, self._group.addresses(self._ports)))
         elif isinstance(report, Started):
-            self._running.add(report.rank)
+            self._running[report.rank] = report.pid
             self._states.start(self._members[report.rank], report.pid)
             self._write_member(self._members[report.rank], "started", pid=report.pid)
         elif isinstance(report, Output):
@@ -262,21 +263,26 @@ class GroupCoordinator:
             self._metrics.add(report.event)
             self._write(report.event)
         elif isinstance(report, Observed):
-            self._states.change(self._members[report.rank], observation=report.observation)
+            member = self._members[report.rank]
+            self._states.change(member, observation=report.observation)
+            if report.observation.is_frozen and self._is_stopping and member.rank in self._running:
+                self._blame(describe_frozen(member, self._running[member.rank]))
         elif isinstance(report, Exited):
             self._take_exit(self._members[report.rank], report)
         elif isinstance(report, Unable):
             self._fail_hosts([host], report.problem)
 
     def _take_exit(self, member: Member, report: Exited) -> None:
-        self._running.discard(member.rank)
+        self._running.pop(member.rank, None)
         self._exited.add(member.rank)
         self._states.change(member, exit_code=report.exit_code)
         self._write_member(member, "exited", exit_code=report.exit_code)
         has_failed = report.exit_code != 0 and not report.was_idle
         if has_failed and self._failure is None and not (self._is_stopping or self._is_cancelled):
             lines = self._outputs[member.rank].lines
-            self._failure = describe_failure(member, report, lines, self._is_interrupted)
+            self._failure = describe_failure(member, report, lines, self._done, self._is_interrupted)
+        elif report.exit_code == 0:
+            self._done.append(member)
 
     def _write(self, event: RunEvent | Message) -> None:
         """Write an event; a full disk must not end the group, and at its end the agent notices it too."""
@@ -289,12 +295,18 @@ class GroupCoordinator:
     def _fail_hosts(self, hosts: Collection[str], problem: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         """Note that hosts do nothing more for the group, whose members there count as exited."""
         self._has_lost_host = True
-        if self._failure is None and not (self._is_stopping or self._is_cancelled):
-            self._failure = Failure(ClusterError(problem, exit_code=exit_code), int(exit_code), {})
+        self._blame(Failure(ClusterError(problem, exit_code=exit_code), int(exit_code), {}, is_cause=True))
         for member in self._members:
             if member.host in hosts or not self._running:
-                self._running.discard(member.rank)
+                self._running.pop(member.rank, None)
                 self._exited.add(member.rank)
+
+    def _blame(self, cause: Failure) -> None:
+        """Note a cause that is known here: members that could not go on without it have often failed before."""
+        if self._failure is None and not (self._is_stopping or self._is_cancelled):
+            self._failure = cause
+        elif self._failure is not None and not (self._failure.is_cause or self._is_interrupted):
+            self._failure = self._failure.caused_by(cause)
 
     def _finish(self) -> NoReturn:
         """Write the final event, let the hosts exit, and exit."""

@@ -20,6 +20,7 @@ from tfcluster.core.groups import Group, Member, MemberObservation, expand
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
 from tfcluster.os.network import Address, bind_free_port
+from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.idle_members import IdleMembers
 from tfcluster.processes.groups.link import GroupLink
 from tfcluster.processes.groups.member_states import read_observations
@@ -156,6 +157,9 @@ class GroupHost:
             for member in self._members:
                 self._start(member, order)
         elif isinstance(order, Stop):
+            for rank, program in self._programs.items():
+                if is_frozen(program.pid):  # perhaps what the others have failed of
+                    self._report(Observed(rank, MemberObservation(is_frozen=True)))
             self._terminate(order.seconds)
         elif isinstance(order, StopIdle):
             pids = {rank: program.pid for rank, program in self._programs.items() if self._group.members[rank].trains}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfcluster import settings
@@ -23,6 +24,19 @@ class Failure:
     error: ClusterError
     exit_code: int  # as a shell would report it
     result: dict[str, Any]  # the task and host that failed, with the signal if one ended it; empty if no member failed
+    is_cause: bool = False  # of what members fail of: a host that is lost, or a member that is frozen
+
+    def caused_by(self, cause: Failure) -> Failure:
+        """Return the failure that was the cause of this one, which comes after it in one line."""
+        after = self.error.message.partition("\n")[0]
+        error = ClusterError(f"{cause.error.message}\nafter that, {after}", exit_code=cause.error.exit_code)
+        return replace(cause, error=error)
+
+
+def describe_frozen(member: Member, pid: int) -> Failure:
+    """Describe the failure of a group one of whose members is frozen: the others have lost it."""
+    result = {"exit_code": int(ExitCode.FAILED), "task": member.short, "host": member.host}
+    return Failure(ClusterError(member.describe_frozen(pid)), ExitCode.FAILED, result, is_cause=True)
 
 
 class LastLines:
@@ -39,8 +53,13 @@ class LastLines:
         self.lines.extend(line.decode(errors="replace").rstrip() for line in lines if line.strip())
 
 
-def describe_failure(member: Member, report: Exited, lines: Sequence[str], interrupted: bool) -> Failure:
-    """Describe the failure of a member."""
+def describe_failure(
+    member: Member, report: Exited, lines: Sequence[str], done: Iterable[Member], interrupted: bool
+) -> Failure:
+    """Describe the failure of a member.
+
+    `done` are the members that had exited with 0 before. One of them is the cause if TensorFlow names it.
+    """
     code = report.exit_code if report.exit_code > 0 else 128 - report.exit_code
     result: dict[str, Any] = {"exit_code": code, "task": member.short, "host": member.host}
     if interrupted and code == ExitCode.INTERRUPTED:
@@ -53,7 +72,13 @@ def describe_failure(member: Member, report: Exited, lines: Sequence[str], inter
     else:
         problem = f"ended with exit code {code}"
     shown = "\nits last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
-    return Failure(ClusterError(f"{member.short} on {member.host} {problem}{shown}"), code, result)
+    text = "\n".join([report.failure, *lines])
+    missed = [f"{each.name} had exited with code 0 before: " for each in done if _is_named(each, text)]
+    return Failure(ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}"), code, result)
+
+
+def _is_named(member: Member, text: str) -> bool:
+    return re.search(rf"/job:{re.escape(member.job)}/(?:replica:0/)?task:{member.index}(?!\d)", text) is not None
 
 
 def final_event(
@@ -70,7 +95,7 @@ def final_event(
     much of the output could not be written.
     """
     if failure is not None:
-        hint = failure.error.hint or f"All that it has printed: `tfcluster logs {plan.run} -c {plan.cluster}`."
+        hint = failure.error.hint or f"All that was printed: `tfcluster logs {plan.run} -c {plan.cluster}`."
         error = ClusterError(failure.error.message, hint=hint, exit_code=failure.error.exit_code)
         result = {**failure.result, "restarts": restarts} if failure.result else {}
         return ErrorEvent(error.to_json(), {**result, **metrics} or None)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.core.run_events import ErrorEvent
-from tfcluster.core.text import strip_forwarding
+from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError, TerminatedError
 from tfcluster.processes.runs.run_plan import STACKS, RunPlan
 
@@ -40,7 +40,7 @@ def run_program(plan: RunPlan) -> int:
         return report_error(plan, problem)
     except Exception as problem:
         traceback.print_exc()
-        return report_error(plan, ClusterError(_first_line(problem)))
+        return report_error(plan, ClusterError(truncate(summarize_error(f"{type(problem).__name__}: {problem}"))))
     return 0
 
 
@@ -51,11 +51,6 @@ def report_error(plan: RunPlan, error: ClusterError) -> int:
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
     return 1
-
-
-def _first_line(problem: Exception) -> str:
-    text = strip_forwarding(str(problem)).strip().splitlines()
-    return truncate(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__
 
 
 def title_of(plan: RunPlan) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
 from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
@@ -384,6 +385,5 @@ def _are_finite(values: Mapping[str, Any]) -> bool:
 
 
 def _describe(error: Exception) -> str:
-    """Return the error's class and its first line in which TensorFlow does not merely name a task."""
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("From /job:")]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """Return the error's class and the first line that describes it."""
+    return summarize_error(f"{type(error).__name__}: {error}")

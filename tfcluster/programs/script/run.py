@@ -19,7 +19,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-from tfcluster.core.text import strip_forwarding
+from tfcluster.core.text import summarize_error
 from tfcluster.errors import TerminatedError
 from tfcluster.programs.api import Context
 from tfcluster.programs.script.strategies import refuse_multi_process
@@ -157,7 +157,7 @@ class MainModule:
 
 
 def _describe(error: BaseException) -> str:
-    return strip_forwarding(traceback.format_exception_only(error)[-1]).strip().splitlines()[0]
+    return summarize_error(traceback.format_exception_only(error)[-1])
 
 
 def _print_traceback(error: BaseException, first_file: str) -> None:

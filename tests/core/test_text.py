@@ -1,0 +1,42 @@
+"""What is shown of an error in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfcluster.core.text import summarize_error
+
+GRAPH = """errors_impl.UnavailableError: Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+  File "/home/me/train.py", line 11, in <module>
+
+  File "/home/me/train.py", line 9, in total
+
+Collective ops is aborted by: Socket closed
+The error could be from a previous operation. Restart your program to reset.
+\t [[{{node CollectiveReduceV2}}]] [Op:__inference_total_37]"""
+UNHEALTHY = """From /job:worker/replica:0/task:0:
+The following tasks are unhealthy (stopped sending heartbeats):
+/job:worker/replica:0/task:1
+Check the task logs."""
+
+
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [
+        (GRAPH, "errors_impl.UnavailableError: Graph execution error: Collective ops is aborted by: Socket closed"),
+        (
+            UNHEALTHY,
+            "The following tasks are unhealthy (stopped sending heartbeats): /job:worker/replica:0/task:1",
+        ),
+        ("ValueError: no such data\n\nsecond part", "ValueError: no such data"),
+        ("RuntimeError: \n\nsee below", "RuntimeError: see below"),
+        ("OSError: From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error", "OSError: Socket closed"),
+        ("OSError: From /job:ps/replica:0/task:0:\n", "OSError"),
+        ("ValueError: From here: on", "ValueError: From here: on"),
+        ("", ""),
+    ],
+)
+def test_the_first_line_that_says_something(message: str, summary: str) -> None:
+    assert summarize_error(message) == summary
