@@ -124,3 +124,10 @@ def test_a_file_that_changes_while_it_is_sent(home: Path) -> None:
 def test_a_manifest_does_not_lead_out_of_its_tree(path: str) -> None:
     with pytest.raises(ClusterError, match="list of files arrived that is damaged"):
         decode_manifest(encode_manifest([CodeFile(path)]))
+
+
+def test_names_with_newlines_are_shown_on_one_line(home: Path) -> None:
+    script = script_in(home / "project")
+    (home / "project" / "data\n\u202e.csv").write_text("1")
+    described = CodeFolder.of(script, str(home / "project")).describe()
+    assert described == rf"{home}/project: 2 files, 1 B; the largest: data\n\u202e.csv (1 B), train.py (0 B)"

@@ -22,11 +22,13 @@ from tests.browser import Browser, open_browser
 from tests.conftest import COMMAND, Sandbox, wait_for
 
 TAG = "<img src=x onerror=window.owned=1>"
+DIRECTION, SHOWN_DIRECTION = "10%\r \u202efdp.exe \x1b[31m", r"10%\r \u202efdp.exe \x1b[31m"
 # Reports and prints until the file is gone that it is given.
 TRAINING = f"""
 import os, sys, time, tfcluster
 step = 0
 print({TAG!r}, flush=True)
+print({DIRECTION!r}, flush=True)
 while os.path.exists(sys.argv[1]):
     tfcluster.metric("loss", 1 / (1 + step), step)
     tfcluster.metric({TAG!r}, step, step)
@@ -200,6 +202,7 @@ def test_the_curve_and_the_log_of_a_training(served: Served, browser: Browser, t
     wait_for(lambda: browser.text(".log").count("step") > seen)
     # What looks like HTML is text, wherever it comes from: the output, a metric's name, the script's name.
     assert TAG in browser.text(".log")
+    assert SHOWN_DIRECTION in browser.text(".log")
     assert TAG in browser.text(".curves")
     assert f"{TAG}.py" in browser.text(".head")
     assert browser.run("return document.querySelector('img, main script') === null && !('owned' in window)")
@@ -306,13 +309,15 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
 
 def test_a_report_is_one_file(demo: Sandbox, browser: Browser) -> None:
     name = f"{TAG}.py"
-    demo.spec(f"import tfcluster\nprint('</script>{TAG}')\nfor i in range(9): tfcluster.metric('loss', i, i)\n", name)
+    printed = f"print('</script>{TAG}')\nprint({DIRECTION!r})\n"
+    demo.spec(f"import tfcluster\n{printed}for i in range(9): tfcluster.metric('loss', i, i)\n", name)
     run = json.loads(demo("run", "-o", "json", name).stdout.splitlines()[-1])["run"]
     assert demo("dashboard", "--report", "out.html").stdout == f"the report of {run} is in out.html\n"
     page = demo.folder / "out.html"
     browser.open(page.as_uri())
     wait_for(lambda: browser.attribute("[data-metric=loss] path.line", "d").count("L") == 8)
     assert f"</script>{TAG}" in browser.text(".log")
+    assert SHOWN_DIRECTION in browser.text(".log")
     assert f"{TAG}.py" in browser.text("h2 + .facts")
     assert browser.run("return document.querySelector('img') === null && !('owned' in window)")
     assert browser.complaints() == []
