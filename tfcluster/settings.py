@@ -248,7 +248,7 @@ PLACEMENT_POLL_SECONDS = 0.1  # of the servers' logs on this host
 PLACEMENT_REMOTE_POLL_SECONDS = 1.0  # on other hosts each poll sends a request to every host
 
 # Python stacks of programs, and programs that wait for tasks.
-STACK_SIGNAL = 49  # a real-time signal from the middle of the range: those of others are at its ends
+STACK_SIGNAL = 23  # SIGURG: a process that has just executed another program ignores it, and few programs use it
 STACK_FD_MAX = 1024  # a descriptor far beyond it would cost the kernel memory
 STACK_FDS = 16  # the descriptor of the stacks is one of the last ones
 STACK_SECONDS = 3.0  # for all threads of a process to be written, on a busy machine
