@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.browser import Browser, open_browser
 from tests.conftest import COMMAND, Sandbox, wait_for
+from tfcluster import settings
 
 TAG = "<img src=x onerror=window.owned=1>"
 DIRECTION, SHOWN_DIRECTION = "10%\r \u202efdp.exe \x1b[31m", r"10%\r \u202efdp.exe \x1b[31m"
@@ -147,6 +150,33 @@ def test_requests_that_make_no_sense(served: Served) -> None:
     assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")
     status, text, _ = served.request("/api/cancel", "POST", b'{"run": "none"}')
     assert (status, json.loads(text)["message"]) == (502, "no run 'none'")
+
+
+def test_nothing_is_kept_of_a_run_that_does_not_exist(served: Served) -> None:
+    assert served.request("/api/runs/no-such-run")[0] == 502
+    connection = http.client.HTTPConnection(urlsplit(served.base).netloc, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/state", headers={"Authorization": f"Bearer {served.token}"})
+        first = connection.getresponse().read1(1 << 20).decode()  # all that is known, in one part
+    assert "event: state" in first
+    assert "no-such-run" not in first
+
+
+def test_connections_without_the_token_cannot_pile_up(served: Served) -> None:
+    place = urlsplit(served.base)
+    strangers = [socket.create_connection((str(place.hostname), int(place.port or 0))) for _ in range(200)]
+
+    def is_open(stranger: socket.socket) -> bool:
+        try:
+            return stranger.recv(1, socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+
+    wait_for(lambda: sum(map(is_open, strangers)) <= settings.DASHBOARD_STRANGERS_MAX)
+    assert served.request("/metrics")[0] == 200
+    assert is_open(strangers[-1])
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_the_page_loads_nothing_from_elsewhere(served: Served) -> None:

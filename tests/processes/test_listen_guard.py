@@ -350,3 +350,23 @@ except OSError as error:
     report([len(clients), errno.errorcode[error.errno], reasons])
 """
     assert run(body) == [4, "EADDRINUSE", []]
+
+
+def test_a_process_outside_the_trap_can_listen_for_a_program_and_udp_is_not_trapped() -> None:
+    """What docs/network.md says of a script that wants to get around the trap: here its own process from before it."""
+    body = """
+inside, outside = socket.socketpair(socket.AF_UNIX)
+if os.fork() == 0:
+    _, (fd,), *_ = socket.recv_fds(outside, 1, 1)
+    socket.socket(fileno=fd).listen()
+    outside.sendall(b"x")
+    os._exit(0)
+isolate()
+listener = bound(socket.AF_INET)
+socket.send_fds(inside, [b"x"], [listener.fileno()])
+inside.recv(1)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind(("", 0))
+report([bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)), device_of(listener), device_of(datagrams)])
+"""
+    assert run(body) == [True, "", ""]

@@ -107,6 +107,11 @@ class SshMaster:
         with contextlib.suppress(OSError):
             write_atomically(self._socket_path.with_suffix(".json"), json.dumps(asdict(agent)).encode(), is_shared=True)
 
+    def forget_agent(self) -> None:
+        """Remove the record of where the agent listens, so that its socket is forwarded again."""
+        with contextlib.suppress(OSError):
+            self._socket_path.with_suffix(".json").unlink()
+
     def connect(self, agent: RemoteAgent) -> socket.socket | None:
         """Connect to the forwarded socket, and have ssh forward it first unless it leads to the socket of the agent.
 
