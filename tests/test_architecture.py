@@ -50,3 +50,14 @@ def test_every_folder_is_described() -> None:
     in_the_row_of_their_parent = {"protocol/api", "ui/top", "dashboard/page"}
     programs = {folder for folder in folders if folder.startswith("programs/")}
     assert described == folders - in_the_row_of_their_parent - programs
+
+
+def test_the_tests_that_the_threat_model_names_exist() -> None:
+    tests = ROOT.parent / "tests"
+    rows = (ROOT.parent / "docs" / "network.md").read_text().partition("## Who could attack")[2].partition("\n## ")[0]
+    named = re.findall(r"`(\w+/test_\w+\.py)`(?: \(([^)]+)\))?", rows)
+    assert len(named) > 20
+    for file, functions in named:
+        text = (tests / file).read_text()
+        for function in re.findall(r"`(test_\w+)…?`", functions):
+            assert f"def {function}" in text, f"{file}: {function}"

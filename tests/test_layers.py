@@ -73,7 +73,6 @@ OWNERS = {
     "yaml": {"spec"},
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
-    "pathspec": {"client"},
     "cryptography": {"client"},
     "rich": {"ui", "programs/render"},
     "textual": {"ui"},

@@ -25,5 +25,10 @@ def escape_all_control_characters(text: str) -> str:
     return _CONTROL.sub(_escape, text)
 
 
+def escape_to_one_line(text: str) -> str:
+    r"""Return a sentence that quotes names, such as those of files, with all that is not printable escaped, as `\n`."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def _escape(match: re.Match[str]) -> str:
     return repr(match[0])[1:-1]

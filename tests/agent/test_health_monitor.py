@@ -6,9 +6,13 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import running
 from tfcluster import settings
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 
@@ -94,3 +98,42 @@ def test_many_concurrent_probes_all_get_a_result() -> None:
             prober.stop()
 
     assert {answer.outcome for answer in asyncio.run(ask_many())} == {ProbeOutcome.SILENT}
+
+
+SERVER = """
+import sys, grpc
+from concurrent.futures import ThreadPoolExecutor
+server = grpc.server(ThreadPoolExecutor(1))
+print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+server.start()
+sys.stdin.read()
+"""
+
+
+def connections_to(port: int) -> int:
+    """The established connections to a port of this machine."""
+    lines = "".join(Path(f"/proc/net/{table}").read_text() for table in ("tcp", "tcp6")).splitlines()
+    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
+
+
+def test_a_server_that_is_not_asked_any_more_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a task that is gone, or of another host's, which only a run asks."""
+    monkeypatch.setattr(settings, "PROBE_CHANNEL_SECONDS", 0.5)
+
+    async def ask(port: int) -> tuple[int, int]:
+        prober = ProbeClient("prober", lambda: None)
+        try:
+            await prober.probe(f"127.0.0.1:{port}", 10.0)  # it has no such method
+            connected = connections_to(port)
+            for _ in range(100):
+                await prober.probe("127.0.0.1:1", 5.0)
+                if not connections_to(port):
+                    break
+                await asyncio.sleep(0.1)
+            return connected, connections_to(port)
+        finally:
+            prober.stop()
+
+    with running(sys.executable, "-c", SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert asyncio.run(ask(int(server.stdout.readline()))) == (1, 0)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
 from tests.conftest import wait_for
+from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError, ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
@@ -107,6 +108,27 @@ def test_a_stream_that_is_not_read_does_not_keep_others_from_being_read(hosts: H
 
 def run_of_pi() -> RunRequest:
     return run_request("pi", PI)
+
+
+def test_what_is_not_read_of_a_stream_piles_up_nowhere(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
+    """While the command reads other responses on the same connection."""
+    script = tmp_path / "chatty.py"
+    script.write_text("for _ in range(80_000): print('0123456789' * 10)\n")
+    run = client.stream(run_of(script, cancel_on_disconnect=False))
+    identity = next(run).record["run"]
+    with script.open("rb") as file:
+        run.send_file(file)
+    assert list(run)[-1].record["state"] == "succeeded"
+
+    unread = client.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
+    for _ in range(300):
+        assert client.call(StatusRequest()).cluster == CLUSTER
+    connection = client._connection
+    assert connection is not None
+    arrived = sum(frame.size for frame in connection._arrived[unread._id])
+    assert settings.RPC_EVENT_WINDOW_BYTES // 2 < arrived < 2 * settings.RPC_EVENT_WINDOW_BYTES
+    output = "".join(event.record["data"] for event in unread if event.record["event"] == "output")
+    assert output.count("\n") == 80_000
 
 
 def response_to(data: bytes) -> bytes:

@@ -17,6 +17,7 @@ from tfcluster.agent.runs import stacks
 from tfcluster.agent.runs.stacks import StackReader, find_processes
 from tfcluster.agent.turns import Turn
 from tfcluster.os import procfs
+from tfcluster.processes.runs.run_plan import STACKS
 
 
 def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
-        assert (found.threads, found.problem) == ((), "its main thread blocks signal 49")
+        assert (found.threads, found.problem) == ((), "its main thread blocks SIGURG")
 
 
 #: A program that writes more than a pipe holds, without a buffer, and then how much of it was written.
@@ -147,3 +148,17 @@ def test_a_write_is_not_interrupted(tmp_path: Path) -> None:
         found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
         assert (found.threads, found.problem) == ((), "its main thread waits until what it prints is read")
         assert process.communicate(timeout=60)[1] == "200000"
+
+
+def test_a_process_that_executes_another_program_after_the_look_lives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a handler, the signal must not end it: no look can rule that out."""
+    monkeypatch.setattr(stacks, "_signal_problem", lambda pid, path: "")
+    (tmp_path / STACKS).touch()
+    with running("sleep", "60") as process:
+        wait_for(lambda: "sleep" in procfs.waits_in(process.pid, process.pid))
+        found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
+        assert (found.threads, found.problem) == ((), "it has written no stacks; the disk may be full")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.client.runs.code import CodeFolder, CodeTree, _read
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 
 
 @pytest.fixture
@@ -124,3 +125,73 @@ def test_a_file_that_changes_while_it_is_sent(home: Path) -> None:
 def test_a_manifest_does_not_lead_out_of_its_tree(path: str) -> None:
     with pytest.raises(ClusterError, match="a damaged list of files arrived"):
         decode_manifest(encode_manifest([CodeFile(path)]))
+
+
+def test_names_with_newlines_are_shown_on_one_line(home: Path) -> None:
+    script = script_in(home / "project")
+    (home / "project" / "data\n\u202e.csv").write_text("1")
+    described = CodeFolder.of(script, str(home / "project")).describe()
+    assert described == rf"{home}/project: 2 files, 1 B; the largest: data\n\u202e.csv (1 B), train.py (0 B)"
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["*.csv", "!b.csv", "# *.py", "", "  "],
+        ["/a.csv", "data/", "!data/b.csv"],
+        ["data/*.csv", "!/data/b.csv"],
+        ["**/b.csv", "deep/**/x.py"],
+        ["deep/**", "!deep/d1/"],
+        ["d?ta", "[ab].csv", "[!ab].py", "[^x].txt"],
+        ["x.py/", "d1"],
+        ["\\#odd", "\\!odd", "with space\\ ", "trailing.txt   "],
+        ["\\*.csv", "*\\?", "deep/d1/**/x.py", "/**/d2/*"],
+        ["*", "!*.py", "!*/"],
+        ["**", "!a.csv"],
+        ["data/**/b.csv", "a*c*v", "/deep/*/*/x.py", "[z-a]", "[", "!"],
+    ],
+    ids=" ".join,
+)
+def test_patterns_mean_what_git_means(home: Path, lines: list[str]) -> None:
+    project = home / "project"
+    names = ["a.csv", "b.csv", "#odd", "!odd", "with space ", "trailing.txt", "*.csv", "what?", "c.txt", "x.txt"]
+    names += ["data/a.csv", "data/b.csv", "data/in/b.csv", "deep/x.py", "deep/d1/x.py", "deep/d1/d2/x.py", "b.py"]
+    for name in names:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    (project / ".tfclusterignore").write_text("\n".join(lines))
+    sent = {path for path, _ in CodeFolder.of(script_in(project), str(project)).files if (project / path).is_file()}
+    git = ["git", "ls-files", "--others", "-z", "--exclude-from", ".tfclusterignore"]
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True, timeout=60)
+    listed = subprocess.run(git, cwd=project, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert sent == {*listed.split("\0")[:-1], "train.py"}
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 100 + "b", "**/a/" * 100 + "b", "*" * 4000 + "b"])
+def test_no_pattern_takes_long(home: Path, pattern: str) -> None:
+    script = script_in(home / "project")
+    folder = home / "project" / "/".join(["a"] * 100)
+    folder.mkdir(parents=True)
+    (folder / ("a" * 200)).touch()
+    (home / "project" / ".tfclusterignore").write_text(pattern)
+    assert len(CodeFolder.of(script, str(home / "project")).files) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not a regular file"),
+        (os.mkdir, "not a regular file"),
+        (lambda path: Path(path).write_text("a" * 5000), "a line with 5000 characters, it has at most 4096"),
+        (lambda path: Path(path).write_text("a\n" * 10**6), "2000000 bytes long, it has at most"),
+    ],
+    ids=["pipe", "folder", "long line", "long file"],
+)
+def test_an_ignore_file_that_is_none_is_named(home: Path, make: Callable[[str], object], why: str) -> None:
+    script = script_in(home / "project")
+    path = home / "project" / ".tfclusterignore"
+    make(str(path))
+    with pytest.raises(ClusterError, match=f"{path}: {why}") as caught:
+        CodeFolder.of(script, str(home / "project"))
+    assert caught.value.exit_code is ExitCode.USAGE

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.client.tensorboard import _Process
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
@@ -32,3 +33,13 @@ def test_the_last_lines_explain_an_end_before_it_serves() -> None:
     with process("sys.exit('no module')") as tensorboard, pytest.raises(ClusterError, match="exit code 1") as error:
         tensorboard.read_start()
     assert error.value.message.endswith("\n  no module")
+
+
+def test_a_tensorboard_that_does_not_say_where_it_serves_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "TENSORBOARD_START_SECONDS", 1.0)
+    starts = f"print({MESSAGE_PREFIX + _START!r}, flush=True); print('waits for a lock', file=sys.stderr, flush=True)"
+    with process(f"{starts}; sys.stdin.read()") as tensorboard:
+        tensorboard.read_start()
+        with pytest.raises(ClusterError, match="has not said within 1 s where it serves") as error:
+            tensorboard.read_port()
+        assert error.value.message.endswith("\n  waits for a lock")

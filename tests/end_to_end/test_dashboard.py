@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -21,13 +23,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.browser import Browser, open_browser
 from tests.conftest import COMMAND, Sandbox, wait_for
+from tfcluster import settings
 
 TAG = "<img src=x onerror=window.owned=1>"
+DIRECTION, SHOWN_DIRECTION = "10%\r \u202efdp.exe \x1b[31m", r"10%\r \u202efdp.exe \x1b[31m"
 # Reports and prints until the file is gone that it is given.
 TRAINING = f"""
 import os, sys, time, tfcluster
 step = 0
 print({TAG!r}, flush=True)
+print({DIRECTION!r}, flush=True)
 while os.path.exists(sys.argv[1]):
     tfcluster.metric("loss", 1 / (1 + step), step)
     tfcluster.metric({TAG!r}, step, step)
@@ -162,6 +167,33 @@ def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sa
     assert len({line["time"] for line in shown}) == 3
 
 
+def test_nothing_is_kept_of_a_run_that_does_not_exist(served: Served) -> None:
+    assert served.request("/api/runs/no-such-run")[0] == 502
+    connection = http.client.HTTPConnection(urlsplit(served.base).netloc, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", "/api/state", headers={"Authorization": f"Bearer {served.token}"})
+        first = connection.getresponse().read1(1 << 20).decode()  # all that is known, in one part
+    assert "event: state" in first
+    assert "no-such-run" not in first
+
+
+def test_connections_without_the_token_cannot_pile_up(served: Served) -> None:
+    place = urlsplit(served.base)
+    strangers = [socket.create_connection((str(place.hostname), int(place.port or 0))) for _ in range(200)]
+
+    def is_open(stranger: socket.socket) -> bool:
+        try:
+            return stranger.recv(1, socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+
+    wait_for(lambda: sum(map(is_open, strangers)) <= settings.DASHBOARD_STRANGERS_MAX)
+    assert served.request("/metrics")[0] == 200
+    assert is_open(strangers[-1])
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_the_page_loads_nothing_from_elsewhere(served: Served) -> None:
     status, text, headers = served.request("/", headers={"Authorization": None})
     assert status == 200
@@ -215,6 +247,7 @@ def test_the_curve_and_the_log_of_a_training(served: Served, browser: Browser, t
     wait_for(lambda: browser.text(".log").count("step") > seen)
     # What looks like HTML is text, wherever it comes from: the output, a metric's name, the script's name.
     assert TAG in browser.text(".log")
+    assert SHOWN_DIRECTION in browser.text(".log")
     assert TAG in browser.text(".curves")
     assert f"{TAG}.py" in browser.text(".head")
     assert browser.run("return document.querySelector('img, main script') === null && !('owned' in window)")
@@ -321,13 +354,15 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
 
 def test_a_report_is_one_file(demo: Sandbox, browser: Browser) -> None:
     name = f"{TAG}.py"
-    demo.spec(f"import tfcluster\nprint('</script>{TAG}')\nfor i in range(9): tfcluster.metric('loss', i, i)\n", name)
+    printed = f"print('</script>{TAG}')\nprint({DIRECTION!r})\n"
+    demo.spec(f"import tfcluster\n{printed}for i in range(9): tfcluster.metric('loss', i, i)\n", name)
     run = json.loads(demo("run", "-o", "json", name).stdout.splitlines()[-1])["run"]
     assert demo("dashboard", "--report", "out.html").stdout == f"the report of {run} is in out.html\n"
     page = demo.folder / "out.html"
     browser.open(page.as_uri())
     wait_for(lambda: browser.attribute("[data-metric=loss] path.line", "d").count("L") == 8)
     assert f"</script>{TAG}" in browser.text(".log")
+    assert SHOWN_DIRECTION in browser.text(".log")
     assert f"{TAG}.py" in browser.text("h2 + .facts")
     assert browser.run("return document.querySelector('img') === null && !('owned' in window)")
     assert browser.complaints() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,24 @@ def test_a_script_has_the_commands_terminal(demo: Sandbox, shell: pexpect.spawn[
     shell.expect_exact("KeyboardInterrupt\r\n")
     shell.expect_exact("shell> ")
     assert "over" not in str(shell.before)
+
+
+def test_files_in_the_folder_of_a_run_are_for_this_user_alone(demo: Sandbox, shell: pexpect.spawn[str]) -> None:
+    """Those of an agent too, which has the umask of the shell that started it."""
+    run(shell, demo, SCRIPT)
+    shell.expect_exact("name? ")
+    shell.setwinsize(30, 90)
+    shell.expect_exact("size 90 30\r\n")
+    shell.sendcontrol("c")
+    shell.expect_exact("shell> ")
+    modes = {
+        path.name: stat.S_IMODE(path.lstat().st_mode)
+        for folder in demo.folder.glob("state/tfcluster/*/*/runs/*")
+        for path in folder.iterdir()
+        if path.is_file() and not path.is_symlink()
+    }
+    assert {"terminal", "events.jsonl", "stacks.txt"} <= modes.keys()
+    assert set(modes.values()) == {0o600}, modes
 
 
 BAR = """

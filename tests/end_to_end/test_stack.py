@@ -30,7 +30,7 @@ if sys.argv[1:] == ["hold"]:
 reading, writing = os.pipe()
 mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-assert handlers[49] is signal.SIG_DFL and not mask and threading.active_count() == 1
+assert handlers[signal.SIGURG] is signal.SIG_DFL and not mask and threading.active_count() == 1
 thread = threading.Thread(target=sleep_in_thread)
 thread.start()
 child = multiprocessing.get_context("fork").Process(target=sleep_in_child)

@@ -93,6 +93,9 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
     assert seen["helper"] == "beside below"
     assert f"sending 7 files of {project}, " in first.stderr
     assert "B; the largest: train.py (" in first.stderr
+    (project / weird).write_text("another")
+    assert rf"sending 1 file of {project}, 7 B (new\nline \udcff)" in run(wide, project, "train.py").stderr
+    (project / weird).write_text("odd")
     assert "left out, as neither files nor folders: pipe" in first.stderr
     (left,) = [line for line in first.stderr.splitlines() if "wrote beside itself stay on alpha" in line]
     assert {path.name for path in Path(left.rpartition(", in ")[2]).iterdir()} == {"data file.txt", "made.txt"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,11 @@ def plan(tmp_path: Path) -> RunPlan:
     manifest = encode_manifest(_FILES)
     for content in (_CONTENT, manifest):
         (cache / digest_of(content)).write_bytes(content)
-    return enter(folder, cache, digest_of(manifest))
+    previous = os.umask(0)
+    try:
+        return enter(folder, cache, digest_of(manifest))
+    finally:
+        os.umask(previous)
 
 
 def enter(folder: Path, cache: Path, tree: str) -> RunPlan:
@@ -42,6 +47,11 @@ def enter(folder: Path, cache: Path, tree: str) -> RunPlan:
     options = RunOptions("script", ProgramTraits(is_script=True), parameters)
     plan = RunPlan("script-1", "demo", options, folder, {}, "localhost:1", [], [], code=code)
     return enter_tree(plan, cache)
+
+
+def test_its_files_are_for_this_user_alone_with_any_umask(plan: RunPlan) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in plan.folder.rglob("*") if path.is_file()}
+    assert modes == {"code.json": 0o600, "a.csv": 0o600, "x.py": 0o600}
 
 
 def test_all_that_was_sent_is_removed(plan: RunPlan) -> None:

@@ -266,3 +266,107 @@ def test_another_trap_of_system_calls_is_reported() -> None:
         "ports cannot be closed before they listen: another program (such as a container manager) traps system calls "
         "of this process already"
     )
+
+
+def test_a_descriptor_that_is_given_to_another_socket_meanwhile_does_not_listen() -> None:
+    """What another thread of a program could do between the restriction of its socket and listen()."""
+    body = """
+other = bound(socket.AF_INET)
+listener = bound(socket.AF_INET)
+kept = listener.dup()
+real = port_isolation.restrict
+
+def restrict_and_swap(*arguments):
+    real(*arguments)
+    os.dup2(other.fileno(), listener.fileno())
+
+port_isolation.restrict = restrict_and_swap
+isolate()
+listener.listen()
+
+def listens(each):
+    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+report([listens(other), listens(kept), device_of(kept)])
+"""
+    assert run(body) == [False, True, "lo"]
+
+
+def test_root_cannot_undo_the_restriction_of_a_socket_that_listens() -> None:
+    body = """
+isolate()
+listener = bound(socket.AF_INET)
+listener.listen()
+failed = []
+for option, value in ((socket.SO_BINDTODEVICE, b""), (socket.SO_BINDTODEVICE, b"eth0"), (62, 0)):
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, option, value)
+    except OSError as error:
+        failed.append(errno.errorcode[error.errno])
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # other options are the program's
+report([failed, device_of(listener)])
+"""
+    assert run(body) == [["EPERM"] * 3, "lo"]
+
+
+def test_a_program_cannot_listen_through_io_uring() -> None:
+    body = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+
+def set_up():
+    parameters = ctypes.create_string_buffer(120)  # struct io_uring_params
+    return errno.errorcode.get(ctypes.get_errno()) if libc.syscall(425, 4, parameters) < 0 else "a ring"
+
+isolate()
+report(set_up())
+"""
+    assert run(body) == "ENOSYS"
+
+
+def test_the_callers_backlog_holds_and_listen_fails_as_without_a_guard() -> None:
+    body = """
+isolate()
+listener = bound(socket.AF_INET)
+listener.listen(3)
+clients = []
+port = listener.getsockname()[1]
+try:
+    for _ in range(10):
+        clients.append(socket.socket())
+        clients[-1].settimeout(0.5)
+        clients[-1].connect(("127.0.0.1", port))
+except TimeoutError:
+    clients.pop()
+first, second = socket.socket(), socket.socket()
+for each in (first, second):
+    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+first.bind(("127.0.0.1", 0))
+second.bind(first.getsockname())
+first.listen()
+try:
+    second.listen()
+except OSError as error:
+    report([len(clients), errno.errorcode[error.errno], reasons])
+"""
+    assert run(body) == [4, "EADDRINUSE", []]
+
+
+def test_a_process_outside_the_trap_can_listen_for_a_program_and_udp_is_not_trapped() -> None:
+    """What docs/network.md says of a script that wants to get around the trap: here its own process from before it."""
+    body = """
+inside, outside = socket.socketpair(socket.AF_UNIX)
+if os.fork() == 0:
+    _, (fd,), *_ = socket.recv_fds(outside, 1, 1)
+    socket.socket(fileno=fd).listen()
+    outside.sendall(b"x")
+    os._exit(0)
+isolate()
+listener = bound(socket.AF_INET)
+socket.send_fds(inside, [b"x"], [listener.fileno()])
+inside.recv(1)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind(("", 0))
+report([bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)), device_of(listener), device_of(datagrams)])
+"""
+    assert run(body) == [True, "", ""]

@@ -134,6 +134,21 @@ def test_only_the_cluster_connects(machines: Network, families: str) -> None:
         assert is_ignored(other, alpha.ipv4, alpha.ipv6)
 
 
+@pytest.mark.needs("network")
+def test_who_has_taken_the_address_of_a_member_connects() -> None:
+    """What docs/network.md says of another machine on the same network: the filter knows addresses only."""
+    with network("alpha", "beta", "other") as machines:
+        alpha, beta, other = (machines[name] for name in ("alpha", "beta", "other"))
+        with listening(alpha, addresses(machines, "alpha", "beta")) as status:
+            assert status == "listens"
+            assert is_ignored(other, alpha.ipv4)
+            bits = 24
+            beta.ip("address", "flush", "dev", "eth0")
+            other.ip("address", "flush", "dev", "eth0")
+            other.ip("address", "add", f"{beta.ipv4}/{bits}", "dev", "eth0")
+            assert can_connect(other, alpha.ipv4)
+
+
 def test_each_family_has_a_list_of_its_own(machines: Network) -> None:
     alpha, beta = machines["alpha"], machines["beta"]
     for cluster, by, not_by in (

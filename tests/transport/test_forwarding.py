@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +154,34 @@ def test_a_stale_socket_is_forwarded_again_without_a_session(
         use(make_transport())
         use(make_transport())
         assert hosts.sessions() == sessions
+
+
+@pytest.mark.parametrize("garbage", [b"220 not an agent\r\n", b"[]\n", b'{"version": true}\n'])
+def test_something_else_in_the_place_of_a_stale_socket_is_passed_over(
+    hosts: SshHosts, make_transport: TransportFactory, garbage: bytes
+) -> None:
+    transport = make_transport()
+    channel = begin(transport)
+    with kept_alive(transport, hosts):
+        channel.close()
+        remove_socket(transport, hosts)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(forwarded_socket_path(transport.cluster, "h0", "h0")))
+            listener.listen()
+            served: list[socket.socket] = []
+
+            def serve() -> None:
+                served.append(listener.accept()[0])
+                served[0].sendall(garbage)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            use(make_transport())
+            thread.join(30)
+            served[0].close()
+        sessions = hosts.sessions()
+        use(make_transport())
+        assert hosts.sessions() == sessions, "the agent's socket is forwarded again"
 
 
 @pytest.mark.slow

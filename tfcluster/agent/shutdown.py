@@ -15,6 +15,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.state.journal import JournalError
+from tfcluster.agent.subprocesses import survivors_error
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize, summarize_list
@@ -75,9 +76,11 @@ class Shutdown:
         try:
             await self._cluster.abandon()
             await self._context.runs.cancel_all()
-            await self._supervisor.stop(self._grace)
+            try:
+                await self._supervisor.stop(self._grace)
+            finally:  # what SIGKILL does not end is an error, and keeps nothing else from being stopped
+                self._unrecorded = await self._end_unrecorded()
             await self._context.notices.flush(settings.STOP_GRACE_SECONDS)
-            self._unrecorded = await self._end_unrecorded()
         except BaseException:
             self._reset()  # the remaining tasks stay supervised, and the next `down` tries again
             raise
@@ -106,7 +109,8 @@ class Shutdown:
         context = self._context
         private = context.network.private
         helpers = [context.forwarder.process, None if private is None else private.holder]  # `Agent.stop` ends them
-        unrecorded = await lasting_processes(mark_of(context.state_dir.path), known=helpers)
+        tasks = [task.process for task in self._supervisor.tasks.values()]
+        unrecorded = await lasting_processes(mark_of(context.state_dir.path), known=[*helpers, *tasks])
         return await end_all(lambda: [each for each in unrecorded if each.is_alive()], context.cluster, self._grace)
 
     def _reset(self) -> None:
@@ -216,19 +220,16 @@ async def end_all(find: Callable[[], Sequence[ProcessHandle]], cluster: str, gra
     """End processes until none is found: one may have forked another one in the meantime.
 
     `find` returns the processes that run now; `grace` is the seconds between SIGTERM and SIGKILL. Returns the
-    descriptions of the processes. Raises ClusterError if SIGKILL has not ended all of them.
+    descriptions of the processes. Raises ClusterError if SIGKILL has not ended all of them, when no other is left.
     """
     ended: list[str] = []
-    while processes := find():
+    survivors: dict[ProcessHandle, str] = {}
+    while processes := [process for process in find() if process not in survivors]:
         names = {process: describe_process(process, cluster) for process in processes}
-        if survivors := await end_processes(processes, grace):
-            raise ClusterError(
-                f"{summarize_list([names[each] for each in survivors])} of cluster {cluster!r}: still running "
-                f"{settings.KILL_SECONDS:g} s after SIGKILL",
-                hint="The kernel may wait for a disk or a device on their behalf: `cat /proc/PID/stack` shows it. "
-                "Then type `tfcluster down` again.",
-            )
+        survivors |= {process: names[process] for process in await end_processes(processes, grace)}
         ended += names.values()
+    if survivors:
+        raise survivors_error([*survivors.values()], cluster)
     return ended
 
 

@@ -9,16 +9,28 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from tfcluster import settings
 from tfcluster.agent.timeout import wait_for
+from tfcluster.core.text import summarize_list
+from tfcluster.errors import ClusterError
 from tfcluster.os.daemonize import close_fds, detach
 from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def survivors_error(names: Sequence[str], cluster: str) -> ClusterError:
+    """Return the error for processes that SIGKILL has not ended."""
+    return ClusterError(
+        f"{summarize_list(names)} of cluster {cluster!r}: still running {settings.KILL_SECONDS:g} s after SIGKILL",
+        hint="The kernel may wait for a disk or a device on their behalf: `cat /proc/PID/stack` shows it. "
+        "Then type `tfcluster down` again.",
+    )
 
 
 class ChildProcess:

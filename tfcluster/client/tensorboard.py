@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from tfcluster import boot, settings
@@ -220,8 +220,14 @@ class _Process:
         raise self.wait_for_end()
 
     def read_port(self) -> int:
-        """Return the port on which TensorBoard serves."""
-        port = self._port.get()
+        """Return the port on which TensorBoard serves; raise an error with its last lines if it does not say one."""
+        try:
+            port = self._port.get(timeout=settings.TENSORBOARD_START_SECONDS)
+        except Empty:
+            raise ClusterError(
+                f"TensorBoard on {self._host} has not said within {settings.TENSORBOARD_START_SECONDS:g} s where it "
+                f"serves{self._last_lines()}"
+            ) from None
         if port is None:
             raise self.wait_for_end()
         return port
@@ -234,8 +240,10 @@ class _Process:
             return HostUnreachableError(
                 self._host, "the connection was lost", "TensorBoard has ended there: try again."
             )
-        lines = "".join(f"\n  {line}" for line in list(self._lines) if line)
-        return ClusterError(f"TensorBoard on {self._host} ended with exit code {code}{lines}")
+        return ClusterError(f"TensorBoard on {self._host} ended with exit code {code}{self._last_lines()}")
+
+    def _last_lines(self) -> str:
+        return "".join(f"\n  {line}" for line in list(self._lines) if line)
 
     def _read_errors(self) -> None:
         """Read what TensorBoard prints on its standard error: the line with its port, and what may explain its end."""

@@ -72,10 +72,11 @@ class Api:
             self._feed.close_page()
 
     def _show_run(self, run: str, *, has_graph: bool) -> dict[str, Any]:
-        history = self._feed.follow_run(run)
+        record = find_record(self._cluster, run)  # first: nothing is kept of a run that does not exist
+        history = self._feed.follow_run(record["run"])
         if has_graph:
             return placed_graph(self._cluster, history)
-        return {**history.to_json(), "record": find_record(self._cluster, run)}
+        return {**history.to_json(), "record": record}
 
     def _read_logs(self, query: dict[str, str]) -> Stream:
         """Send the last lines of logs, then new ones, until the page is closed; an agent is asked for them by polling.

@@ -97,8 +97,9 @@ def serve(cluster: Cluster, port: int, run: str | None) -> Iterator[Page]:
 class PageServer(ThreadingHTTPServer):
     """Serves the page and what it asks for, each connection in a thread.
 
-    Port 0 stands for a free port. A request has to know the token. Raises ClusterError if the port is taken, or may not
-    be used.
+    Port 0 stands for a free port. A request has to know the token. Of connections that have not shown it yet, which
+    every account of this machine can open, the oldest one makes room for a new one. Raises ClusterError if the port is
+    taken, or may not be used.
     """
 
     daemon_threads = True
@@ -106,6 +107,8 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, port: int, api: Api, token: str) -> None:
         self.api = api
         self.token = token
+        self._strangers: dict[socket.socket, None] = {}  # connections without the token, the oldest first
+        self._lock = threading.Lock()
         try:
             super().__init__((_LOOPBACK, port), _Handler)
         except OSError as error:
@@ -119,6 +122,27 @@ class PageServer(ThreadingHTTPServer):
     def url(self) -> str:
         """Return the link of the page, with the token."""
         return f"http://{_LOOPBACK}:{self.server_address[1]}/#token={self.token}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread; if there are too many without the token, the oldest of them is cut."""
+        with self._lock:
+            self._strangers[request] = None
+            if len(self._strangers) > settings.DASHBOARD_STRANGERS_MAX:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):  # it has been cut
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self.admit(request)
+        super().shutdown_request(request)
+
+    def admit(self, request: socket.socket) -> None:
+        """Note that a connection has shown the token, or has ended."""
+        with self._lock:
+            self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a connection that has broken: the browser has closed the page."""
@@ -191,6 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RequestError(
                 HTTPStatus.UNAUTHORIZED, "the link with the token is needed, which the command has printed"
             )
+        self.server.admit(self.connection)
 
     def _read_body(self) -> dict[str, Any]:
         try:

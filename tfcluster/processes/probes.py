@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -40,20 +42,42 @@ def probe(agent: socket.socket) -> None:
     # A server that hangs occupies a thread until the timeout.
     executor = ThreadPoolExecutor(settings.PROBE_THREADS_MAX)
     write_lock = threading.Lock()
-    calls: dict[tuple[str, str], Any] = {}
+    channels = _Channels(lambda address: grpc.insecure_channel(address, options=_CHANNEL_OPTIONS))
     decoder = Decoder()
     while data := agent.recv(1 << 16):
+        channels.close_unused()
         for request in decoder.feed(data):
             if "traffic" in request:
                 executor.submit(_respond_traffic, agent, write_lock, request)
                 continue
-            address, container = request["address"], request["clear"]
-            if (address, _STATUS) not in calls:
-                channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-                for method in (_STATUS, _CLEANUP):  # without serialisers: requests and responses are bytes
-                    calls[address, method] = channel.unary_unary(method, None, None)
-            call = calls[address, _STATUS if container is None else _CLEANUP]
+            call = channels.call(request["address"], _STATUS if request["clear"] is None else _CLEANUP)
             executor.submit(_respond, agent, write_lock, call, request)
+
+
+class _Channels:
+    """The channels to servers, by address; `connect` opens one."""
+
+    def __init__(self, connect: Callable[[str], Any]) -> None:
+        self._connect = connect
+        self._channels: dict[str, Any] = {}
+        self._calls: dict[tuple[str, str], Any] = {}
+        self._used: dict[str, float] = {}  # when, in monotonic seconds
+
+    def call(self, address: str, method: str) -> Any:
+        """Return a method of the server at an address."""
+        self._used[address] = time.monotonic()
+        if address not in self._channels:
+            channel = self._channels[address] = self._connect(address)
+            for each in (_STATUS, _CLEANUP):  # without serialisers: requests and responses are bytes
+                self._calls[address, each] = channel.unary_unary(each, None, None)
+        return self._calls[address, method]
+
+    def close_unused(self) -> None:
+        """Close the channels that have had no request for long, such as those of tasks that are gone."""
+        limit = time.monotonic() - settings.PROBE_CHANNEL_SECONDS
+        for address in [address for address, used in self._used.items() if used < limit]:
+            del self._used[address], self._calls[address, _STATUS], self._calls[address, _CLEANUP]
+            self._channels.pop(address).close()
 
 
 def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, request: Message) -> None:

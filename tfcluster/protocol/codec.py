@@ -7,16 +7,16 @@ version is negotiated; frames follow. A frame is one line of JSON, `{"id", "kind
 that the command chose for the request. A frame of the kind `chunk` is followed by as many bytes as its body says. The
 command may send frames before it has received the agent's greeting.
 
-Flow control: the command sends the bytes of an upload only within the window that the agent has granted for this
-request, so an upload that is not read blocks no other request. Events have no window. An agent waits until the socket
-accepts the events of a connection before its handlers produce more, so a command that does not read blocks all requests
-of its own connection, and the agent buffers a bounded number of bytes for it.
+Flow control: each side sends only within the window that the other one has granted for this request, the command the
+bytes of an upload, the agent its events. So neither what is uploaded nor a response piles up if it is not read, and it
+blocks no other request. The window of an upload is 0 at first, that of events `settings.RPC_EVENT_WINDOW_BYTES`; their
+whole frames are counted. An event is sent if any of the window is left, and the end of a response needs no window.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -67,9 +67,10 @@ class FrameKind(str, Enum):
     REQUEST = "request"  # body: {"method", "arguments"}
     CANCEL = "cancel"  # the command no longer reads the response; the agent stops working on the request
     CHUNK = "chunk"  # body: the number of bytes of an upload that follow; 0 marks the end of the upload
+    # From both:
+    WINDOW = "window"  # body: how many more bytes the other side may send, of the upload or of events
     # From the agent:
     EVENT = "event"  # body: an event of the response
-    WINDOW = "window"  # body: how many more bytes of the upload the command may send
     REPLY = "reply"  # body: {"value", "ends"}; the end of the response
     ERROR = "error"  # body: {"value", "ends"}, where the value is a ClusterError; the end of the response
 
@@ -82,6 +83,7 @@ class Frame:
     kind: FrameKind
     body: Any = None  # JSON values
     data: bytes = b""  # the bytes of a chunk
+    size: int = field(default=0, compare=False)  # in bytes, without those of a chunk, if the frame has been received
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -228,21 +230,27 @@ class FrameDecoder:
             raise ClusterError("a line that is not a frame arrived")
         if not isinstance(kind, str) or kind not in _KINDS[self._is_agent]:
             raise ClusterError(f"a frame of an unknown kind arrived: {kind!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}")
-        if kind in (FrameKind.CHUNK.value, FrameKind.WINDOW.value) and not _is_length(body, kind):
+        if kind in (FrameKind.CHUNK.value, FrameKind.WINDOW.value) and not _is_length(body, kind, self._is_agent):
             raise ClusterError(f"a {kind} with the length {body!r:.{settings.UNEXPECTED_DATA_CHARACTERS}} arrived")
-        return Frame(number, FrameKind(kind), body)
+        return Frame(number, FrameKind(kind), body, size=len(line) + 1)
 
 
 _FROM_COMMAND = frozenset({FrameKind.REQUEST.value, FrameKind.CANCEL.value, FrameKind.CHUNK.value})
 # The kinds of frame that a side may receive, by whether it is the agent.
-_KINDS = {True: _FROM_COMMAND, False: frozenset({kind.value for kind in FrameKind}) - _FROM_COMMAND}
+_KINDS = {
+    True: _FROM_COMMAND | {FrameKind.WINDOW.value},
+    False: frozenset({kind.value for kind in FrameKind}) - _FROM_COMMAND,
+}
 
 
-def _is_length(body: Any, kind: str) -> bool:
+def _is_length(body: Any, kind: str, is_agent: bool) -> bool:
     is_integer = isinstance(body, int) and not isinstance(body, bool)
-    return is_integer and 0 <= body <= (
-        settings.RPC_CHUNK_MAX_BYTES if kind == FrameKind.CHUNK.value else settings.RPC_UPLOAD_WINDOW_BYTES
-    )
+    if kind == FrameKind.CHUNK.value:
+        limit = settings.RPC_CHUNK_MAX_BYTES
+    else:  # an event may be larger than the rest of its window
+        events = settings.RPC_EVENT_WINDOW_BYTES + settings.RPC_LINE_MAX_BYTES
+        limit = events if is_agent else settings.RPC_UPLOAD_WINDOW_BYTES
+    return is_integer and 0 <= body <= limit
 
 
 def _parse_rejection(error: Any) -> ClusterError:

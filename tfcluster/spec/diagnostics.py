@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tfcluster import settings
+from tfcluster.control_characters import escape_to_one_line
 from tfcluster.errors import ClusterError, ExitCode
 
 KeyPath = tuple[str | int, ...]
@@ -39,7 +40,7 @@ class Diagnostic:
 
     def __str__(self) -> str:
         text = f"{self.message}; {self.hint}" if self.hint else self.message
-        return _on_one_line(f"{self.file}:{self.line}:{self.column}: {text}")
+        return escape_to_one_line(f"{self.file}:{self.line}:{self.column}: {text}")
 
 
 def to_error(problems: Iterable[Diagnostic]) -> ClusterError:
@@ -74,7 +75,3 @@ def describe(value: Any, text: str | None = None) -> str:
 def shorten(text: str) -> str:
     """Return the text, truncated with an ellipsis if it is longer than 60 characters."""
     return text if len(text) <= settings.ERROR_VALUE_MAX_CHARS else f"{text[: settings.ERROR_VALUE_MAX_CHARS - 1]}…"
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -84,7 +84,7 @@ class SshTransport:
     def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
         """Connect to an agent's forwarded socket, and read its greeting.
 
-        Return None if the agent does not listen, or the host's ssh server does not forward sockets.
+        Return None if not the agent listens there, or the host's ssh server does not forward sockets.
         """
         connection = self._master.connect(agent)
         if connection is None:
@@ -93,7 +93,13 @@ class SshTransport:
         channel.send(encode_greeting())
         if not channel.wait_readable(settings.SSH_SILENCE_SECONDS):
             self._find_agent()
-        greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
+        try:
+            greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
+        except HostUnreachableError:
+            raise
+        except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
+            self._master.forget_agent()
+            return None
         return None if greeting is None else (channel, greeting)
 
     def _find_agent(self) -> None:

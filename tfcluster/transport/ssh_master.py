@@ -105,6 +105,11 @@ class SshMaster:
         with contextlib.suppress(OSError):
             write_atomically(self._socket_path.with_suffix(".json"), json.dumps(asdict(agent)).encode(), is_shared=True)
 
+    def forget_agent(self) -> None:
+        """Remove the record of where the agent listens, so that its socket is forwarded again."""
+        with contextlib.suppress(OSError):
+            self._socket_path.with_suffix(".json").unlink()
+
     def connect(self, agent: RemoteAgent) -> socket.socket | None:
         """Connect to an agent's forwarded socket, after ssh has forwarded it if necessary; None if ssh does not.
 

@@ -65,6 +65,26 @@ _logger = logging.getLogger(__name__)
 _WITHOUT_JOURNAL = (LogsRequest, EventsRequest)
 
 
+class _EventWindow:
+    """The bytes of a response's events that may be sent before the command has read some of them."""
+
+    def __init__(self) -> None:
+        self._free = settings.RPC_EVENT_WINDOW_BYTES
+        self._granted = asyncio.Event()
+
+    async def take(self, size: int) -> None:
+        """Wait until an event of this size may be sent."""
+        while self._free <= 0:
+            self._granted.clear()
+            await self._granted.wait()
+        self._free -= size
+
+    def grant(self, size: int) -> None:
+        """Allow the handler to send more, as the command has read so many bytes of events."""
+        self._free += size
+        self._granted.set()
+
+
 class RpcConnection:
     """Serves the requests of one connection.
 
@@ -88,6 +108,7 @@ class RpcConnection:
         self.has_request = False
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._uploads: dict[int, Upload] = {}
+        self._windows: dict[int, _EventWindow] = {}
         # StreamWriter.drain of Python 3.10 does not support several callers at the same time.
         self._draining = asyncio.Lock()
 
@@ -121,11 +142,16 @@ class RpcConnection:
             if frame.id in self._requests:
                 raise ClusterError(f"two requests have the number {frame.id}")
             self._uploads[frame.id] = Upload(lambda size: self._send(frame.id, FrameKind.WINDOW, size))
+            self._windows[frame.id] = _EventWindow()
             self._requests[frame.id] = asyncio.ensure_future(self._respond(frame.id, frame.body))
         elif frame.kind is FrameKind.CANCEL:
             # The command may repeat the request at once, so it must not overlap with what is left of this one.
             await self._cancel(frame.id)
-        elif frame.id in self._uploads:  # otherwise the request has ended
+        elif frame.id not in self._requests:  # it has ended
+            return
+        elif frame.kind is FrameKind.WINDOW:
+            self._windows[frame.id].grant(frame.body)
+        else:
             self._uploads[frame.id].feed(frame.data)
 
     async def _cancel(self, *numbers: int) -> None:
@@ -145,7 +171,9 @@ class RpcConnection:
                         if isinstance(item, Reply):
                             await self._send_last(number, FrameKind.REPLY, item.value)
                         else:
-                            await self._send(number, FrameKind.EVENT, to_json(item))
+                            event = encode_frame(Frame(number, FrameKind.EVENT, to_json(item)))
+                            await self._windows[number].take(len(event))
+                            await self._write(event)
         except ClusterError as error:
             await self._send_last(number, FrameKind.ERROR, error)
         except ConnectionError:
@@ -155,7 +183,7 @@ class RpcConnection:
             problem = ClusterError(f"the agent failed: {type(error).__name__}: {error}")
             await self._send_last(number, FrameKind.ERROR, problem)
         finally:
-            del self._requests[number], self._uploads[number]
+            del self._requests[number], self._uploads[number], self._windows[number]
 
     async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
         """Send the end of a response, with whether the agent exits after the command has disconnected."""

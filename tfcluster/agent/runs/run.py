@@ -21,6 +21,7 @@ from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 from tfcluster.processes.runs.stored_output import OutputHold
@@ -182,7 +183,7 @@ class Run:
         if self.pidfd is not None and self.record.options.traits.is_script:
             if number == signal.SIGWINCH:
                 with contextlib.suppress(OSError):  # such as a full disk
-                    (self.folder / TERMINAL_SIZE).write_text(f"{columns} {lines}")
+                    write_atomically(self.folder / TERMINAL_SIZE, f"{columns} {lines}".encode())
             send_signal(self.pidfd, number)  # the driver passes it on
 
     def kill(self) -> None:

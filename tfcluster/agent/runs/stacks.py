@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from signal import Signals
 from weakref import WeakValueDictionary
 
 from tfcluster import settings
@@ -112,7 +113,7 @@ async def _signal_problem(pid: int, path: Path) -> str:
         return "it has exited"
     if is_frozen(pid):
         return f"a signal has stopped it; `kill -CONT {pid}` resumes it"
-    # Without the handler, the signal would end the process.
+    # Without the handler, the process ignores the signal.
     if not _has_signal(status["SigCgt"]) or not await _has_open(pid, os.path.realpath(path), Turn()):
         return "it executes another program, or has closed the file for its stacks"
     return ""
@@ -134,7 +135,7 @@ async def _read_threads(
         blocks = _has_signal(procfs.read_status(pid, thread).get("SigBlk", "0"))
         if blocks or not (pauses or running):
             if thread == pid:
-                return f"its main thread {f'blocks signal {settings.STACK_SIGNAL}' if blocks else 'computes'}"
+                return f"its main thread {f'blocks {Signals(settings.STACK_SIGNAL).name}' if blocks else 'computes'}"
             continue
         if _waits_to_write(pid, thread):  # the signal would cut what it writes; without a buffer, Python loses the rest
             if thread == pid:

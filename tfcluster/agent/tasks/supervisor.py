@@ -33,6 +33,7 @@ from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.transitions import TaskRuntime, Transition, drop_unreleased, restore
+from tfcluster.agent.timeout import wait_for
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
@@ -209,18 +210,28 @@ class TaskSupervisor:
     async def stop(self, grace: float, names: Collection[str] | None = None) -> None:
         """Stop tasks and wait until they have stopped. The ps stop last, because other tasks use their variables.
 
-        `grace` is the time between SIGTERM and SIGKILL in seconds. `names` is None for all tasks.
+        `grace` is the time between SIGTERM and SIGKILL in seconds. `names` is None for all tasks. Raises ClusterError
+        if SIGKILL has not ended all of them, when the others have stopped.
         """
         chosen = [task for name, task in self.tasks.items() if names is None or name in names]
         for task in chosen:
             task.machine = replace(task.machine, stop_timeout=grace)
+        survivors: list[str] = []
         for ps in (False, True):
             tasks = [task for task in chosen if (task.spec.job == PS_JOB) is ps]
             self.dispatch([(task, TaskEvent.STOP) for task in tasks])
-            while any(task.machine.state not in TERMINAL_STATES for task in tasks):
-                await self.changed.wait_for_change(self.changed.count)
+            deadline = time.monotonic() + grace + settings.KILL_SECONDS
+            while waiting := [task for task in tasks if task.machine.state not in TERMINAL_STATES]:
+                try:
+                    remaining = max(0.0, deadline - time.monotonic())
+                    await wait_for(self.changed.wait_for_change(self.changed.count), remaining)
+                except asyncio.TimeoutError:
+                    survivors += [f"{task.spec.short} (pid {task.process.pid})" for task in waiting if task.process]
+                    break
                 # A task may have been restarted meanwhile.
                 self.dispatch([(task, TaskEvent.STOP) for task in tasks])
+        if survivors:
+            raise subprocesses.survivors_error(survivors, self.require_cluster().cluster)
 
     def shorten_grace(self, grace: float) -> None:
         """Limit the grace period of tasks that are being stopped, or will be stopped later.

@@ -32,6 +32,7 @@ class AgentConnection:
         self._ids = itertools.count(1)
         self._sending = threading.Lock()
         self._arrived: dict[int, deque[Frame]] = {}
+        self._read: dict[int, int] = {}  # the bytes of events that were read since the agent was told so
         self._changed = threading.Condition()
         self._is_receiving = False
         self._is_closed = False
@@ -48,7 +49,7 @@ class AgentConnection:
     def request(self, body: Any) -> int:
         """Send a request and return its number."""
         number = next(self._ids)
-        self._arrived[number] = deque()
+        self._arrived[number], self._read[number] = deque(), 0
         with self._sending:
             # If the agent has disconnected, what it sent before shows why; `take` raises that.
             self.channel.send(encode_frame(Frame(number, FrameKind.REQUEST, body)))
@@ -62,6 +63,7 @@ class AgentConnection:
     def cancel(self, number: int) -> None:
         """Cancel a request, unless its response has ended; no more of its frames are passed on."""
         with self._changed:
+            self._read.pop(number, None)
             if self._arrived.pop(number, None) is None or self._is_closed:
                 return
         with self._sending:
@@ -71,6 +73,7 @@ class AgentConnection:
         """Forget a request whose response has ended."""
         with self._changed:
             self._arrived.pop(number, None)
+            self._read.pop(number, None)
 
     def take(self, number: int) -> Frame | None:
         """Return the next frame of a response; None if none has arrived or none will arrive any more.
@@ -82,7 +85,16 @@ class AgentConnection:
             frames = self._arrived.get(number)
             if not frames and self._error is not None:
                 raise self._error
-            return frames.popleft() if frames else None
+            if not frames:
+                return None
+            frame = frames.popleft()
+            self._read[number] += frame.size if frame.kind is FrameKind.EVENT else 0
+            if self._read[number] <= settings.RPC_EVENT_WINDOW_BYTES // 2 or self._is_closed:
+                return frame
+            read, self._read[number] = self._read[number], 0
+        with self._sending:
+            self.channel.send(encode_frame(Frame(number, FrameKind.WINDOW, read)))
+        return frame
 
     def peek(self, number: int) -> Frame | None:
         """Return the next frame of a response without taking it, or None as for `take`."""

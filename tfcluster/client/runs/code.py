@@ -18,6 +18,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
 from tfcluster.client.runs.code_files import IGNORE_FILE, git_work_tree, list_files
+from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
 from tfcluster.core.text import format_size, pluralize
 from tfcluster.errors import ClusterError
@@ -80,7 +81,8 @@ class CodeFolder:
     def describe(self) -> str:
         """Describe the folder: its size, and its largest files."""
         sizes = [(path, status.st_size) for path, status in self.files if stat.S_ISREG(status.st_mode)]
-        return f"{self.root}: {pluralize(len(self.files), 'file')}, {format_size(self.size)}{_largest(sizes)}"
+        files = pluralize(len(self.files), "file")
+        return escape_to_one_line(f"{self.root}: {files}, {format_size(self.size)}{_largest(sizes)}")
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class CodeTree:
                 missing = [files[digest] for digest in wanted.digests]
                 size = sum(file.size for file in missing)
                 largest = _largest([(file.path, file.size) for file in missing])
-                report(f"sending {pluralize(len(missing), 'file')} of {self.root}, {format_size(size)}{largest}")
+                files_of = f"{pluralize(len(missing), 'file')} of {self.root}"
+                report(escape_to_one_line(f"sending {files_of}, {format_size(size)}{largest}"))
                 self._send_files(response, missing, partial(show_sending, client.transport.host, size))
         finally:
             response.close()

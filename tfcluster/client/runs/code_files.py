@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 import stat
 import subprocess
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from tfcluster.os.atomic_file import read_file
 
 IGNORE_FILE = ".tfclusterignore"
 # Folders that are never code: the history, compiled modules.
@@ -140,7 +140,7 @@ class _Filter:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._patterns: dict[str, GitIgnoreSpec | None] = {}
+        self._patterns: dict[str, Sequence[_Pattern]] = {}
         self._folders: dict[str, bool] = {"": True}
 
     def keeps(self, path: str) -> bool:
@@ -165,29 +165,78 @@ class _Filter:
         """Return what the nearest .tfclusterignore that has a pattern for a path says."""
         folder = path.rstrip("/").rpartition("/")[0]
         while True:
-            spec = self._read(folder)
-            if spec is not None:
-                decision = spec.check_file(path[len(folder) + 1 :] if folder else path).include
-                if decision is not None:
-                    return bool(decision)
+            relative = path[len(folder) + 1 :] if folder else path
+            for pattern in reversed(self._read(folder)):  # the last one that matches decides
+                if pattern.matches(relative):
+                    return pattern.ignores
             if not folder:
                 return False
             folder = folder.rpartition("/")[0]
 
-    def _read(self, folder: str) -> GitIgnoreSpec | None:
-        """Return the patterns of a folder's own .tfclusterignore; None if it has none."""
+    def _read(self, folder: str) -> Sequence[_Pattern]:
+        """Return the patterns of a folder's own .tfclusterignore."""
         if folder not in self._patterns:
-            self._patterns[folder] = None
+            self._patterns[folder] = ()
+            path = Path(self._root, folder, IGNORE_FILE)
             try:
-                with open(os.path.join(self._root, folder, IGNORE_FILE), encoding="utf-8", errors="replace") as file:
-                    lines = file.read().splitlines()
+                lines = read_file(path, settings.SPEC_MAX_BYTES).decode(errors="replace").splitlines()
+                self._patterns[folder] = [_Pattern(line) for line in lines if line.strip() and not line.startswith("#")]
             except OSError:
-                return None
-            from pathspec import GitIgnoreSpec  # slow to import, and few folders have such a file
-
-            try:
-                self._patterns[folder] = GitIgnoreSpec.from_lines(lines)
-            except ValueError as error:
-                place = os.path.join(self._root, folder, IGNORE_FILE)
-                raise ClusterError(f"{place}: {error}", exit_code=ExitCode.USAGE) from error
+                pass
+            except (ValueError, re.error) as error:
+                raise ClusterError(f"{path}: {error}", exit_code=ExitCode.USAGE) from error
         return self._patterns[folder]
+
+
+class _Pattern:
+    """A line of .tfclusterignore, with the meaning that it has in a .gitignore.
+
+    The names in a path are matched one by one, each by an expression of fnmatch, which does not backtrack: no pattern
+    takes long, whoever has written it.
+    """
+
+    def __init__(self, line: str) -> None:
+        if len(line) > settings.IGNORE_LINE_MAX_CHARS:
+            raise ValueError(f"a line with {len(line)} characters, it has at most {settings.IGNORE_LINE_MAX_CHARS}")
+        self.ignores = not line.startswith("!")
+        text = line.removeprefix("!").rstrip()
+        if text.endswith("\\") and not line.endswith("\\"):  # a space at the end that counts
+            text += " "
+        self._only_folders = text.endswith("/")
+        names = text.removesuffix("/").removeprefix("/").split("/")
+        is_anchored = "/" in text.removesuffix("/")
+        names = names if is_anchored else ["**", *names]
+        if names[-1] == "**":  # something in the folder
+            names.append("*")
+        # None stands for any number of names.
+        self._names = [None if name == "**" else re.compile(fnmatch.translate(_to_fnmatch(name))) for name in names]
+
+    def matches(self, path: str) -> bool:
+        """Return whether it matches a path, at the end of which a slash stands for a folder."""
+        if self._only_folders and not path.endswith("/"):
+            return False
+        names = path.rstrip("/").split("/")
+        if len(self._names) == 2 and self._names[0] is None and self._names[1] is not None:  # most are such
+            return self._names[1].match(names[-1]) is not None
+        positions = self._skip({0})
+        for name in names:
+            after = {at for at in positions if at < len(self._names) and self._names[at] is None}
+            for at in positions - after:
+                expression = self._names[at] if at < len(self._names) else None
+                if expression is not None and expression.match(name):
+                    after.add(at + 1)
+            positions = self._skip(after)
+        return len(self._names) in positions
+
+    def _skip(self, positions: set[int]) -> set[int]:
+        """Add the positions that follow those at which no name is needed."""
+        for at, name in enumerate(self._names):
+            if at in positions and name is None:
+                positions.add(at + 1)
+        return positions
+
+
+def _to_fnmatch(name: str) -> str:
+    """Translate a name in a pattern: fnmatch has no backslash, and negates a set of characters by `!` alone."""
+    text = re.sub(r"\\(.)", lambda escaped: f"[{escaped[1]}]" if escaped[1] in "*?[" else escaped[1], name)
+    return text.replace("[^", "[!")

@@ -15,6 +15,7 @@ from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, Sc
 from tfcluster.client.runs.leader import find_leader
 from tfcluster.client.runs.notify import run_notify_command
 from tfcluster.client.runs.runs import Event, RunResponse, follow
+from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.notices import run_notice
@@ -102,7 +103,7 @@ class RunSubmission:
 
         folder = CodeFolder.of(self.options.parameters["path"], self.options.parameters["cwd"])
         for note in folder.notes:
-            warn(note)
+            warn(escape_to_one_line(note))
         if folder.is_large:
             self.approve_code(folder.describe())
         return CodeTree.of(folder)

@@ -1,5 +1,5 @@
 // Cancel and restart: asked for again, with what is lost and the command that does the same.
-import { element } from "./dom.js";
+import { element, setText } from "./dom.js";
 import { post } from "./server.js";
 
 function ask(title, details, command, verb) {
@@ -20,7 +20,7 @@ function ask(title, details, command, verb) {
 
 export function tell(text) {
   const line = document.getElementById("problem");
-  line.textContent = text;
+  setText(line, text);
   line.hidden = !text;
 }
 

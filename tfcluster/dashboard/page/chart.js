@@ -1,5 +1,5 @@
 // Sparklines, and curves with axes, as SVG.
-import { shape } from "./dom.js";
+import { setText, shape } from "./dom.js";
 import { formatNumber } from "./format.js";
 
 export const COLORS = 8;
@@ -96,7 +96,7 @@ function addReadout(svg, series, x, y) {
     rule.setAttribute("x2", place);
     text.setAttribute("x", place > WIDTH / 2 ? place - 6 : place + 6);
     text.setAttribute("text-anchor", place > WIDTH / 2 ? "end" : "start");
-    text.textContent = `step ${formatNumber(near[0][1][0])}: ` + near.map(([, point]) => formatNumber(point[1])).join(" · ");
+    setText(text, `step ${formatNumber(near[0][1][0])}: ` + near.map(([, point]) => formatNumber(point[1])).join(" · "));
   });
   svg.addEventListener("pointerleave", () => [rule, text].forEach((node) => node.setAttribute("visibility", "hidden")));
 }

@@ -1,4 +1,13 @@
-// Elements whose texts are set as text: nothing that comes from the cluster is ever parsed as HTML.
+// Elements whose texts are set as text: nothing that comes from the cluster is ever parsed as HTML. Control characters,
+// such as those that change the direction of what follows, are shown as on the terminal (control_characters.py).
+const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g;
+
+function escapeControlCharacters(text) {
+  return String(text).replaceAll("\r\n", "\n").replace(/\r$/, "").replace(CONTROL, (character) => {
+    const code = character.charCodeAt(0).toString(16);
+    return character === "\r" ? "\\r" : code.length > 2 ? `\\u${code}` : `\\x${code.padStart(2, "0")}`;
+  });
+}
 
 export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -11,14 +20,18 @@ export function shape(tag, attributes = {}, ...children) {
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+    else if (value !== null && value !== undefined && value !== false) {
+      node.setAttribute(name, value === true ? "" : escapeControlCharacters(value));
+    }
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  const shown = children.filter((child) => child !== null && child !== undefined);
+  node.append(...shown.map((child) => (child instanceof Node ? child : escapeControlCharacters(child))));
   return node;
 }
 
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const shown = escapeControlCharacters(text);
+  if (node.textContent !== shown) node.textContent = shown;
 }
 
 // Keep one child for each item, in the order of the items; children that stay keep their focus and selection.

@@ -1,5 +1,5 @@
 // Logs of tasks and runs, with a filter by task, text and time.
-import { element } from "./dom.js";
+import { element, setText } from "./dom.js";
 import { COLORS } from "./chart.js";
 import { formatTime, shortName } from "./format.js";
 import { follow } from "./server.js";
@@ -28,13 +28,13 @@ export class LogPane {
       await follow(`/api/logs?${query}`, signal, (kind, value) => {
         if (signal.aborted) return;
         this.problem.hidden = kind !== "problem";
-        if (kind === "problem") this.problem.textContent = value;
+        if (kind === "problem") setText(this.problem, value);
         if (kind === "lines") this.add(value);
       });
     } catch (error) {
       if (signal.aborted) return;
       this.problem.hidden = false;
-      this.problem.textContent = error.message;
+      setText(this.problem, error.message);
     }
   }
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 
 from tfcluster.core.code import CodeFile, CodeLocation, decode_manifest, is_digest, is_inside
 from tfcluster.errors import ClusterError
+from tfcluster.os.atomic_file import write_file
 from tfcluster.processes.runs.run_plan import RunPlan
 
 #: The folder of the tree in a run's folder.
@@ -31,7 +32,7 @@ def enter_tree(plan: RunPlan, cache: Path) -> RunPlan:
         raise ClusterError("a run arrived without the id of its code")
     try:
         manifest = (cache / code.tree).read_bytes()
-        (plan.folder / _MANIFEST).write_bytes(manifest)
+        write_file(plan.folder / _MANIFEST, manifest)
         tree.mkdir(mode=0o700)
         _make_files(decode_manifest(manifest), cache, tree)
     except OSError as error:

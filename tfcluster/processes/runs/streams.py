@@ -65,7 +65,7 @@ class OutputCapture:
 
     def resize(self, folder: Path) -> None:
         """Give the program's terminals the size that the agent has written to the run's folder."""
-        with contextlib.suppress(OSError, ValueError):  # the agent is just writing it, and will notify the driver again
+        with contextlib.suppress(OSError, ValueError):  # the signal is not of the agent, which writes it
             columns, lines = map(int, (folder / TERMINAL_SIZE).read_text().split())
             for fd in self._streams:
                 with contextlib.suppress(OSError):  # a pipe

@@ -3,7 +3,7 @@
 Requests that arrive between listen() and the moment at which a TensorFlow server starts to serve are queued and
 executed later, even if the connection has been cut meanwhile. Each socket is therefore restricted before it listens:
 listen() is trapped (see `seccomp`), a guard in another thread or process restricts the caller's socket (see
-`port_isolation`), and only then does the guard let the kernel execute listen().
+`port_isolation`), and only then does the guard call listen() on it, for the caller.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ListenGuard:
         return self._listener
 
     def handle(self) -> None:
-        """Wait for a call of listen(), restrict its socket, and let the call continue or fail.
+        """Wait for a call of listen(), restrict its socket and listen on it; if that cannot be done, the call fails.
 
         Raises:
             OSError: All trapped threads have exited.
@@ -55,15 +55,28 @@ class ListenGuard:
         if notification is None:
             return
         try:
-            with _socket_of(self._listener, notification) as listening:
-                if listening is not None:
-                    port_isolation.restrict(listening, self._cluster)
-                    self.ports.add(listening.getsockname()[1])
-        except (PortIsolationError, OSError) as error:
-            self._on_refused(str(error))
+            with _duplicate(self._listener, notification) as fd:
+                error = self._listen(fd, notification.backlog)
+        except (PortIsolationError, OSError) as refused:
+            self._on_refused(str(refused))
             seccomp.answer(self._listener, notification, errno.EACCES)
         else:
-            seccomp.answer(self._listener, notification)
+            seccomp.answer(self._listener, notification, error)
+
+    def _listen(self, fd: int, backlog: int) -> int:
+        """Restrict a socket that a network can reach, and listen on it; return the errno of listen(), or 0."""
+        if fd >= 0 and stat.S_ISSOCK(os.fstat(fd).st_mode):
+            listening = socket.socket(fileno=fd)
+            try:
+                if listening.family in (socket.AF_INET, socket.AF_INET6):
+                    port_isolation.restrict(listening, self._cluster)
+                    self.ports.add(listening.getsockname()[1])
+            finally:
+                listening.detach()
+        try:
+            return libc.call("listen", fd, backlog)
+        except OSError as error:
+            return error.errno or errno.EACCES
 
 
 def trap_listen() -> int:
@@ -129,13 +142,13 @@ def _listen_isolated(cluster: Collection[Address]) -> str:
 
 
 @contextlib.contextmanager
-def _socket_of(listener: int, notification: Notification) -> Iterator[socket.socket | None]:
-    """Duplicate the socket that a trapped thread calls listen() on, and close the duplicate in the end.
+def _duplicate(listener: int, notification: Notification) -> Iterator[int]:
+    """Duplicate the descriptor that a trapped thread calls listen() on, and close the duplicate in the end.
 
-    The duplicate is None if the descriptor is not a socket of IPv4 or IPv6, so that no network can reach it.
+    It is -1 if the caller has no such descriptor.
 
     Raises:
-        OSError: This process may not duplicate the socket, or the caller has exited.
+        OSError: This process may not duplicate it, or the caller has exited.
     """
     pidfd = os.pidfd_open(_process_of(notification.tid))
     try:
@@ -144,13 +157,11 @@ def _socket_of(listener: int, notification: Notification) -> Iterator[socket.soc
         fd = _pidfd_getfd(pidfd, notification.fd)
     finally:
         os.close(pidfd)
-    if fd is None or not stat.S_ISSOCK(os.fstat(fd).st_mode):
-        if fd is not None:
+    try:
+        yield fd
+    finally:
+        if fd >= 0:
             os.close(fd)
-        yield None  # listen() fails with the kernel's own error
-        return
-    with socket.socket(fileno=fd) as copy:
-        yield copy if copy.family in (socket.AF_INET, socket.AF_INET6) else None
 
 
 def _process_of(tid: int) -> int:
@@ -160,14 +171,14 @@ def _process_of(tid: int) -> int:
     return int(pid)
 
 
-def _pidfd_getfd(pidfd: int, fd: int) -> int | None:
+def _pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate a descriptor of another process by pidfd_getfd(2), which Python's os module lacks.
 
-    Return None if the process has no such descriptor.
+    Return -1 if the process has no such descriptor.
     """
     try:
         return libc.call("syscall", _SYS_PIDFD_GETFD, pidfd, fd, 0)
     except OSError as error:
         if error.errno == errno.EBADF:
-            return None
+            return -1
         raise
