@@ -18,9 +18,7 @@ _STATUS = "/tensorflow.WorkerService/GetStatus"
 _CLEANUP = "/tensorflow.WorkerService/CleanupAll"
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
-    ("grpc.min_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
-    ("grpc.max_reconnect_backoff_ms", settings.PROBE_RECONNECT_MAX_MS),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel has a new connection
 ]
 
 
@@ -40,35 +38,43 @@ def probe(agent: socket.socket) -> None:
     # A server that hangs occupies a thread until the timeout.
     executor = ThreadPoolExecutor(settings.PROBE_THREADS_MAX)
     write_lock = threading.Lock()
-    calls: dict[tuple[str, str], Any] = {}
+    channels: dict[str, Any] = {}  # by address; a call that fails removes its channel, so that the next one connects
     decoder = Decoder()
     while data := agent.recv(1 << 16):
         for request in decoder.feed(data):
             if "traffic" in request:
                 executor.submit(_respond_traffic, agent, write_lock, request)
                 continue
-            address, container = request["address"], request["clear"]
-            if (address, _STATUS) not in calls:
-                channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-                for method in (_STATUS, _CLEANUP):  # without serialisers: requests and responses are bytes
-                    calls[address, method] = channel.unary_unary(method, None, None)
-            call = calls[address, _STATUS if container is None else _CLEANUP]
-            executor.submit(_respond, agent, write_lock, call, request)
+            address = request["address"]
+            if (channel := channels.get(address)) is None:
+                channel = channels[address] = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            executor.submit(_respond, agent, write_lock, channel, channels, request)
 
 
-def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, request: Message) -> None:
-    """Handle one request by `call`, the method of the server; `write_lock` is held while a line is sent."""
+def _respond(
+    agent: socket.socket, write_lock: threading.Lock, channel: Any, channels: dict[str, Any], request: Message
+) -> None:
+    """Handle one request over a channel to the server, which is removed from `channels` if that fails.
+
+    `write_lock` is held while a line is sent.
+    """
     import grpc
 
     from tfcluster.processes import protos
 
     container = request["clear"]
     message: Message = {"id": request["id"]}
+    method = _STATUS if container is None else _CLEANUP
+    data = b"" if container is None else protos.cleanup_request(container)
     try:
-        data = call(b"" if container is None else protos.cleanup_request(container), timeout=request["timeout"])
+        # Without serialisers: requests and responses are bytes.
+        data = channel.unary_unary(method, None, None)(data, timeout=request["timeout"])
         message["devices"], message["incarnation"] = protos.parse_status(data)  # empty if a container was cleared
     except grpc.RpcError as error:
         message["error"] = f"{error.code().name}: {error.details()}"
+        # Its connection may be lost, and the kernel sends again only after as long as it was lost already.
+        if channels.get(request["address"]) is channel:
+            channels.pop(request["address"], None)
     with write_lock:
         agent.sendall(encode(message))
 
