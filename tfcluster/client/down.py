@@ -21,7 +21,7 @@ from tfcluster.client.rpc.parallel import (
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES
-from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
+from tfcluster.core.status import ClusterStatus, HostUnavailable, RunStatus, aggregate_status
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import running_clusters
@@ -43,7 +43,11 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
 
 
 def take_down(
-    cluster: Cluster, grace: float, timeout: float | None, show_status: Callable[[ClusterStatus], None]
+    cluster: Cluster,
+    grace: float,
+    timeout: float | None,
+    show_status: Callable[[ClusterStatus], None],
+    approve: Callable[[Sequence[RunStatus]], None] = lambda runs: None,
 ) -> None:
     """Stop a cluster; when this returns, none of its processes is running.
 
@@ -52,6 +56,7 @@ def take_down(
 
     Args:
         grace: Seconds between SIGTERM and SIGKILL.
+        approve: Called with the active runs, if there are any, before anything stops; what it raises ends this.
 
     Raises:
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
@@ -65,6 +70,8 @@ def take_down(
         if lost_hosts:
             raise _incomplete(cluster, lost_hosts, []) from None
         return
+    if active := [run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]:
+        approve(active)
     errors = _stop_without_status(cluster, snapshot.errors, grace)
     _cancel_runs(cluster, snapshot)
     errors |= _stop_in_order(cluster, snapshot, grace, show_status)
