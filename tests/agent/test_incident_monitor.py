@@ -1,4 +1,4 @@
-"""An unreachable host is reported once, by the first reachable host; a server that is down is no unreachable host."""
+"""An unreachable host is reported once, by the host that watches it; a server that is down is no unreachable host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ REFUSED = ProbeResult(ProbeOutcome.SILENT, refused=True)
 UNKNOWN = ProbeResult(ProbeOutcome.UNKNOWN)
 #: The tasks of each host.
 TASKS = {"alpha": ["a"], "beta": ["b", "c"], "gamma": ["d"]}
+LEADING = "alpha"
 
 
 class Watch:
-    """A host's watch of the others, whose tasks answer as `results` says.
+    """A host's watch of the others, whose tasks answer as `results` says; `probed` has the tasks that were asked.
 
     Args:
         path: The file of the notices.
@@ -31,6 +32,7 @@ class Watch:
 
     def __init__(self, path: Path, host: str) -> None:
         self.results = dict.fromkeys("abcd", OK)
+        self.probed: list[str] = []
         notify = Notify(None, "true", ("host-away",))
         topology: Any = SimpleNamespace(
             cluster="demo",
@@ -38,6 +40,7 @@ class Watch:
             hosts=[SimpleNamespace(name=name) for name in TASKS],
             notify=notify,
             on=lambda name: tuple(SimpleNamespace(address=task) for task in TASKS[name]),
+            head=lambda: SimpleNamespace(host=LEADING),
         )
         supervisor: Any = SimpleNamespace(topology=topology, host=host)
         self.notifier = Notifier("title", path, supervisor)
@@ -45,6 +48,7 @@ class Watch:
         self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), self.notifier)
 
     async def probe(self, address: str, timeout: float) -> ProbeResult:
+        self.probed.append(address)
         return self.results[address]
 
     async def check(self, **results: ProbeResult) -> list[str]:
@@ -57,7 +61,7 @@ class Watch:
         return [each.notice["host"] for each in self.notifier._state.queue[before:]]
 
 
-def test_a_host_is_unreachable_when_none_of_its_tasks_answers_or_refuses(
+def test_a_host_is_unreachable_when_its_first_task_neither_answers_nor_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
@@ -65,13 +69,12 @@ def test_a_host_is_unreachable_when_none_of_its_tasks_answers_or_refuses(
     async def play() -> None:
         watch = Watch(tmp_path / "notices", "alpha")
         assert await watch.check() == []
-        assert await watch.check(b=SILENT) == []
-        assert await watch.check(c=REFUSED) == []
-        assert await watch.check(c=UNKNOWN) == []
-        assert await watch.check(c=SILENT) == ["beta"]
+        assert await watch.check(b=REFUSED) == []
+        assert await watch.check(b=UNKNOWN) == []
+        assert await watch.check(b=SILENT) == ["beta"]
         assert await watch.check() == [], "once"
-        assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT, c=SILENT) == [], "also for the next agent"
-        assert await watch.check(c=OK) == []
+        assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT) == [], "also for the next agent"
+        assert await watch.check(b=OK) == []
         assert await watch.check(d=SILENT) == ["gamma"]
 
     asyncio.run(play())
@@ -104,26 +107,29 @@ def test_a_check_whose_probes_are_done_writes_nothing_after_stop(
     asyncio.run(play())
 
 
-def test_the_first_reachable_host_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
-
-    async def play() -> None:
-        watch = Watch(tmp_path / "notices", "beta")
-        assert await watch.check(d=SILENT) == [], "alpha reports it"
-        assert await watch.check(a=SILENT) == ["alpha", "gamma"]
-
-    asyncio.run(play())
-
-
-def test_a_host_without_tasks_reports_nothing_and_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("leading", "empty", "probed"),
+    [
+        ("alpha", None, {"alpha": "bd", "beta": "a", "gamma": ""}),
+        ("gamma", None, {"alpha": "d", "beta": "", "gamma": "ab"}),
+        ("beta", "alpha", {"alpha": "", "beta": "d", "gamma": "b"}),
+    ],
+)
+def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_asks_the_leading_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leading: str, empty: str | None, probed: dict[str, str]
 ) -> None:
+    monkeypatch.setattr("tests.agent.test_incident_monitor.LEADING", leading)
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
-    monkeypatch.setitem(TASKS, "alpha", [])
+    if empty is not None:
+        monkeypatch.setitem(TASKS, empty, [])
+    silent = dict.fromkeys("abcd", SILENT)
 
     async def play() -> None:
-        assert await Watch(tmp_path / "alpha", "alpha").check(d=SILENT) == []
-        assert await Watch(tmp_path / "beta", "beta").check(d=SILENT) == ["gamma"]
+        for host, tasks in probed.items():
+            watch = Watch(tmp_path / host, host)
+            away = await watch.check(**silent)
+            assert "".join(watch.probed) == tasks
+            assert away == [next(name for name in TASKS if task in TASKS[name]) for task in tasks]
 
     asyncio.run(play())
 
@@ -138,44 +144,15 @@ def test_a_host_is_unreachable_after_some_time(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_an_outage_is_reported_once_though_agents_change_or_a_probe_of_the_reporter_is_lost(tmp_path: Path) -> None:
+def test_an_outage_is_reported_once_though_agents_change(tmp_path: Path) -> None:
     async def play() -> None:
         watch = Watch(tmp_path / "notices", "alpha")
-        await watch.check(b=SILENT, c=SILENT)
+        await watch.check(b=SILENT)
         watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
         assert await watch.check() == ["beta"]
         following = Watch(tmp_path / "notices", "alpha")
-        assert await following.check(b=SILENT, c=SILENT) == []
+        assert await following.check(b=SILENT) == []
         following.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
         assert await following.check() == []
-
-        other = Watch(tmp_path / "others", "gamma")
-        await other.check(b=SILENT, c=SILENT)
-        other.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
-        assert await other.check(a=SILENT) == [], "alpha is not unreachable yet, and reports it"
-
-    asyncio.run(play())
-
-
-def test_a_host_that_was_cut_off_withdraws_what_it_could_not_deliver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
-
-    async def play() -> None:
-        watch = Watch(tmp_path / "notices", "beta")
-
-        def queued() -> list[str]:
-            return [each.notice["host"] for each in watch.notifier._state.queue]
-
-        assert await watch.check(a=SILENT, d=SILENT) == ["alpha", "gamma"]
-        await watch.check(a=SILENT)
-        assert queued() == ["alpha", "gamma"], "they are tried again"
-        await watch.check(d=OK)
-        assert queued() == [], "beta was cut off: it reported what others do not see"
-        await watch.check(a=OK)
-        assert await watch.check(a=SILENT) == ["alpha"]
-        await watch.check(a=OK)
-        assert queued() == ["alpha"], "beta saw another host meanwhile, so alpha was unreachable"
 
     asyncio.run(play())

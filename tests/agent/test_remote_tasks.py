@@ -132,6 +132,18 @@ def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypa
     assert troubles == {"/job:worker/task:2": "worker:2 at 10.0.0.2:3 on b does not answer"}
 
 
+def test_probe_all_asks_a_silent_task_again_and_remembers_the_devices_of_the_last_answer() -> None:
+    world = World(one=[SILENT, FIRST, SILENT])
+
+    async def body() -> None:
+        assert await world.monitor.probe_all() == ([DEVICE, DEVICE], {}), "over another connection"
+        devices, missing = await world.monitor.probe_all()
+        assert devices == [DEVICE, DEVICE]
+        assert list(missing) == [W1]
+
+    asyncio.run(body())
+
+
 def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:
     world = World(one=[FIRST, SECOND])
 

@@ -95,6 +95,23 @@ def test_the_run_event_comes_first(files: tuple[Path, OutputRecorder]) -> None:
     assert follow_steps(events, events.parent) == [{"event": "run"}, *output("one\n"), {"event": "result"}]
 
 
+def test_a_task_that_is_down_is_told_before_what_tensorflow_prints_about_it(files: tuple[Path, OutputRecorder]) -> None:
+    events, recorder = files
+
+    def lose_task() -> None:
+        recorder.append("stderr", b"UnavailableError\n")
+        append(events, event("metric") + event("result") + event("task_down") + event("metric"))
+
+    found = follow_steps(events, events.parent, lose_task)
+    assert found == [
+        {"event": "metric"},
+        {"event": "task_down"},
+        *output("UnavailableError\n", stream="stderr"),
+        {"event": "metric"},
+        {"event": "result"},
+    ]
+
+
 def test_a_truncated_event_is_skipped(files: tuple[Path, OutputRecorder]) -> None:
     events, _ = files
     append(events, event("run") + b'{"event": "progr\n' + event("result"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -94,3 +95,44 @@ def test_a_script_that_fails_names_the_task_that_it_lost(partial: Sandbox, tmp_p
     assert second.startswith("during script-")
     assert second.endswith(f": {DEAD}")
     assert hint == "hint: `tfcluster status` shows the tasks, `tfcluster events` what happened to them."
+
+
+SHARDS = """
+import time
+import tensorflow as tf
+from tfcluster.programs.map_reduce import map_reduce
+
+def busy(shard):
+    values = tf.random.stateless_uniform([1_000_000], seed=tf.stack([shard, 1]))
+    return tf.reduce_sum(tf.sort(values)[:1])
+
+print(map_reduce(busy, 100))
+"""
+
+
+@pytest.mark.parametrize(
+    "program", ["pi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mean", "map_reduce"))]
+)
+def test_a_task_that_answers_again_joins_the_run(sandbox: Sandbox, program: str) -> None:
+    sandbox("up", sandbox.spec("name: late\njobs: {worker: {tasks: 2}}\n"))
+    words = {
+        "pi": ("pi", "--samples", "5e9", "-o", "json"),
+        "mean": ("mean", "--random", "2e9", "-o", "json"),
+        "map_reduce": ("-o", "json", sandbox.spec(SHARDS, "shards.py")),
+    }[program]
+    pid = sandbox.task("worker:1")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        run = sandbox.start("run", *words)
+        assert run.stdout is not None
+        events = (json.loads(line) for line in run.stdout)
+        next(event for event in events if event["event"] == "progress")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    result = list(events)[-1]
+    run.wait()
+    assert result["state"] == "succeeded"
+    assert "worker:1" in result["notes"][0]
+    assert result["notes"][0].endswith(": running without it")
+    assert result["notes"][1:] == ["worker:1 answers now, and has joined the run"]
+    assert all(result["devices"][f"/job:worker/task:{index}/device:CPU:0"]["ops"] for index in (0, 1))

@@ -313,6 +313,52 @@ def test_pinned_shards_are_done_by_their_device() -> None:
     assert done == {"a": {0, 1, 2, 6, 7, 8}, "b": {3, 4, 5}}
 
 
+def test_a_late_device_takes_shards_once_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "MAP_RETRY_MAX_SECONDS", 0.001)
+    asked, joined = count(1), threading.Event()
+
+    def joins(device: str) -> bool:
+        return next(asked) > 3
+
+    def step(device: str, first: int, size: int) -> None:
+        if device == "b":
+            joined.set()
+        else:
+            assert joined.wait(30), "a has all the work until b has joined"
+
+    parts = list(map_shards(["a"], 20, step, pinned={"a": [range(0, 5)]}, late=["b"], joins=joins))
+    assert {part.device for part in parts} == {"a", "b"}
+    assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(20))
+    assert next(asked) == 5
+
+
+def test_a_late_device_that_never_joins_is_not_waited_for(join_threads: Callable[[], None]) -> None:
+    parts = list(map_shards(["a"], 20, lambda *_: None, late=["b"], joins=lambda device: False))
+    assert {part.device for part in parts} == {"a"}
+    join_threads()
+
+
+def test_an_error_names_no_late_device_that_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
+    with pytest.raises(ClusterError, match=r"^a is lost$"):
+        list(map_shards(["a"], 10, Faults("a", times=10**9), late=["b"], joins=lambda device: False))
+
+
+def test_a_task_that_only_accepts_connections_does_not_join(
+    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = local_run(1)
+    [device] = context.devices
+    with socket.create_server(("localhost", 0)) as server, monkeypatch.context() as patch:
+        patch.setattr(settings, "SESSION_CONNECT_SECONDS", 0.1)
+        patch.setitem(context.addresses, "local", [f"localhost:{server.getsockname()[1]}"])
+        assert not sessions.joins(context, device)
+    assert not context.notes
+    assert sessions.joins(context, device)
+    assert sessions.joins(context, device)
+    assert context.notes == ["local:0 answers now, and has joined the run"]
+
+
 def test_map_reduce_reduces_in_the_order_of_the_shards(local_run: Callable[[int], Context]) -> None:
     for devices in (1, 3):
         context = local_run(devices)

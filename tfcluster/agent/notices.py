@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -109,16 +109,7 @@ class Notifier:
         del self._state.queue[: -settings.NOTICES_MAX]
         self._save()
 
-    def withdraw(self, identities: Collection[str]) -> None:
-        """Drop the notices with some ids as far as they were not accepted yet."""
-        withdrawn = [each for each in self._state.queue if each.notice["id"] in identities]
-        for each in withdrawn:
-            _logger.info("a notice to %s is withdrawn: %s", each.target, each.notice["text"])
-        if withdrawn:
-            self._state.queue = [each for each in self._state.queue if each not in withdrawn]
-            self._save()
-
-    def report(self, kind: str, notices: Mapping[str, Notice], ongoing: Collection[str]) -> list[Notice]:
+    def report(self, kind: str, notices: Mapping[str, Notice], ongoing: Collection[str]) -> None:
         """Add a notice of each incident that was not reported yet, and forget the incidents that are over.
 
         What an earlier agent has reported is not added again. A new incident is recorded after its notice was added.
@@ -127,19 +118,15 @@ class Notifier:
             kind: The kind of the incidents, with which their identities begin in the record.
             notices: The notices of the present incidents, by the identities of these.
             ongoing: The identities of the incidents that are not over, whether or not they are to be reported.
-
-        Returns:
-            The notices that were added.
         """
         before, lasting = self._state.reported, {f"{kind}:{identity}" for identity in ongoing}
         kept = {each for each in before if each in lasting or not each.startswith(f"{kind}:")}
-        new = [notice for identity, notice in sorted(notices.items()) if f"{kind}:{identity}" not in kept]
-        for notice in new:
-            self.add(notice)
+        for identity, notice in sorted(notices.items()):
+            if f"{kind}:{identity}" not in kept:
+                self.add(notice)
         self._state.reported = kept | {f"{kind}:{identity}" for identity in notices}
         if self._state.reported != before:
             self._save()
-        return new
 
     async def run(self) -> None:
         """Deliver notices until cancelled, one at a time."""
@@ -216,12 +203,10 @@ class Notifier:
 
 
 class IncidentMonitor:
-    """Creates notices of incidents on this host, and of other hosts that are unreachable.
+    """Creates notices of incidents on this host, and of the hosts that it watches (`hosts_watched_by`).
 
-    A host is unreachable if none of its tasks answers, or refuses a connection, for some time. Tasks are probed only if
-    the spec asks for such notices. Of the reachable hosts, the first one in the spec reports it. An isolated host sees
-    all other hosts as unreachable and reports them, too. When it reaches another host again, it withdraws the notices
-    that were not delivered.
+    A host is unreachable if its first task does not answer, nor the host refuse the connection, for some time. Tasks
+    are probed only if the spec asks for such notices.
     """
 
     def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, notices: Notifier) -> None:
@@ -230,7 +215,6 @@ class IncidentMonitor:
         self._prober = prober
         self._notices = notices
         self._silent_since: dict[str, float] = {}
-        self._doubtful: set[str] = set()  # the ids of notices that were made while no other host answered
         self._checking: asyncio.Task[None] | None = None
 
     def note_end_of_run(self, record: RunRecord) -> None:
@@ -251,50 +235,43 @@ class IncidentMonitor:
         self._notices.report("task", notices, ongoing=notices)
 
     def schedule_check(self) -> None:
-        """Start a check of all other hosts in the background, unless one is in progress."""
+        """Start a check of the watched hosts in the background, unless one is in progress."""
         topology = self._supervisor.topology
         is_wanted = topology is not None and topology.notify is not None and "host-away" in topology.notify.events
         if topology is None or not is_wanted or not topology.has_servers:
             self._silent_since.clear()
         elif self._checking is None or self._checking.done():
-            self._checking = asyncio.ensure_future(self._check(topology))
+            hosts = hosts_watched_by(self._supervisor.host, topology)
+            self._checking = asyncio.ensure_future(self._check({host: topology.on(host)[0] for host in hosts}))
 
     def stop(self) -> None:
         """Cancel a check in progress, which would write the file of notices again after the agent has removed it."""
         if self._checking is not None:
             self._checking.cancel()
 
-    async def _check(self, topology: ClusterTopology) -> None:
-        others = [host.name for host in topology.hosts if host.name != self._supervisor.host and topology.on(host.name)]
-        answers = await asyncio.gather(*(self._is_reachable(topology.on(host)) for host in others))
+    async def _check(self, tasks: Mapping[str, Task]) -> None:
+        """Probe one task of each watched host, and report the hosts that have been silent for too long."""
+        probes = (self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS) for task in tasks.values())
+        results = dict(zip(tasks, await asyncio.gather(*probes), strict=True))
         now = time.time()
-        for host in self._silent_since.keys() - set(others):  # it has left the cluster
-            del self._silent_since[host]
-        for host, is_reachable in zip(others, answers, strict=True):
-            if is_reachable:
-                self._silent_since.pop(host, None)
-            else:
-                self._silent_since.setdefault(host, now)
-        if any(answers):
-            self._notices.withdraw(self._doubtful)
-            self._doubtful.clear()
-        unreachable = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
-        # A host without tasks is not probed, so it is never known to be unreachable.
-        reporters = (host.name for host in topology.hosts if topology.on(host.name) and host.name not in unreachable)
-        is_reporter = next(reporters, self._supervisor.host) == self._supervisor.host
-        notices = {
-            host: host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, self._silent_since[host])
-            for host in unreachable
-            if is_reporter
+        self._silent_since = {
+            host: self._silent_since.get(host, now)
+            for host, result in results.items()
+            if result.outcome is ProbeOutcome.SILENT and not result.refused
         }
-        # Hosts that do not report forget too: one of them reports the next time if the reporter is unreachable.
-        new = self._notices.report("host", notices, ongoing=self._silent_since)
-        if not any(answers):
-            self._doubtful |= {notice["id"] for notice in new}
+        notices = {
+            host: host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, since)
+            for host, since in self._silent_since.items()
+            if now - since >= settings.HOST_AWAY_SECONDS
+        }
+        self._notices.report("host", notices, ongoing=self._silent_since)
 
-    async def _is_reachable(self, tasks: tuple[Task, ...]) -> bool:
-        """Return whether a task answers, the host refuses a connection for it, or the prober gives no result."""
-        results = await asyncio.gather(
-            *(self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS) for task in tasks)
-        )
-        return any(result.outcome is not ProbeOutcome.SILENT or result.refused for result in results)
+
+def hosts_watched_by(host: str, topology: ClusterTopology) -> Sequence[str]:
+    """Return the hosts with tasks that a host watches.
+
+    The head task's host watches all others, and the next host of the spec watches only that one.
+    """
+    leading = topology.head().host
+    hosts = sorted((each.name for each in topology.hosts if topology.on(each.name)), key=lambda name: name != leading)
+    return dict(zip(hosts, (hosts[1:], hosts[:1]), strict=False)).get(host, ())

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
 from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, output_option
-from tfcluster.cli.output import echo_json
+from tfcluster.cli.output import confirm, echo, echo_json
+
+if TYPE_CHECKING:
+    from tfcluster.core.status import RunStatus
 
 
 @click.command("down", short_help="Stop a cluster.", epilog="Example: tfcluster down --grace 2")
@@ -18,11 +26,15 @@ from tfcluster.cli.output import echo_json
     help="Stop every cluster of this user on this machine.",
 )
 @grace_option
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if runs are cancelled.")
 @host_timeout_option
 @output_option
-def command(cluster: str | None, all_clusters: bool, grace: float, timeout: float | None, output: str) -> None:
+def command(
+    cluster: str | None, all_clusters: bool, grace: float, yes: bool, timeout: float | None, output: str
+) -> None:
     """Stop everything that `up` started, the ps last; the logs and the records of runs are kept.
 
+    Active runs are cancelled, detached ones too: on a terminal the command asks first, elsewhere it names them.
     On several hosts the runs end first, then the hosts without a ps stop, then those with one. If a host cannot be
     reached, the others are stopped nevertheless, this exits with 5, and the next `down` stops that host.
     Exits with 3 if the cluster is not running.
@@ -31,12 +43,13 @@ def command(cluster: str | None, all_clusters: bool, grace: float, timeout: floa
     from tfcluster.errors import ClusterError
     from tfcluster.ui.progress_views import DownView
 
+    may_ask = not yes and output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     errors: list[ClusterError] = []
     for each in down.clusters_to_stop(cluster, all_clusters):
         view = DownView(each.name, silent=output == "json")
         try:
             with view:
-                down.take_down(each, grace, timeout, view.update)
+                down.take_down(each, grace, timeout, view.update, approve=partial(_approve, each.name, may_ask))
         except ClusterError as error:  # continue with the other clusters
             errors.append(error)
             continue
@@ -49,3 +62,16 @@ def command(cluster: str | None, all_clusters: bool, grace: float, timeout: floa
         raise ClusterError(
             "\n".join(error.message for error in errors), hint=hints, exit_code=max(error.exit_code for error in errors)
         )
+
+
+def _approve(cluster: str, may_ask: bool, runs: Sequence[RunStatus]) -> None:
+    """Name the runs that are cancelled, and ask whether to, if the user can be asked; raise ClusterError if not."""
+    from tfcluster.errors import ClusterError
+    from tfcluster.ui.format import format_duration
+
+    names = ", ".join(f"run {run.run} ({run.state.value} for {format_duration(run.seconds)})" for run in runs)
+    text = f"{cluster}: this cancels {names}"
+    if not may_ask:
+        echo(text, err=True)
+    elif not confirm(f"{text}\nContinue?"):
+        raise ClusterError(f"{cluster}: nothing was stopped")

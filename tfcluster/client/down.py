@@ -22,7 +22,7 @@ from tfcluster.client.rpc.parallel import (
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES
-from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
+from tfcluster.core.status import ClusterStatus, HostUnavailable, RunStatus, aggregate_status
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import running_clusters
@@ -50,6 +50,7 @@ def take_down(
     show_status: Callable[[ClusterStatus], None],
     *,
     is_own: bool = False,
+    approve: Callable[[Sequence[RunStatus]], None] = lambda runs: None,
 ) -> None:
     """Stop a cluster; when this returns, none of its processes is running.
 
@@ -59,6 +60,7 @@ def take_down(
     Args:
         grace: Seconds between SIGTERM and SIGKILL.
         is_own: Whether this command has brought the cluster up, as `launch` does.
+        approve: Called with the active runs, if there are any, before anything stops; what it raises ends this.
 
     Raises:
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
@@ -74,6 +76,8 @@ def take_down(
         return
     if not is_own and (note := snapshot.topology.describe_launch()):
         warn(note)
+    if active := [run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]:
+        approve(active)
     errors = _stop_without_status(cluster, snapshot.errors, grace)
     _cancel_runs(cluster, snapshot)
     errors |= _stop_in_order(cluster, snapshot, grace, show_status)

@@ -9,6 +9,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, unreachable
 from tfcluster.client.status import take_snapshot, watch_until_ready
+from tfcluster.core.plan import lost_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
@@ -37,7 +38,7 @@ class RestartPlan:
     def losses(self) -> tuple[str, ...]:
         """Return descriptions of everything that the restart loses."""
         variables = [f"the variables of {', '.join(self.holders)}"] * bool(self.holders)
-        scripts = [f"run {run}, if its script uses these tasks" for run in self.scripts]
+        scripts = [f"run {lost_run(run, is_script=True)}" for run in self.scripts]
         return (*variables, *(f"run {run}" for run in self.runs), *scripts)
 
 

@@ -96,6 +96,11 @@ def terminated_tasks(actions: Sequence[PlannedAction]) -> list[str]:
     return [each.task.name for each in actions if each.kind in _TERMINATING and each.task is not None]
 
 
+def lost_run(run: str, *, is_script: bool) -> str:
+    """Return how to name a run that loses tasks: a script is said to use all, and only you know which it uses."""
+    return f"{run}, if its script uses these tasks" if is_script else run
+
+
 def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -> list[str]:
     """Return descriptions of the runs that end when the processes of some tasks end."""
     return [f"run {run}" for run, used in runs.items() if not set(used).isdisjoint(tasks)]

@@ -21,7 +21,7 @@ class ObservedState:
     topology: ClusterTopology
     tasks: tuple[TaskStatus, ...]  # those on the hosts whose state is known
     generations: Mapping[str, int]  # the generation in which the server of each task that has a process was started
-    runs: Mapping[str, Collection[str]]  # the active runs, each with the names of the tasks that it computes on
+    runs: Mapping[str, Collection[str]]  # the active runs, see `lost_run`, with the names of the tasks that each uses
 
     def is_unknown_to_all(self, task: Task) -> bool:
         """Return whether no running server knows the address of a task, which requires the status of every task."""

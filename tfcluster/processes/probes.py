@@ -20,9 +20,7 @@ _STATUS = "/tensorflow.WorkerService/GetStatus"
 _CLEANUP = "/tensorflow.WorkerService/CleanupAll"
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
-    ("grpc.min_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
-    ("grpc.max_reconnect_backoff_ms", settings.PROBE_RECONNECT_MAX_MS),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel has a new connection
 ]
 
 
@@ -50,49 +48,61 @@ def probe(agent: socket.socket) -> None:
             if "traffic" in request:
                 executor.submit(_respond_traffic, agent, write_lock, request)
                 continue
-            call = channels.call(request["address"], _STATUS if request["clear"] is None else _CLEANUP)
-            executor.submit(_respond, agent, write_lock, call, request)
+            executor.submit(_respond, agent, write_lock, channels, channels.get(request["address"]), request)
 
 
 class _Channels:
-    """The channels to servers, by address; `connect` opens one."""
+    """The channels to servers, by address; `connect` opens one. Thread-safe."""
 
     def __init__(self, connect: Callable[[str], Any]) -> None:
         self._connect = connect
-        self._channels: dict[str, Any] = {}
-        self._calls: dict[tuple[str, str], Any] = {}
-        self._used: dict[str, float] = {}  # when, in monotonic seconds
+        self._lock = threading.Lock()
+        self._channels: dict[str, tuple[Any, float]] = {}  # each with when it was used last, in monotonic seconds
 
-    def call(self, address: str, method: str) -> Any:
-        """Return a method of the server at an address."""
-        self._used[address] = time.monotonic()
-        if address not in self._channels:
-            channel = self._channels[address] = self._connect(address)
-            for each in (_STATUS, _CLEANUP):  # without serialisers: requests and responses are bytes
-                self._calls[address, each] = channel.unary_unary(each, None, None)
-        return self._calls[address, method]
+    def get(self, address: str) -> Any:
+        """Return the channel to the server at an address."""
+        with self._lock:
+            channel, _ = self._channels.get(address) or (self._connect(address), 0.0)
+            self._channels[address] = channel, time.monotonic()
+            return channel
+
+    def discard(self, channel: Any) -> None:
+        """Forget a channel on which a call has failed, so that the next call connects.
+
+        Its connection may be lost, and the kernel sends again only after as long as it was lost already.
+        """
+        with self._lock:
+            self._channels = {address: each for address, each in self._channels.items() if each[0] is not channel}
 
     def close_unused(self) -> None:
         """Close the channels that have had no request for long, such as those of tasks that are gone."""
         limit = time.monotonic() - settings.PROBE_CHANNEL_SECONDS
-        for address in [address for address, used in self._used.items() if used < limit]:
-            del self._used[address], self._calls[address, _STATUS], self._calls[address, _CLEANUP]
-            self._channels.pop(address).close()
+        with self._lock:
+            for address, (channel, used) in list(self._channels.items()):
+                if used < limit:
+                    del self._channels[address]
+                    channel.close()
 
 
-def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, request: Message) -> None:
-    """Handle one request by `call`, the method of the server; `write_lock` is held while a line is sent."""
+def _respond(
+    agent: socket.socket, write_lock: threading.Lock, channels: _Channels, channel: Any, request: Message
+) -> None:
+    """Handle one request over a channel to the server; `write_lock` is held while a line is sent."""
     import grpc
 
     from tfcluster.processes import protos
 
     container = request["clear"]
     message: Message = {"id": request["id"]}
+    method = _STATUS if container is None else _CLEANUP
+    data = b"" if container is None else protos.cleanup_request(container)
     try:
-        data = call(b"" if container is None else protos.cleanup_request(container), timeout=request["timeout"])
+        # Without serialisers: requests and responses are bytes.
+        data = channel.unary_unary(method, None, None)(data, timeout=request["timeout"])
         message["devices"], message["incarnation"] = protos.parse_status(data)  # empty if a container was cleared
     except grpc.RpcError as error:
         message["error"] = f"{error.code().name}: {error.details()}"
+        channels.discard(channel)
     with write_lock:
         agent.sendall(encode(message))
 

@@ -132,6 +132,7 @@ class Context:
         run: The run's id, which is also the name of the resource container of its variables.
         addresses: `host:port` of every task, by job.
         devices: Full names of the devices to compute on.
+        late_devices: Full names of those to compute on when their tasks answer, which were not ready at the start.
         emit: Writes an event of the run.
         head_address: `host:port` of the head task.
         folder: The run's own folder for files that the program writes; it is kept with the run's record.
@@ -159,6 +160,7 @@ class Context:
     notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
     ports: tuple[int, ...] = ()
+    late_devices: tuple[str, ...] = ()
 
     def stats_of(self, device: str) -> dict[str, int]:
         """Return the work counters of a device of a full name, which become part of the run's result."""

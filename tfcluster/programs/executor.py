@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from tfcluster.errors import ClusterError
@@ -52,6 +53,8 @@ def map_shards(
     first_size: int = 1,
     backups: bool = True,
     all_lost_seconds: float | None = None,
+    late: Sequence[str] = (),
+    joins: Callable[[str], bool] = lambda device: True,
 ) -> Iterator[ShardResult[Value]]:
     """Run `step(device, first, count)` on all shards, on all devices in parallel, and yield the results as they arrive.
 
@@ -70,6 +73,7 @@ def map_shards(
         first_size: Number of shards in a device's first step.
         backups: Whether a step may be run on two devices at once, as it has no side effects.
         all_lost_seconds: How long all devices may be lost; None for `settings.MAP_ALL_LOST_SECONDS`.
+        late: Further devices, each of which takes shards once `joins` returns True for it.
 
     Raises:
         ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or a single shard
@@ -79,12 +83,23 @@ def map_shards(
     """
     if shards and not devices:
         raise ValueError("there is no device to work on")
-    scheduler = ShardScheduler(shards, devices, pinned, backups=backups)
+    scheduler = ShardScheduler(shards, [*devices, *late], pinned, backups=backups)
     results: queue.SimpleQueue[ShardResult[Value] | Exception] = queue.SimpleQueue()
     workers = [_Worker(device, scheduler, step, results, first_size) for device in devices]
-    for worker in workers:
+
+    def join(device: str) -> None:
+        while not joins(device):
+            if not scheduler.pause(settings.MAP_RETRY_MAX_SECONDS):
+                return
+        worker = _Worker(device, scheduler, step, results, first_size)
+        workers.append(worker)
+        worker.take_steps()
+
+    targets: list[Callable[[], None]] = [worker.take_steps for worker in workers]
+    targets += [partial(join, device) for device in late]
+    for target in targets:
         # Daemon threads, so that a cancelled run does not wait for the steps in progress.
-        threading.Thread(target=worker.take_steps, daemon=True).start()
+        threading.Thread(target=target, daemon=True).start()
     done = 0
     try:
         while done < shards:

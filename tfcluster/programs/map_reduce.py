@@ -16,6 +16,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +25,7 @@ from tfcluster import settings
 from tfcluster.programs.api import Context, current_run
 from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
 from tfcluster.programs.session_pool import Computation, SessionPool
+from tfcluster.programs.sessions import joins
 
 __all__ = ["Computation", "DeviceLostError", "Progress", "SessionPool", "ShardResult", "map_reduce", "map_shards"]
 
@@ -80,14 +82,14 @@ def map_reduce(function: Callable[[Any], Any], shards: int, reduce: Callable[[An
     if shards < 1:
         raise ValueError(f"there must be shards to reduce, not {shards}")
     context = current_run()
-    devices = context.devices[:shards]
+    devices, late = context.devices[:shards], context.late_devices
     waiting: dict[int, list[Any]] = {}
     reduced: list[Any] = []
     following = 0
     progress = Progress(context, shards, "shards")
-    with SessionPool(context, devices, lambda: _all_shards(function)) as on:
+    with SessionPool(context, [*devices, *late], lambda: _all_shards(function)) as on:
         step = lambda device, first, count: on.run(device, {"first": first, "count": count})  # noqa: E731
-        for part in map_shards(devices, shards, step):
+        for part in map_shards(devices, shards, step, late=late, joins=partial(joins, context)):
             progress.add(part.device, part.count)
             waiting[part.first] = _values(part.value, part.count)
             while following in waiting:

@@ -97,10 +97,10 @@ class ShardScheduler:
             self._changed.wait(settings.MAP_STRAGGLER_POLL_SECONDS)
             return not self._stopped
 
-    def pause(self, seconds: float) -> None:
-        """Sleep for `seconds`, or until the scheduler is stopped."""
+    def pause(self, seconds: float) -> bool:
+        """Sleep for `seconds`, or until the scheduler is stopped; return False if it is stopped."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped, seconds)
+            return not self._changed.wait_for(lambda: self._stopped, seconds)
 
     def stop(self) -> None:
         """Stop handing out shards, and wake the threads that wait for them."""

@@ -200,14 +200,34 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
     the host is lost; TimeoutError if the host, which may be busy, does neither in time; OSError if no attempt could be
     made, for example because the limit on open files is reached.
     """
-    spec = tf.DeviceSpec.from_string(device)
-    host, _, port = context.addresses[spec.job][spec.task].rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+        _connect(context, device, timeout).close()
     except OSError as error:
         if error.errno in _NETWORK_LOST:
             raise ConnectionError(error.errno, error.strerror) from error
         raise
+
+
+def joins(context: Context, device: str) -> bool:
+    """Return whether the task of a late device answers by now, and so joins the run, which a note then says.
+
+    A server sends its HTTP/2 settings as soon as a connection is accepted. One that hangs does not, nor does a
+    forwarder, which accepts connections although the link to the task's host is lost.
+    """
+    try:
+        with _connect(context, device, settings.SESSION_CONNECT_SECONDS) as connection:
+            answers = bool(connection.recv(1))
+    except OSError:
+        return False
+    if answers and (note := f"{short_task(device)} answers now, and has joined the run") not in context.notes:
+        context.notes.append(note)
+    return answers
+
+
+def _connect(context: Context, device: str, timeout: float) -> socket.socket:
+    spec = tf.DeviceSpec.from_string(device)
+    host, _, port = context.addresses[spec.job][spec.task].rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout)
 
 
 def _check_server(context: Context, device: str) -> None:

@@ -15,7 +15,7 @@ from tfcluster.agent.preflight import HostCheckInput, check_host_in_child, prepa
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.forwarding import Certificate
-from tfcluster.core.plan import affected_runs
+from tfcluster.core.plan import affected_runs, lost_run
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
@@ -297,14 +297,17 @@ class ClusterHandlers:
         return [name for name in names if name not in tasks or tasks[name].machine.state in TERMINAL_STATES]
 
     def _observed_or_none(self) -> ObservedState | None:
-        topology = self._supervisor.topology
+        topology, runs = self._supervisor.topology, self._context.runs
         if topology is None:
             return None
         return ObservedState(
             topology=topology,
             tasks=self._context.status().tasks,
             generations=self._supervisor.generations(),
-            runs=self._context.runs.tasks_in_use([task.name for task in topology.tasks]),
+            runs={
+                lost_run(run, is_script=runs.runs[run].record.options.traits.is_script): tasks
+                for run, tasks in runs.tasks_in_use([task.name for task in topology.tasks]).items()
+            },
         )
 
 

@@ -36,7 +36,8 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
         group = _make_group(context, options, request.secret)
         run_id = context.runs.store.new_run(options.name or _PREFIX, is_on_several_hosts=len(group.hosts) > 1)
         return replace(_plan_group(context, run_id, options, group), code=request.code, caller=request.caller)
-    devices, missing = await _probe_devices(context)
+    every, missing = await _probe_devices(context)
+    devices = [device for device in every if device.task not in missing]
     context.reject_if_going_down()
     topology = context.supervisor.require_cluster()
     head = _head(topology, context.host, missing)
@@ -48,6 +49,7 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
         _make_plan(context, run_id, options, [*selection.notes, *missing_notes(missing), *refused]),
         head=head.address,
         devices=[device.name for device in selection.devices],
+        late_devices=_late_devices(every, missing, selection, options),
         missing=missing,
         code=request.code,
         caller=request.caller,
@@ -104,8 +106,8 @@ def _make_plan(context: AgentContext, run_id: str, options: RunOptions, notes: l
 async def _probe_devices(context: AgentContext) -> tuple[list[Device], dict[str, str]]:
     """Probe all tasks, on this host and on others, and list their devices.
 
-    Returns the devices of the tasks that are ready, in the order of the tasks in the topology, and why each of the
-    other tasks is not ready, by its name.
+    Returns the devices in the order of the tasks in the topology, and why each task that is not ready is not, by its
+    name. Of such a task, the devices are those of its last answer; without one, the CPU that every server has.
     """
     supervisor = context.supervisor
     names = {task.name: number for number, task in enumerate(supervisor.require_cluster().tasks)}
@@ -114,8 +116,11 @@ async def _probe_devices(context: AgentContext) -> tuple[list[Device], dict[str,
     )
     missing.update({task.spec.name: task.describe_problem() for task in silent})
     devices += [device for task in supervisor.tasks.values() for device in task.devices]
-    ready = [device for device in devices if device.task in names and device.task not in missing]
-    return sorted(ready, key=lambda device: names[device.task]), missing
+    known = {device.task for device in devices}
+    unknown = [task for task in missing if task not in known]
+    devices += [Device(task.replace("/task:", "/replica:0/task:") + "/device:CPU:0", "CPU") for task in unknown]
+    existing = [device for device in devices if device.task in names]
+    return sorted(existing, key=lambda device: names[device.task]), missing
 
 
 def _head(topology: ClusterTopology, host: str, missing: Collection[str]) -> Task:
@@ -144,6 +149,20 @@ def _select(
     if problems := [missing[task] for task in required if task in missing]:
         raise not_ready(problems)
     return selection
+
+
+def _late_devices(
+    every: list[Device], missing: Mapping[str, str], selection: Selection, options: RunOptions
+) -> list[str]:
+    """Return the devices that a run would use too if their tasks were ready.
+
+    They are of the same types as those that it uses. A run on a number of GPUs has no others.
+    """
+    types = {device.type for device in selection.devices}
+    if not missing or (options.gpus is not None and "GPU" in types):
+        return []
+    wanted = select(every, patterns=options.devices).devices
+    return [device.name for device in wanted if device.task in missing and device.type in types]
 
 
 def not_recorded(plan: RunPlan, error: OSError) -> ClusterError:

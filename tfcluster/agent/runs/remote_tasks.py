@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -48,18 +49,22 @@ class RemoteTaskMonitor:
         self._in_use = in_use
         self._on_change = on_change
         self._health: dict[str, _PeerHealth] = {}
+        self._devices: dict[str, tuple[Device, ...]] = {}
         self._probing: dict[str, asyncio.Task[None]] = {}
 
     async def probe_all(self) -> tuple[list[Device], dict[str, str]]:
         """Probe every remote task for its devices before a run is submitted.
 
-        Return the devices, and one text for each task that does not answer, by its name.
+        Return the devices, and one text for each task that does not answer, by its name. The devices of such a task are
+        those of its last answer.
         """
         tasks = self._tasks()
         results = await asyncio.gather(*map(self._probe_with_retry, tasks))
         for task, result in zip(tasks, results, strict=True):
             self._record_result(task, result)
-        devices = [device for result in results for device in result.devices]
+            if result.devices:
+                self._devices[task.name] = result.devices
+        devices = [device for task in tasks for device in self._devices.get(task.name, ())]
         silent_tasks = [
             task for task, result in zip(tasks, results, strict=True) if result.outcome is not ProbeOutcome.PROBE_OK
         ]
@@ -88,9 +93,11 @@ class RemoteTaskMonitor:
         return [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
 
     async def _probe_with_retry(self, task: Task) -> ProbeResult:
+        """Probe a task, and again by a new connection if it does not answer: one that was lost recovers slowly."""
+        begin, seconds = time.monotonic(), settings.RUN_REMOTE_PROBE_SECONDS / 2
         for _ in range(settings.RUN_REMOTE_PROBE_RETRIES):
-            result = await self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS)
-            if not result.refused:
+            result = await self._prober.probe(task.address, seconds)
+            if result.outcome is ProbeOutcome.PROBE_OK or time.monotonic() > begin + 2 * seconds:
                 break
             await asyncio.sleep(settings.RUN_REMOTE_PROBE_RETRY_SECONDS)
         return result

@@ -65,7 +65,7 @@ class RunRecord:
         return cls(
             run=plan.run,
             options=plan.options,
-            devices=plan.devices,
+            devices=[*plan.devices, *plan.late_devices],
             notes=plan.notes,
             started=round(time.time(), 3),
             detached=detached,

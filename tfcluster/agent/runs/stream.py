@@ -23,6 +23,9 @@ from tfcluster.processes.runs.stored_output import OutputHold, OutputPart, missi
 from tfcluster.processes.runs.streams import STDERR
 from tfcluster.protocol.codec import Message
 
+# The events that no output is yielded before, as far as both are known: `run` is written before a driver can print.
+_FIRST = ("run", "task_down")
+
 
 async def follow(
     runs: RunManager, run_id: str, *, output: int | None = 0, is_owner: bool = False
@@ -181,7 +184,8 @@ async def stream_files(
 ) -> AsyncIterator[Message]:
     """Stream a run's events and, optionally, its output.
 
-    Output that was printed before an event is yielded before it. The result is yielded last, once the run has ended.
+    Output that was printed before an event is yielded before it, but for the events of `_FIRST`: that a task is down
+    explains what TensorFlow prints about it. The result is yielded last, once the run has ended.
 
     `output` is None to leave the output out. `wait` waits until more may have been written.
     """
@@ -190,17 +194,16 @@ async def stream_files(
     while True:
         has_ended = not is_active()  # checked before reading, so that the last writes are not missed
         lines, is_quiet = event_lines.read_block()
-        new_events = _events(lines)
-        if new_events and new_events[0]["event"] == "run":  # written before any driver could print
+        events_read = _events(lines)
+        result = next((event for event in events_read if event["event"] == "result"), result)
+        new_events = [event for event in events_read if event["event"] != "result"]
+        while any(event["event"] in _FIRST for event in new_events):
             yield new_events.pop(0)
         if output is not None:
             async for part in output.read_events():
                 yield part
         for event in new_events:
-            if event["event"] == "result":
-                result = event
-            else:
-                yield event
+            yield event
         if is_quiet and has_ended:
             break
         if is_quiet:

@@ -72,6 +72,7 @@ class RunPlan:
     devices: list[str]  # full names of those to compute on
     notes: list[str]  # for the user, about the choice of devices; they become part of the result
     peers: dict[str, str] | None = None  # addresses, by host name, that may connect to its ports; None if all may
+    late_devices: list[str] = field(default_factory=list)  # those to compute on as well, when their tasks answer
     missing: dict[str, str] = field(default_factory=dict)  # by task, why it was not ready when the run was submitted
     code: CodeLocation | None = None  # where the script is in the code that was sent; None if it runs where it is
     caller: Caller | None = None  # what a script takes over from a command on this host; None for other programs

@@ -107,6 +107,7 @@ def begin_run(plan: RunPlan) -> Context:
         log_placement=plan.options.log_placement,
         host=plan.host,
         ports=plan.ports,
+        late_devices=tuple(plan.late_devices),
     )
     set_current_run(context)
     return context

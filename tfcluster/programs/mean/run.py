@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tfcluster.programs.mean.windows import (
     recompute_non_finite,
     window_size,
 )
-from tfcluster.programs.sessions import task_of
+from tfcluster.programs.sessions import joins, task_of
 
 #: Values of `slices` that replace sizes. EVEN: one slice per device, of sizes as equal as possible. DEVICES: one slice
 #: per device, which consists of the pieces that the device happened to do.
@@ -58,7 +59,7 @@ def run(
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
-    pieces, devices, pinned = _assign(context.devices, numbers, size, slices)
+    pieces, devices, pinned = _assign(context, numbers, size, slices)
     rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
     moments = moments_of_pieces(pieces, rows)
     whole = pieces.whole_windows(numbers.count, size)
@@ -91,21 +92,23 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
 
 
 def _assign(
-    devices: Sequence[str], numbers: MappedFile | RandomNumbers, size: int, slices: list[int] | str
+    context: Context, numbers: MappedFile | RandomNumbers, size: int, slices: list[int] | str
 ) -> tuple[WindowPieces, list[str], dict[str, list[range]] | None]:
     """Cut the numbers into pieces and assign the slices to devices.
 
     Return the pieces, the devices that are used, and the ranges of pieces pinned to each device, or None if any free
-    device may take any piece.
+    device, even a late one, may take any piece.
     """
+    devices = [*context.devices, *context.late_devices]
     if slices == DEVICES:
         pieces = cut([numbers.count], size)
-        return pieces, list(devices[: len(pieces)]), None
+        return pieces, devices[: len(pieces)], None
     sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
     check_sizes(sizes, numbers.count, numbers.name)
     pieces = cut(sizes, size)
-    used = list(devices[: len(sizes)])
-    return pieces, used, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
+    used = devices[: len(sizes)]
+    own = {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
+    return pieces, used, {device: ranges for device, ranges in own.items() if device in context.devices}
 
 
 def _sums(
@@ -120,8 +123,11 @@ def _sums(
     rows: Rows = np.empty((len(pieces), 3))
     workers = np.empty(len(pieces), np.int64)
     progress = Progress(context, numbers.count, "numbers")
+    ready = [device for device in devices if device in context.devices]
     with PieceSums(context, devices, numbers, pieces, size) as sums:
-        for part in map_shards(devices, len(pieces), sums.compute, pinned=pinned):
+        for part in map_shards(
+            ready, len(pieces), sums.compute, pinned=pinned, late=devices[len(ready) :], joins=partial(joins, context)
+        ):
             span = slice(part.first, part.first + part.count)
             rows[span], workers[span] = part.value, devices.index(part.device)
             progress.add(part.device, pieces.count_of(part.first, part.count))

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
+from tfcluster.programs.sessions import joins
 from tfcluster.programs.threefry import threefry_2x32
 
 # Smallest and largest number of points in a shard, as powers of two. Dispatching a shard costs as much as 200,000
@@ -40,12 +41,14 @@ def run(context: Context, *, samples: int, seed: int, every_device: bool = False
         pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
         inside the quarter circle), samples_per_s, seed.
     """
-    used = context.devices if every_device else worthwhile_devices(samples, context.devices)
+    every = [*context.devices, *context.late_devices]
+    used = every if every_device else worthwhile_devices(samples, every)
     size = shard_size(samples, len(used))
     shards = -(-samples // size)
-    devices = used[:shards]
+    devices = [device for device in used if device in context.devices][:shards]
+    late = [device for device in used if device in context.late_devices]
     inside = 0
-    with SessionPool(context, devices, partial(_build_counter, size), optimized=False) as on:
+    with SessionPool(context, [*devices, *late], partial(_build_counter, size), optimized=False) as on:
 
         def count(device: str, first: int, shards: int) -> int:
             """Return the number of points inside in the shards `first` … `first + shards - 1`."""
@@ -54,7 +57,7 @@ def run(context: Context, *, samples: int, seed: int, every_device: bool = False
 
         progress = Progress(context, samples, "samples")
         began = time.monotonic()
-        for part in map_shards(devices, shards, count):
+        for part in map_shards(devices, shards, count, late=late, joins=partial(joins, context)):
             inside += part.value
             points = min((part.first + part.count) * size, samples) - part.first * size
             progress.add(part.device, points)
