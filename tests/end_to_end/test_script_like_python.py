@@ -382,15 +382,18 @@ def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None
     handler = "signal.signal(signal.SIGINT, lambda *_: print('handled', flush=True))"
     text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 3)\nwhile True:\n    signal.pause()\n"
     environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": 0.0})
-    command = demo.start("run", demo.spec(text, "late.py"), env=environment)
+    command = demo.start("run", "script", "-o", "json", demo.spec(text, "late.py"), env=environment)
     assert command.stdout is not None
-    assert command.stdout.readline() == "on\n"
+    seen = (json.loads(line) for line in command.stdout)
+    shown = (each for each in seen if each["event"] == "interrupt" or each.get("stream") == "stdout")
+    events = ((each["event"], each.get("line", each.get("is_handled"))) for each in shown)
+    assert next(events) == ("output", "on")
     command.send_signal(signal.SIGINT)
-    read_note(command)
+    assert next(events) == ("interrupt", False)
+    assert {next(events), next(events)} == {("output", "handled"), ("interrupt", True)}
     for _ in range(2):
-        assert command.stdout.readline() == "handled\n"
         command.send_signal(signal.SIGINT)
-    assert command.stdout.readline() == "handled\n"
+        assert next(events) == ("output", "handled")
     command.terminate()
     assert command.wait(60) == 143
 

@@ -104,7 +104,7 @@ class RunView:
             self._show_notes(["\n  ".join((event.message, *hints, *logs))])
         elif isinstance(event, WaitingEndedEvent):
             self._show_notes([f"{event.call} continued after {format_duration(event.seconds)}"])
-        elif isinstance(event, InterruptEvent):
+        elif isinstance(event, InterruptEvent) and not event.is_handled:
             self._show_notes(["interrupted, but the program is inside TensorFlow: press Ctrl-C again to end it"])
         elif isinstance(event, OutputEvent):
             self._print_output(record)

@@ -184,13 +184,13 @@ class GracefulInterrupt:
             self._canceller.cancel(interrupt=self._due.pop(0))
 
     def on_event(self, record: dict[str, Any]) -> bool:
-        """Note whether Python has handled an interrupt; return whether to tell the user that the next one is the last.
+        """Note whether Python has handled an interrupt, as an InterruptEvent says.
 
-        `record` is an InterruptEvent.
+        Return whether that has changed for the run as a whole: of several members, the first one that is late counts.
         """
         was_late, task = bool(self._late), record.get("task", "")
         (self._late.discard if record.get("is_handled") else self._late.add)(task)
-        return not was_late and bool(self._late)
+        return was_late != bool(self._late)
 
     def raise_if_any(self) -> None:
         """Raise the exception that the received signal would have raised; do nothing if there was no signal."""
