@@ -139,6 +139,12 @@ def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[st
     assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs`\n")
 
 
+def test_a_check_without_a_text_is_a_line_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """As that of an agent that has died may be."""
+    show_checks([CheckResult("alpha", "agent", Severity.ERROR, ""), CheckResult("b", "reach", Severity.OK, "ssh")])
+    assert printed(capsys) == "alpha  agent  problem\nb      reach  ok       ssh\n"
+
+
 def test_checks_in_a_pipe_are_no_wider_than_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     long_advice = "Type `" + "x" * 150 + "`."
     show_checks(
