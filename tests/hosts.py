@@ -1,9 +1,10 @@
-"""Hosts with a real sshd each, on a network of their own, and this machine among them as `here`."""
+"""Hosts on a network of their own, and this machine among them as `here`: with a real sshd each, or as containers."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -27,9 +28,18 @@ _INHERITED = ("PATH", "TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES")
 _CHANGED = str(Path(__file__).parent / "changed")
 
 
+# As `docker exec -i` in a container: enter [-t] NAME COMMAND.
+_ENTER = """\
+echo "$@" >>{log}
+[ "$1" != -t ] || shift
+if [ -e {folder}/"$1".away ]; then echo "Error: No such container: $1" >&2; exit 1; fi
+name=$1; shift
+exec {folder}/bin/"$name".enter TEST_ENTERED="$name" "$@\""""
+
+
 @dataclass
 class SshHosts:
-    """Hosts that `ssh NAME` reaches from the machine `here`, where the command is to run.
+    """Hosts that `ssh NAME`, or `enter NAME COMMAND`, reaches from the machine `here`, where the command is to run.
 
     They share this machine's files, but have folders of their own for all that a user keeps.
 
@@ -81,32 +91,61 @@ class SshHosts:
         }
 
     def set_up(self) -> None:
-        """Make keys and folders, and start every sshd."""
+        """Make keys and folders, and the programs `ssh` and `enter`."""
+        for name in (HERE, *self.names):
+            for part in ("state", "run", "cache"):
+                (self.home(name) / part).mkdir(mode=0o700, parents=True)
+        (self.folder / "bin").mkdir()
+        for name in self.names:
+            variables = " ".join(shlex.quote(f"{name}={value}") for name, value in self._variables(name).items())
+            command = shlex.join(self.network[name].command("env", "-i"))
+            self._write_program(f"{name}.enter", f'exec {command} {variables} "$@"')
+        self._write_program("enter", _ENTER.format(log=self._ways_log, folder=self.folder))
+
+    def start_sshds(self) -> None:
+        """Make keys, and start every sshd."""
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it
         for key in ("host_key", "other_host_key", "user_key", "other_user_key"):
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.folder / key))
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "words", "-C", "", "-f", str(self.folder / "locked_key"))
         shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
-        for name in (HERE, *self.names):
-            for part in ("state", "run", "cache"):
-                (self.home(name) / part).mkdir(mode=0o700, parents=True)
-        wrapper = self.folder / "bin" / "ssh"
-        wrapper.parent.mkdir()
         ssh = self.command(shutil.which("ssh") or "ssh", "-F", str(self.folder / "ssh_config"))
-        wrapper.write_text(f'#!/bin/sh\necho "$@" >>{self._ssh_log}\nexec {" ".join(ssh)} "$@"\n')
-        wrapper.chmod(0o755)
+        self._write_program("ssh", f'echo "$@" >>{self._ways_log}\nexec {" ".join(ssh)} "$@"')
         self.use_key("user_key")
         self.know(*self.names)
         for name in self.names:
             self.start(name)
 
+    def _write_program(self, name: str, script: str) -> None:
+        program = self.folder / "bin" / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
     @property
-    def _ssh_log(self) -> Path:
-        return self.folder / "ssh_calls"
+    def _ways_log(self) -> Path:
+        return self.folder / "calls"
 
     def ssh_calls(self) -> list[str]:
-        """The arguments of each ssh that has been started so far, each on a line."""
-        return self._ssh_log.read_text().splitlines() if self._ssh_log.exists() else []
+        """The arguments of each ssh or `enter` that has been started so far, each on a line."""
+        return self._ways_log.read_text().splitlines() if self._ways_log.exists() else []
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """`enter` does not find a host, and what it runs there already is lost."""
+        away = self.folder / f"{name}.away"
+        away.touch()
+        try:
+            for pid in self.entered(name):
+                os.kill(pid, signal.SIGKILL)
+            yield
+        finally:
+            away.unlink()
+
+    def entered(self, name: str) -> list[int]:
+        """The processes that commands run on a host by `enter` at present, without those that they have started."""
+        marked = {pid: _environment(pid) for pid in marked_processes(self.mark)}
+        inside = {pid for pid, variables in marked.items() if f"TEST_ENTERED={name}" in variables}
+        return [pid for pid in inside if (parent := _parent(pid)) in marked and parent not in inside]
 
     def sessions(self) -> int:
         """The number of sessions so far in which a Python was started on a host."""
@@ -125,12 +164,16 @@ class SshHosts:
         public = (self.folder / f"{key}.pub").read_text()
         (self.folder / "known_hosts").write_text("".join(f"{self.address(name)} {public}" for name in names))
 
-    def start(self, name: str, *options: str) -> None:
-        """Start a host's sshd, with further options; returns when it accepts connections."""
+    def _variables(self, name: str) -> dict[str, str]:
+        """The environment of what a user starts on a host."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         if not inherited.keys().isdisjoint(("TEST_SETTINGS", "TEST_CHANGES")):
             inherited["PYTHONPATH"] = _CHANGED
-        variables = {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
+        return {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
+
+    def start(self, name: str, *options: str) -> None:
+        """Start a host's sshd, with further options; returns when it accepts connections."""
+        variables = self._variables(name)
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
             f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
@@ -195,14 +238,16 @@ def _quoted(text: str) -> str:
 
 
 @contextmanager
-def ssh_hosts(*names: str) -> Iterator[SshHosts]:
+def ssh_hosts(*names: str, has_sshd: bool = True) -> Iterator[SshHosts]:
     """Hosts of these names, each with an sshd, on a network with the machine `here`; all is gone in the end."""
-    requirements.check_declared("sshd")
+    requirements.check_declared("sshd" if has_sshd else "network")
     # A short path, as of a home folder: sockets are below it.
     with tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder, network(HERE, *names) as made:
         hosts = SshHosts(Path(folder), made, names)
         try:
             hosts.set_up()
+            if has_sshd:
+                hosts.start_sshds()
             yield hosts
         finally:
             hosts.tear_down()
@@ -212,6 +257,18 @@ def _descendants(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     found = [int(child) for child in children.read_text().split()] if children.exists() else []
     return [*found, *(each for child in found for each in _descendants(child))]
+
+
+def _environment(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return []
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def _run(*command: str) -> str:

@@ -16,15 +16,17 @@ from tfcluster.cli.main import main
 from tfcluster.client import cluster as module
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.channel import HostUnreachableError, readable_fds
+from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.dry_run_probe import Probe, start_local_probe
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.host_transport import HostReport
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
-from tfcluster.transport.ssh import HostReport, SshTransport
+from tfcluster.transport.remote_transport import RemoteTransport
 
 _LOOK_SECONDS = 0.05
 
 
-class Played(SshTransport):
+class Played(RemoteTransport):
     """The way to a host that this machine plays."""
 
     def __init__(self, cluster: str, host: Host) -> None:

@@ -25,6 +25,8 @@ _PACKAGES = {
     "systemd-analyze": "systemd",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
+    "podman": "podman",
+    "runc": "runc",
 }
 #: What a test needs, by what its mark says.
 NEEDS = {
@@ -33,6 +35,7 @@ NEEDS = {
     "network": (_ROOT, "ip"),
     "sshd": (_ROOT, "ip", "sshd", "ssh"),
     "systemd": ("systemd-analyze",),
+    "podman": (_ROOT, "podman", "runc"),
     "browser": ("chromium", "chromedriver"),
 }
 #: What the test that runs now says that it needs; None outside of tests.

@@ -112,6 +112,7 @@ SSH_OUTPUT_MAX_BYTES = 1 << 20  # of a login shell's output before the first mes
 SSH_ERROR_LINES = 8
 REMOTE_REPLY_SECONDS = 30.0  # once a host has begun to handle a request
 REMOTE_OPEN_SECONDS = 100.0  # an agent starts from a slow disk, perhaps after another one has shut down
+REMOTE_HANG_UP_SECONDS = 60.0  # for a connection to end whose command has disconnected, before its session exits
 REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system
 REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and download
 DRY_RUN_PREPARE_SECONDS = 60.0  # TensorFlow's library is loaded, and a change in progress has to finish

@@ -24,8 +24,8 @@ from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
-from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.ssh import HostReport
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.host_transport import HostReport
 
 TOPOLOGY = topology_of(
     "name: demo\n"

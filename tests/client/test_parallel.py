@@ -14,7 +14,7 @@ from tfcluster.client.rpc import parallel
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.transport.channel import HostUnreachableError
+from tfcluster.transport.errors import HostUnreachableError
 
 
 def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:

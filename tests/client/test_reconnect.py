@@ -8,7 +8,7 @@ from typing import Any, cast
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
-from tfcluster.transport.channel import HostUnreachableError
+from tfcluster.transport.errors import HostUnreachableError
 
 _ATTEMPTS = 30
 

@@ -19,7 +19,7 @@ _START = json.dumps({"python": "python", "logdir": "/logs", "is_installed": True
 
 
 def process(end: str) -> _Process:
-    return _Process(LOCAL_HOST, [sys.executable, "-c", f"{_PRINTS_MUCH}{end}"])
+    return _Process(LOCAL_HOST, [sys.executable, "-c", f"{_PRINTS_MUCH}{end}"], None)
 
 
 def test_a_process_that_prints_much_before_its_first_message_is_not_blocked() -> None:

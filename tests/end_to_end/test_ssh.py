@@ -34,6 +34,8 @@ from tests.namespaces import Machine
 
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
+#: The `connect:` of hosts that are entered as containers are.
+CONNECT = "enter {terminal:-t} {host}"
 PROGRAMS = (
     ("graph", {"value"}),
     ("pi --samples 1e6 --seed 7", {"inside", "pi"}),
@@ -50,6 +52,7 @@ class Over(Sandbox):
     """A sandbox whose commands run on the machine `here` of a network of hosts."""
 
     hosts: SshHosts | None = None
+    has_sshd: bool = True
 
     @property
     def network(self) -> SshHosts:
@@ -63,7 +66,8 @@ class Over(Sandbox):
     def text(self, names: tuple[str, ...], jobs: str, pythons: dict[str, Path] | None = None) -> str:
         """A spec with these hosts, and this machine where a job names it."""
         paths = dict.fromkeys(names, Path(sys.executable)) | (pythons or {})
-        lines = [f"  {name}: {{address: {self.network.address(name)}, python: {paths[name]}}}\n" for name in names]
+        way = "" if self.has_sshd else f", connect: '{CONNECT}'"
+        lines = [f"  {name}: {{address: {self.network.address(name)}, python: {paths[name]}{way}}}\n" for name in names]
         here = f"  localhost: {{address: {self.network.address(HERE)}}}\n" if "localhost" in jobs else ""
         return f"name: wide\nhosts:\n{''.join(lines)}{here}{jobs}"
 
@@ -82,11 +86,11 @@ class Over(Sandbox):
 
 
 @contextlib.contextmanager
-def over(folder: Path, *names: str) -> Iterator[Over]:
+def over(folder: Path, *names: str, has_sshd: bool = True) -> Iterator[Over]:
     """Hosts, and a sandbox to run commands in; nothing may be left in the end."""
-    with ssh_hosts(*names) as hosts:
+    with ssh_hosts(*names, has_sshd=has_sshd) as hosts:
         command = tuple(hosts.command(sys.executable, "-m", "tfcluster"))
-        sandbox = Over(folder, mark=hosts.mark, command=command, hosts=hosts)
+        sandbox = Over(folder, mark=hosts.mark, command=command, hosts=hosts, has_sshd=has_sshd)
         try:
             yield sandbox
         finally:

@@ -128,8 +128,8 @@ ONE_LINE = {
     "hosts: {}": "2:8: hosts: must have at least one entry, found an empty mapping",
     "hosts: []": "2:8: hosts: expected names and values, found an empty list",
     "hosts: alpha": "2:8: hosts: expected names and values, found the text 'alpha'",
-    "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, python, shell, env, state, "
-    "tls_port, setup, slots, found the text '10.0.0.1'",
+    "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, connect, python, shell, env, "
+    "state, tls_port, setup, slots, found the text '10.0.0.1'",
     "hosts: {alpha: {adress: x}}": "2:17: hosts.alpha.adress: unknown key; did you mean 'address'?",
     "hosts: {-alpha: }": "2:9: hosts.-alpha: expected the name of a host to be letters, digits, _, . and -, "
     "and to start with a letter or digit",
@@ -187,6 +187,16 @@ ONE_LINE = {
     },
     "hosts: {alpha: {ssh: 'a\\b'}}": "2:22: hosts.alpha.ssh: expected a destination of ssh such as user@host or a name "
     "of ~/.ssh/config, found the text 'a\\\\b'",
+    # connect
+    **{
+        f"hosts: {{alpha: {{connect: '{connect}'}}}}": "2:26: hosts.alpha.connect: expected a command such as docker "
+        f"exec -i {{host}}, found the text '{connect}'"
+        for connect in ("-x", "{host}", " ")
+    },
+    "hosts: {alpha: {connect: 'docker \"exec'}}": "2:26: hosts.alpha.connect: expected words as a shell splits them: "
+    "no closing quotation, found the text 'docker \"exec'",
+    "hosts: {alpha: {ssh: a, connect: docker exec alpha}}": "2:17: hosts.alpha.ssh: connect: says already how the host "
+    "is reached; keep one of the two",
     'hosts: {alpha: {ssh: "a\\nb"}}': "2:22: hosts.alpha.ssh: expected text of one line, found the text 'a\\nb'",
     'hosts: {alpha: {python: "a\\0b"}}': "2:25: hosts.alpha.python: expected text of one line, "
     "found the text 'a\\x00b'",

@@ -10,9 +10,9 @@ import pytest
 
 from tests.conftest import mostly_slow
 from tests.hosts import SshHosts, ssh_hosts
-from tfcluster.transport.ssh import SshTransport
+from tfcluster.transport.remote_transport import RemoteTransport
 
-TransportFactory = Callable[..., SshTransport]
+TransportFactory = Callable[..., RemoteTransport]
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +45,10 @@ def both_ways(request: pytest.FixtureRequest) -> None:
 def make_transport(hosts: SshHosts) -> Iterator[TransportFactory]:
     """Make transports by a host's name and its other fields in the topology. Each test has a cluster of its own."""
     cluster = f"c{uuid.uuid4().hex[:8]}"
-    transports: list[SshTransport] = []
+    transports: list[RemoteTransport] = []
 
-    def make(name: str = "h0", **more: Any) -> SshTransport:
-        transports.append(SshTransport(cluster, hosts.host(name, **more)))
+    def make(name: str = "h0", **more: Any) -> RemoteTransport:
+        transports.append(RemoteTransport(cluster, hosts.host(name, **more)))
         return transports[-1]
 
     yield make

@@ -15,7 +15,8 @@ from tfcluster import boot, settings
 from tfcluster.core.hosts import Host
 from tfcluster.transport import local
 from tfcluster.transport.channel import Channel, readable_fds
-from tfcluster.transport.ssh_session import Session
+from tfcluster.transport.connector import CommandConnector
+from tfcluster.transport.session import Session
 
 #: select() supports no descriptor from this one on (FD_SETSIZE).
 _SELECT_MAX = 1024
@@ -76,7 +77,8 @@ def test_a_connection_to_an_agent_with_a_large_descriptor() -> None:
 
 @pytest.mark.usefixtures("many_open_files")
 def test_a_session_with_a_large_descriptor() -> None:
-    session = Session(Host("alpha", "10.0.0.1"), [sys.executable, "-c", "print('tfcluster> {\"reply\": {}}')"])
+    host = Host("alpha", "10.0.0.1", connect="env")
+    session = Session(host, CommandConnector(host), [sys.executable, "-c", "print('tfcluster> {\"reply\": {}}')"])
     assert session.connection.fileno() > _SELECT_MAX
     assert session.receive(60) == {"reply": {}}
     session.end()

@@ -20,10 +20,10 @@ from tests.conftest import ROOT, mostly_slow
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
-from tfcluster.transport.channel import HostUnreachableError
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.host_transport import HostReport
 from tfcluster.transport.provision import code_bundle, code_hash
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX, _is_intact
-from tfcluster.transport.ssh import HostReport
 
 
 def problems(report: HostReport) -> list[tuple[str, str]]:
@@ -206,7 +206,7 @@ def test_all_missing_packages_are_reported_at_once(make_transport: TransportFact
     fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
     bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
     report = make_transport(python=bare_and_fast).examine()
-    install = f"`ssh h0 {sys.executable} -m pip install grpcio protobuf numpy`"
+    install = f"`ssh h0 '{sys.executable} -m pip install grpcio protobuf numpy'`"
     missing = problems(report)
     assert abs(report.clock_offset - 60) <= report.clock_error + 0.001
     assert [message for message, _ in missing] == [
@@ -223,7 +223,7 @@ def test_a_package_that_tensorflow_should_have_brought(make_transport: Transport
     assert [message for message, _ in missing] == [
         f"host 'h0': {package} is not installed for {sys.executable}" for package in ("grpcio", "protobuf")
     ]
-    assert f"`ssh h0 {sys.executable} -m pip install grpcio protobuf`" in missing[0][1]
+    assert f"`ssh h0 '{sys.executable} -m pip install grpcio protobuf'`" in missing[0][1]
 
 
 def test_a_python_that_is_too_old(make_transport: TransportFactory, tmp_path: Path) -> None:

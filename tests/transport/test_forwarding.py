@@ -26,9 +26,10 @@ from tfcluster.protocol.api import encode_request
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.channel import Channel, HostUnreachableError
-from tfcluster.transport.ssh import SshTransport
-from tfcluster.transport.ssh_master import SshMaster
+from tfcluster.transport.channel import Channel
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.remote_transport import RemoteTransport
+from tfcluster.transport.ssh import SshConnector
 
 
 def sockets_here(hosts: SshHosts) -> list[Path]:
@@ -36,7 +37,7 @@ def sockets_here(hosts: SshHosts) -> list[Path]:
     return list((hosts.home(HERE) / "run" / "tfcluster").iterdir())
 
 
-def agent_pid(transport: SshTransport, hosts: SshHosts) -> int:
+def agent_pid(transport: RemoteTransport, hosts: SshHosts) -> int:
     (pid,) = (
         pid for pid, line in hosts.processes().items() if line.startswith(f"tfcluster: {transport.cluster} agent")
     )
@@ -47,20 +48,20 @@ def agent_pid(transport: SshTransport, hosts: SshHosts) -> int:
 _REQUEST = encode_frame(Frame(1, FrameKind.REQUEST, encode_request(RunsRequest(None))))
 
 
-def begin(transport: SshTransport) -> Channel:
+def begin(transport: RemoteTransport) -> Channel:
     """Start a command that goes on."""
     channel = transport.open(start=True)
     channel.send(_REQUEST)
     return channel
 
 
-def use(transport: SshTransport) -> None:
+def use(transport: RemoteTransport) -> None:
     """Send a request to the agent, as a command does."""
     assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
 
 
 @contextmanager
-def kept_alive(transport: SshTransport, hosts: SshHosts) -> Iterator[None]:
+def kept_alive(transport: RemoteTransport, hosts: SshHosts) -> Iterator[None]:
     """Have the agent connected, as it would exit after a request otherwise: it has no cluster."""
     process = Path(f"/proc/{agent_pid(transport, hosts)}")
     lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / "lock"
@@ -111,30 +112,30 @@ def test_a_server_that_forbids_forwarding_is_asked_once(hosts: SshHosts, make_tr
     assert sockets_here(hosts) == []
 
 
-def control(transport: SshTransport, command: str) -> str:
+def control(transport: RemoteTransport, command: str) -> str:
     """Give a command to the process of the shared connection; return what it answers."""
     path = str(ssh_control_path(transport.cluster, "h0"))
     ssh = ("ssh", "-F", "none", "-S", path, "-O", command, "h0")
     return subprocess.run(ssh, check=False, capture_output=True, text=True, timeout=60).stderr
 
 
-def remove_socket(transport: SshTransport, hosts: SshHosts) -> None:
+def remove_socket(transport: RemoteTransport, hosts: SshHosts) -> None:
     forwarded_socket_path(transport.cluster, "h0", "h0").unlink()
 
 
-def end_master(transport: SshTransport, hosts: SshHosts) -> None:
+def end_master(transport: RemoteTransport, hosts: SshHosts) -> None:
     control(transport, "exit")
     wait_for(lambda: not ssh_control_path(transport.cluster, "h0").exists())
 
 
-def kill_master(transport: SshTransport, hosts: SshHosts) -> None:
+def kill_master(transport: RemoteTransport, hosts: SshHosts) -> None:
     match = re.search(r"pid=(\d+)", control(transport, "check"))
     assert match
     os.kill(int(match[1]), signal.SIGKILL)
     wait_for(lambda: not Path(f"/proc/{match[1]}/fd/0").exists())
 
 
-def restart_sshd(transport: SshTransport, hosts: SshHosts) -> None:
+def restart_sshd(transport: RemoteTransport, hosts: SshHosts) -> None:
     hosts.kill("h0")
     hosts.start("h0")
 
@@ -143,7 +144,7 @@ def restart_sshd(transport: SshTransport, hosts: SshHosts) -> None:
     "damage", mostly_slow([remove_socket, end_master, kill_master, restart_sshd], fast=[kill_master])
 )
 def test_a_stale_socket_is_forwarded_again_without_a_session(
-    hosts: SshHosts, make_transport: TransportFactory, damage: Callable[[SshTransport, SshHosts], None]
+    hosts: SshHosts, make_transport: TransportFactory, damage: Callable[[RemoteTransport, SshHosts], None]
 ) -> None:
     transport = make_transport()
     channel = begin(transport)
@@ -259,8 +260,9 @@ def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transp
     transport = make_transport()
     transport.examine()
     program = (
-        "import sys, json; from tfcluster.core.hosts import Host; from tfcluster.transport.ssh import SshTransport;"
-        "channel = SshTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=False);"
+        "import sys, json; from tfcluster.core.hosts import Host;"
+        "from tfcluster.transport.remote_transport import RemoteTransport;"
+        "channel = RemoteTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=False);"
         "print(json.loads(channel.receive(30))['version'], flush=True); sys.stdin.read()"
     )
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
@@ -307,4 +309,4 @@ def test_without_a_private_folder_nothing_is_forwarded(
 
 @pytest.mark.slow
 def test_the_record_is_what_was_written(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    assert SshMaster(make_transport().cluster, hosts.host("h0")).read_agent() is None
+    assert SshConnector(make_transport().cluster, hosts.host("h0")).master.read_agent() is None

@@ -28,8 +28,9 @@ from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCK
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
-from tfcluster.transport.channel import Channel, HostUnreachableError
-from tfcluster.transport.ssh import SshTransport
+from tfcluster.transport.channel import Channel
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.remote_transport import RemoteTransport
 
 BYTES = 8 << 20
 
@@ -39,25 +40,25 @@ def relays(hosts: SshHosts) -> list[int]:
     return [pid for pid, words in hosts.processes().items() if "session=json" in words]
 
 
-def agent_pid(transport: SshTransport, hosts: SshHosts) -> int:
+def agent_pid(transport: RemoteTransport, hosts: SshHosts) -> int:
     """The pid of the agent on a host, as `ps` shows it."""
     (pid,) = agents(transport, hosts)
     return pid
 
 
-def agents(transport: SshTransport, hosts: SshHosts) -> list[int]:
+def agents(transport: RemoteTransport, hosts: SshHosts) -> list[int]:
     title = f"tfcluster: {transport.cluster} agent"
     return [pid for pid, words in hosts.processes().items() if words.startswith(title)]
 
 
-def agent_socket(transport: SshTransport, hosts: SshHosts) -> Path:
+def agent_socket(transport: RemoteTransport, hosts: SshHosts) -> Path:
     """Where the agent of a host listens."""
     lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / LOCK
     return Path(json.loads(lock.read_text())["socket"])
 
 
 @contextmanager
-def played(transport: SshTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
+def played(transport: RemoteTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
     """An agent on a host that does what the test says with a command's connection, after the greetings.
 
     The session on the host that finds the agent connects to it before the command.
@@ -92,7 +93,7 @@ def played(transport: SshTransport, hosts: SshHosts, play: Callable[[socket.sock
     assert not playing.is_alive()
 
 
-def open_played(transport: SshTransport) -> Channel:
+def open_played(transport: RemoteTransport) -> Channel:
     """Connect, and receive the greeting."""
     channel = transport.open(start=False)
     while not channel.receive(30).endswith(b"\n"):
@@ -205,8 +206,8 @@ def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_trans
     transport = make_transport()
     program = (
         "import sys, json, signal; from tfcluster.core.hosts import Host;"
-        "from tfcluster.transport.ssh import SshTransport;"
-        "channel = SshTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=True);"
+        "from tfcluster.transport.remote_transport import RemoteTransport;"
+        "channel = RemoteTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=True);"
         "print('open', flush=True); signal.pause()"
     )
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}

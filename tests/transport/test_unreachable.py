@@ -17,8 +17,8 @@ from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.transport.channel import HostUnreachableError
-from tfcluster.transport.ssh import SshTransport
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.remote_transport import RemoteTransport
 
 _SILENT = """
 import socket, sys
@@ -29,7 +29,7 @@ while True:
 """
 
 
-def failure(transport: SshTransport) -> HostUnreachableError:
+def failure(transport: RemoteTransport) -> HostUnreachableError:
     """Return the error of an unreachable host, which is the same for each request."""
     with pytest.raises(HostUnreachableError) as caught:
         transport.open(start=True)

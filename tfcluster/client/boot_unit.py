@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.paths import CODE_LINK, LOCAL_HOST, PACKAGE_ROOT, state_home
-from tfcluster.transport.provision import in_environment, quote_path
+from tfcluster.transport.provision import in_environment
+from tfcluster.transport.quoting import quote_path
 
 _UNIT = """\
 [Unit]

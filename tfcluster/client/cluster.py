@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
 
 
-# The format of the registry's entries, see `protocol.stored`.
-_FORMAT = 1
+# The format of the registry's entries, see `protocol.stored`. Entries with hosts that ssh does not reach have format 2,
+# as an older version would try ssh; others can still be read by it.
+_FORMAT, _FORMAT_OF_SSH = 2, 1
 
 
 class Cluster:
@@ -102,10 +103,10 @@ class Cluster:
 
 
 def make_transport(cluster: str, host: Host) -> HostTransport:
-    """Return a transport over SSH to a cluster's agent on a remote host."""
-    from tfcluster.transport.ssh import SshTransport
+    """Return the transport to a cluster's agent on another host."""
+    from tfcluster.transport.remote_transport import RemoteTransport
 
-    return SshTransport(cluster, host)
+    return RemoteTransport(cluster, host)
 
 
 def cluster_of(topology: ClusterTopology) -> Cluster:
@@ -164,7 +165,9 @@ def register(cluster: Cluster) -> None:
     from tfcluster.core.hosts import RegistryEntry
     from tfcluster.protocol.stored import to_stored
 
-    entry = to_stored(RegistryEntry(cluster.head, tuple(cluster.hosts.values())), _FORMAT)
+    hosts = tuple(cluster.hosts.values())
+    format_number = _FORMAT if any(host.connect for host in hosts) else _FORMAT_OF_SSH
+    entry = to_stored(RegistryEntry(cluster.head, hosts), format_number)
     _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 
 

@@ -28,7 +28,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import running_clusters
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
-from tfcluster.transport.channel import not_running
+from tfcluster.transport.errors import not_running
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:

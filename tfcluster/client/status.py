@@ -33,7 +33,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
-from tfcluster.transport.channel import UnrecordedProcessesError, not_running
+from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
 

@@ -1,6 +1,6 @@
 """Find where the data for TensorBoard is (a folder here or on a host, or what a run writes to), and run it there.
 
-From another host it is forwarded to this machine over the ssh connection that exists.
+From another host its port is forwarded to this machine over the connection that exists.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, state_folder
 from tfcluster.protocol.api.runs import RunsRequest, RunSummary
-from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.cluster_process import remote_argv, supervised_argv
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, tensorboard_argv
-from tfcluster.transport.ssh_errors import SSH_FAILED
 
 # What TensorBoard prints when it serves.
 _URL = re.compile(rb"http://[^\s/]+:(\d+)/")
@@ -156,6 +156,7 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
     with contextlib.ExitStack() as stack:
         if folder.host == LOCAL_HOST:
             start = TensorBoardRequest(folder.folders, folder.run_folder, local_port)
+            transport = None
             line = supervised_argv(tensorboard_argv(start, sys.executable, boot.CODE))
         else:
             assert cluster is not None, "only a folder on this machine needs none"
@@ -166,14 +167,14 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
             )
             argv = remote_argv(environment, None, argv, is_supervised=True)
             line = transport.command_line(argv, is_terminal=False)
-        process = stack.enter_context(_Process(folder.host, line))
+        process = stack.enter_context(_Process(folder.host, line, transport))
         started = process.read_start()
         if started.logdir is None:
             raise _no_folder(folder)
         if not started.is_installed:
             raise _not_installed(folder.host, started.python)
         port = process.read_port()
-        if folder.host != LOCAL_HOST:
+        if transport is not None:
             stack.enter_context(transport.forward_port(local_port, port))
             _check(folder.host, local_port)
             port = local_port
@@ -181,13 +182,14 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
 
 
 class _Process:
-    """The process on this machine that is TensorBoard, or the ssh that runs it on a host.
+    """The process on this machine that is TensorBoard, or that runs it on a host.
 
-    As a context manager, it ends TensorBoard.
+    As a context manager, it ends TensorBoard. The transport is that to the host, or None for this machine.
     """
 
-    def __init__(self, host: str, line: list[str]) -> None:
+    def __init__(self, host: str, line: list[str], transport: HostTransport | None) -> None:
         self._host = host
+        self._transport = transport
         self._process = subprocess.Popen(
             line,
             stdin=subprocess.PIPE,
@@ -236,7 +238,7 @@ class _Process:
         """Wait until the process ends by itself, and return the error for that."""
         code = self._process.wait()
         self._errors.join(settings.SSH_EXIT_SECONDS)
-        if self._host != LOCAL_HOST and code == SSH_FAILED:
+        if self._transport is not None and self._transport.has_lost_host(code):
             return HostUnreachableError(
                 self._host, "the connection was lost", "TensorBoard has ended there: try again."
             )
@@ -282,8 +284,8 @@ def _check(host: str, port: int) -> None:
         connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         raise ClusterError(
-            f"TensorBoard runs on host {host!r}, but ssh does not forward its port: {error}",
-            hint=f"Allow it in the sshd_config of {host}: AllowTcpForwarding local.",
+            f"TensorBoard runs on host {host!r}, but its port is not forwarded: {error}",
+            hint=f"If ssh reaches {host}, allow it in its sshd_config: AllowTcpForwarding local.",
             exit_code=ExitCode.UNREACHABLE,
         ) from error
     finally:

@@ -12,7 +12,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
 from tfcluster.client.preflight.checks import VERSIONS, CheckResult, Severity, to_error
-from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.client.preflight.preflight import (
     Preflight,
     Progress,
@@ -43,7 +43,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
 from tfcluster.protocol.api.cluster import ApplyRequest
-from tfcluster.transport.channel import not_running
+from tfcluster.transport.errors import not_running
 
 
 @dataclass(frozen=True)
@@ -249,10 +249,10 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     desired = {host.name: host for host in topology.hosts}
     for host in hosts:
         new = desired.get(host.name, host)
-        if (new.ssh, new.state) != (host.ssh, host.state):
+        if (new.way, new.state) != (host.way, host.state):
             raise ClusterError(
                 f"cluster {topology.cluster!r} is up on host {host.name}, which is another place in this spec: "
-                f"ssh {new.ssh}, state {new.state} (it was ssh {host.ssh}, state {host.state})",
+                f"{new.way}, state {new.state} (it was {host.way}, state {host.state})",
                 hint=f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
                 exit_code=ExitCode.USAGE,
             )
@@ -300,6 +300,9 @@ def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[Cluster
     try:
         if plan.actions:
             _apply_on_all(plan, None if accept_any_loss else data_losses(plan.actions), show_status)
+        for host, each in plan.hosts.items():
+            if isinstance(each.inspector, AgentInspector):
+                each.inspector.has_cluster = host in plan.cluster.hosts
         if plan.source is not None:
             record_spec(plan.cluster.name, plan.source)
         if plan.removed_hosts:

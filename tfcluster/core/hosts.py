@@ -1,4 +1,4 @@
-"""The hosts of a cluster: the name, address and ssh destination of each machine, and its other login accounts."""
+"""The hosts of a cluster: the name, the address and the way to each machine, and its other login accounts."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)  # added to that of the agent, and so of its tasks
     setup: tuple[str, ...] = ()  # shell commands that run there once, before anything else
     shell: str | None = None  # a command of bash that sets up the environment of `python`, as for conda
+    connect: str | None = None  # the command that runs a command there, if that is not ssh; see `transport.connector`
     tls_port: int | None = None
     first_program_port: int | None = None
 
@@ -39,6 +40,11 @@ class Host:
     def destination(self) -> str:
         """Return the ssh destination of the host."""
         return self.ssh or self.name
+
+    @property
+    def way(self) -> str:
+        """Return how the host is reached, as the spec says it."""
+        return f"ssh {self.ssh}" if self.connect is None else f"connect {self.connect}"
 
     @property
     def interpreter(self) -> str:

@@ -53,7 +53,8 @@ def _hosts(spec: Spec) -> list[Host]:
         Host(
             name=name,
             address=host.address or name,
-            ssh=None if name == LOCAL_HOST else host.ssh or name,
+            ssh=None if name == LOCAL_HOST or host.connect else host.ssh or name,
+            connect=host.connect,
             python=None if name == LOCAL_HOST else host.python or _DEFAULT_PYTHON,
             state=host.state,
             env=dict(host.env),

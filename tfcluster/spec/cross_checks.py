@@ -21,6 +21,7 @@ _HOSTS: KeyPath = ("hosts",)
 _HOSTFILE: KeyPath = ("hostfile",)
 _NOT_FOR_LOCALHOST = {
     "ssh": ("localhost is this machine and needs no ssh destination", "give the host another name"),
+    "connect": ("localhost is this machine and needs no way to it", "give the host another name"),
     "python": ("on localhost it is the one that runs this command", "delete this key"),
     "shell": ("on localhost this command runs already, so it comes too late", "type it before the command"),
     "state": ("on localhost it is in XDG_STATE_HOME, where every command looks for it", "set XDG_STATE_HOME"),
@@ -107,6 +108,7 @@ def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
     elif isinstance(hosts, dict) and not source.has_error(_HOSTS):
         addresses = {name: _read_address(name, host) for name, host in hosts.items()}
         yield from _misplaced_on_localhost(hosts.get(LOCAL_HOST), source)
+        yield from _two_ways(hosts, source)
         yield from _unusable_addresses(addresses, source)
     else:
         return  # the problems of the hosts have been reported already
@@ -124,6 +126,14 @@ def _misplaced_on_localhost(host: Any, source: YamlDocument) -> Iterator[Diagnos
         if isinstance(host, dict) and host.get(key):
             path: KeyPath = (*_HOSTS, LOCAL_HOST, key)
             yield source.problem(path, message, hint, source.keys[path])
+
+
+def _two_ways(hosts: Mapping[str, Any], source: YamlDocument) -> Iterator[Diagnostic]:
+    for name, host in hosts.items():
+        if isinstance(host, dict) and host.get("ssh") and host.get("connect"):
+            path: KeyPath = (*_HOSTS, name, "ssh")
+            message = "connect: says already how the host is reached"
+            yield source.problem(path, message, "keep one of the two", source.keys[path])
 
 
 def _unusable_addresses(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +56,17 @@ def _destination(text: str) -> str:
     return text
 
 
+def _connect(text: str) -> str:
+    # The argument of an option such as docker's -H can be anything; only the program must be one.
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise validation_error("expected", f"expected words as a shell splits them: {str(error).lower()}") from None
+    if not words or words[0].startswith(("-", "{")):
+        raise validation_error("expected", "expected a command such as docker exec -i {host}")
+    return text
+
+
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
         raise validation_error("expected", "expected an absolute path, which begins with /")
@@ -86,6 +98,15 @@ class HostSpec(FrozenModel):
     ssh: Annotated[
         Annotated[_OneLine, AfterValidator(_destination)] | None,
         Key("`USER@HOST`, or a name in ~/.ssh/config", "Its ssh destination.", "tf@alpha", "the host's name"),
+    ] = None
+    connect: Annotated[
+        Annotated[_OneLine, AfterValidator(_connect)] | None,
+        Key(
+            "a command line",
+            "The command that runs a command there, if that is not ssh.",
+            '"docker exec -i {terminal:-t} {host}"',
+            "ssh",
+        ),
     ] = None
     python: Annotated[
         Annotated[_OneLine, AfterValidator(_executable)] | None,

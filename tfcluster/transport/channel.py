@@ -1,4 +1,4 @@
-"""The connection to an agent, which every transport opens, and its errors."""
+"""The connection to an agent, which every transport opens."""
 
 from __future__ import annotations
 
@@ -10,25 +10,8 @@ import weakref
 from collections.abc import Iterable
 
 from tfcluster import settings
-from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import running_clusters
+from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Greeting, parse_greeting
-
-
-class HostUnreachableError(ClusterError):
-    """A host cannot be reached; `why` is the reason, without the host's name."""
-
-    def __init__(self, host: str, why: str, hint: str = "") -> None:
-        super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
-        self.host = host
-
-
-class UnrecordedProcessesError(ClusterError):
-    """Processes of a cluster run on a host without its journal; the message names the journal and the processes."""
-
-    def __init__(self, cluster: str, message: str) -> None:
-        hint = f"`tfcluster down -c {cluster}` stops them."
-        super().__init__(message, hint=hint, exit_code=ExitCode.NOT_RUNNING)
 
 
 def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
@@ -118,14 +101,3 @@ class Channel:
     def timeout_error(self, duration: str) -> ClusterError:
         """Return the error for an agent that has not sent anything for some time, such as `5 s`."""
         raise NotImplementedError
-
-
-def not_running(cluster: str) -> ClusterError:
-    """Return the error that a cluster does not exist or is down."""
-    others = [name for name in running_clusters() if name != cluster]
-    choice = f"choose one that is running with -c: {', '.join(others)}" if others else "choose another with -c NAME"
-    return ClusterError(
-        f"cluster {cluster!r} is not running",
-        hint=f"Start it with `tfcluster up`, or {choice}.",
-        exit_code=ExitCode.NOT_RUNNING,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tfcluster import boot, settings
@@ -12,8 +13,9 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import Observation, Preparation
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.transport.ssh_errors import clean_lines
-from tfcluster.transport.ssh_session import InterpreterError, Session
+from tfcluster.transport.connector import CommandConnector
+from tfcluster.transport.errors import clean_lines
+from tfcluster.transport.session import InterpreterError, Session
 
 # Prefixes of the environment variables that affect what Python or the dynamic linker loads.
 _LOADER_PREFIXES = ("PYTHON", "LD_")
@@ -52,16 +54,18 @@ class Probe:
 
 
 class _LocalSession(Session):
-    """A session with a process on this machine, which inherits the command's environment, instead of ssh."""
+    """A session with a process on this machine, which inherits the command's environment."""
 
     def __init__(self) -> None:
-        super().__init__(THIS_MACHINE, boot.command("tfcluster.transport.remote.dry_run_server", "main"))
+        connector = CommandConnector(replace(THIS_MACHINE, connect="env"))
+        super().__init__(THIS_MACHINE, connector, boot.command("tfcluster.transport.remote.dry_run_server", "main"))
 
     def with_host(self, error: ClusterError) -> ClusterError:
         """See `Session.with_host`. On this machine, messages do not name it."""
         return error
 
-    def exit_error(self, code: int, stderr: str) -> ClusterError:
+    def exit_error(self, code: int | None, stderr: str) -> ClusterError:
+        """See `Session.exit_error`."""
         last = "".join(f": {line}" for line in clean_lines(stderr)[-1:])
         return ClusterError(f"the process that examines this machine ended with exit code {code}{last}")
 
@@ -69,15 +73,7 @@ class _LocalSession(Session):
 def start_local_probe(cluster: str, host: str) -> Probe:
     """Start a probe of this machine, named `host` in the cluster, which the caller closes."""
     session = _LocalSession()
-    first_line: dict[str, Any] = {
-        "cluster": cluster,
-        "host": host,
-        "state": None,
-        "env": {},
-        "stamp": None,
-        "ssh": None,
-        "shell": None,
-    }
+    first_line: dict[str, Any] = {"cluster": cluster, "host": host, "state": None, "env": {}, "stamp": None}
     session.send(json.dumps(first_line).encode() + b"\n")
     try:
         session.extract_reply(session.receive(settings.SSH_FIRST_MESSAGE_SECONDS))

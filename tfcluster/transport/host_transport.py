@@ -1,15 +1,36 @@
-"""The interface of a transport to the agent of a cluster on one host; `local` and `ssh` have one each."""
+"""The interface of a transport to the agent of a cluster on one host; `local` and `remote_transport` have one each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from tfcluster.errors import ClusterError
     from tfcluster.transport.channel import Channel
     from tfcluster.transport.dry_run_probe import Probe
-    from tfcluster.transport.ssh import HostReport
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """The result of probing a host.
+
+    If the host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing but that problem is known.
+    """
+
+    host: str
+    problems: tuple[ClusterError, ...] = ()  # what keeps an agent from starting there, with hints that say what to type
+    program: str = "ssh"  # the program on this machine that reaches it
+    python: str = ""  # path; empty if it is not known
+    python_version: str = ""  # such as `3.11.2`
+    tensorflow: str | None = None  # version for that Python; None if there is none or the version cannot be determined
+    free_bytes: int = 0  # disk space for the host's state
+    clock_offset: float = 0.0  # seconds by which the host's clock is ahead of this machine's
+    clock_error: float = 0.0  # maximum error of the offset in seconds, which is half the round-trip time
+    shipped_bytes: int = 0  # size of the code bundle that had to be sent; 0 if the host had it
+    unexamined: tuple[str, ...] = ()  # what a dry run, which changes nothing on the host, could not check, and why
 
 
 class HostTransport(Protocol):
@@ -59,6 +80,9 @@ class HostTransport(Protocol):
 
         With `is_terminal`, the command has a terminal; on this machine it has that of this process.
         """
+
+    def has_lost_host(self, code: int) -> bool:
+        """Return whether the exit code of a `command_line` says that the connection was lost, and not the command's."""
 
     def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
         """Forward a port of this machine's loopback device to one of the host's, until the context is left."""

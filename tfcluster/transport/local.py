@@ -35,7 +35,8 @@ from tfcluster.protocol.codec import (
 )
 from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.agent_process import AgentProcess, print_note
-from tfcluster.transport.channel import Channel, UnrecordedProcessesError, not_running, readable_fds
+from tfcluster.transport.channel import Channel, readable_fds
+from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
@@ -265,6 +266,10 @@ class LocalTransport:
     def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """See `HostTransport.command_line`."""
         return list(argv)
+
+    def has_lost_host(self, code: int) -> bool:
+        """See `HostTransport.has_lost_host`."""
+        return False
 
     def forward_port(self, local: int, remote: int) -> contextlib.nullcontext[None]:
         """See `HostTransport.forward_port`. The port is one of this machine already."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Iterable
 from functools import cache
@@ -18,10 +17,11 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
+from tfcluster.transport.connector import Connector
+from tfcluster.transport.quoting import quote, quote_path
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX, content_hash, pack
-from tfcluster.transport.ssh_master import ssh_command
-from tfcluster.transport.ssh_session import SHELL_FAILED, Session
+from tfcluster.transport.session import SHELL_FAILED, Session
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
@@ -56,14 +56,13 @@ def main(session):
 # Runs the command of `shell:` in a login shell, in which modules are defined, and then the Python.
 _IN_SHELL = f'eval "$0" </dev/null >&2 || exit {SHELL_FAILED}; exec "$@"'
 
-_HOME = "~/"
-# Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
-_SPECIAL = re.compile(r"['\\!]")
 
+def run_setup(host: Host, connector: Connector) -> None:
+    """Run a host's setup commands there, unless the same commands have been run there before.
 
-def run_setup(host: Host, control_path: Path) -> None:
-    """Run a host's setup commands there, unless the same commands have been run there before."""
-    session = Session(host, ssh_command(host, "/bin/sh", control_path=control_path))
+    The error of a failed command contains the last lines of its output.
+    """
+    session = Session(host, connector, connector.session_argv("/bin/sh"))
     try:
         session.send(_script(host).encode())
         message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
@@ -160,16 +159,3 @@ def code_hash() -> str:
 def code_bundle() -> bytes:
     """Return the compressed code, as it is sent."""
     return zlib.compress(_packed_code(), 9)
-
-
-def quote(words: Iterable[str]) -> str:
-    """Quote words as a command line that sh, bash, dash, zsh, fish and csh split into the same words.
-
-    A word with a newline does not work in csh.
-    """
-    return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
-
-
-def quote_path(path: str) -> str:
-    """Quote a path as one word, in which the host's shell expands a leading `~/`."""
-    return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])

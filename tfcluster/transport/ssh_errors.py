@@ -15,7 +15,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.channel import HostUnreachableError
+from tfcluster.transport.errors import HostUnreachableError, clean_lines
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
@@ -64,26 +64,9 @@ _WRONG_PASSPHRASE = "incorrect passphrase"  # ssh-keygen's message about a key t
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
-def clean_lines(output: str) -> list[str]:
-    """Return the lines of a program's output without blank lines, and only the last line of a Python traceback."""
-    lines = [line.strip() for line in output.expandtabs().splitlines()]
-    lines = [line for line in lines if line]
-    trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
-    return [*lines[:trace], *lines[trace:][-1:]]
-
-
 def ssh_not_runnable(error: OSError) -> ClusterError:
     """Return the error that ssh cannot be run on this machine."""
     return ClusterError(f"cannot run ssh: {error.strerror}", hint="Install OpenSSH's client.")
-
-
-def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachableError:
-    """Return the error that no message has come from a host; `output` is what a shell there printed last."""
-    return HostUnreachableError(
-        host.name,
-        f"no response within {seconds:g} s{output}",
-        f"`ssh {shlex.quote(host.destination)} true` shows whether it answers.",
-    )
 
 
 def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import tempfile
@@ -26,7 +27,8 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.os.atomic_file import write_atomically
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, no_response, ssh_not_runnable
+from tfcluster.transport.errors import no_response
+from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, ssh_not_runnable
 
 # The paths of sockets that ssh forwards: it expands % and $.
 _FORWARDABLE = re.compile(r"[^%$\0\n]+")
@@ -84,6 +86,10 @@ class SshMaster:
     @property
     def _socket_path(self) -> Path:
         return forwarded_socket_path(self._cluster, self._host.name, self._host.destination)
+
+    def has_lost_host(self) -> bool:
+        """Return whether the shared connection has ended, as far as ssh has noticed."""
+        return not self.is_connected()
 
     def is_connected(self) -> bool:
         """Return whether the shared connection exists, as far as ssh has noticed."""
@@ -175,7 +181,11 @@ class SshMaster:
             except OSError as error:
                 raise ssh_not_runnable(error) from error
             except subprocess.TimeoutExpired:
-                raise no_response(self._host, settings.SSH_FIRST_MESSAGE_SECONDS) from None
+                raise no_response(
+                    self._host.name,
+                    f"ssh {shlex.quote(self._host.destination)} true",
+                    settings.SSH_FIRST_MESSAGE_SECONDS,
+                ) from None
             if code == SSH_FAILED:
                 stderr.seek(0)
                 raise classify_ssh_error(self._host, stderr.read().decode(errors="replace"))

@@ -17,7 +17,7 @@ from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, Ta
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.transport.channel import not_running
+from tfcluster.transport.errors import not_running
 
 
 @dataclass

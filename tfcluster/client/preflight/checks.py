@@ -74,7 +74,8 @@ def check_problems(host: str, preflight: HostPreflight, topology: ClusterTopolog
 def check_reach(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield how the host was reached."""
     if not _is_unreachable(preflight):
-        yield _passed(host, "reach", "by ssh" if preflight.report is not None else "this machine")
+        report = preflight.report
+        yield _passed(host, "reach", "this machine" if report is None else f"by {report.program}")
 
 
 def check_host(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:

@@ -27,16 +27,21 @@ from tfcluster.protocol.api.cluster import (
 
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
-    from tfcluster.transport.ssh import HostReport
+    from tfcluster.transport.host_transport import HostReport
 
 E = TypeVar("E")
 R = TypeVar("R")
 
 
 class AgentInspector:
-    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`."""
+    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
+
+    Attributes:
+        has_cluster: Whether the agent has got a cluster, so that it keeps running after `close`.
+    """
 
     def __init__(self, client: AgentClient) -> None:
+        self.has_cluster = False
         self._client = client
         self._stream: ResponseStream[Any, Any] | None = None  # the latest one
 
@@ -59,9 +64,11 @@ class AgentInspector:
 
     def close(self) -> None:
         """End what was started on the host for the preflight, and wait for its exit."""
-        if self._stream is not None:
+        if self._stream is not None and self.has_cluster:
+            self._stream.close()
+        elif self._stream is not None:
             self._stream.close_and_reap()
-            self._stream = None
+        self._stream = None
 
     def _request(self, request: Request[E, R]) -> ResponseStream[E, R]:
         stream = self._client.stream(request, start=True)

@@ -14,7 +14,8 @@ from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request, decode_response, encode_request
 from tfcluster.protocol.codec import FrameKind
-from tfcluster.transport.channel import HostUnreachableError, readable_fds
+from tfcluster.transport.channel import readable_fds
+from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.host_transport import HostTransport
 
 E = TypeVar("E")

@@ -43,8 +43,8 @@ def serve(session: dict[str, Any]) -> None:
     """Answer requests, one per line of standard input, until the client closes the session; then exit the process.
 
     The process leaves nothing behind on the host. The first line has the fields that `remote.session.serve` describes,
-    but of `env` only the variables that name folders are applied, and `ssh` is None on the machine where the command
-    runs; `stamp` is the return value of `stamp_name`, or None if there are no setup commands. The requests are:
+    but of `env` only the variables that name folders are applied; `stamp` is the return value of `stamp_name`, or None
+    if there are no setup commands. The requests are:
 
     `survey` -> the fields of `remote.session.survey`; `folders`: the problems that keep the code from being written;
     `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I ignores, is set;
@@ -81,7 +81,7 @@ class _Server:
         folders = [problem.to_json() for problem in self._unwritable_folders()]
         pythonpath = bool(os.environ.get("PYTHONPATH"))
         return {
-            **survey(self._session["ssh"], self._session["shell"]),
+            **survey(),
             "folders": folders,
             "setup": self._is_set_up(),
             "pythonpath": pythonpath,

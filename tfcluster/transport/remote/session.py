@@ -1,4 +1,4 @@
-"""The host's end of an ssh session: survey the host, find or start the agent, and forward bytes if ssh does not."""
+"""The host's end of a session: survey the host, find or start the agent, and carry the bytes of a connection to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import select
-import shlex
+import socket
 import sys
 import threading
 import time
@@ -20,7 +20,8 @@ from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folde
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
-from tfcluster.transport.channel import UnrecordedProcessesError
+from tfcluster.transport.channel import Channel
+from tfcluster.transport.errors import UnrecordedProcessesError
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote.bootstrap import send_message
 
@@ -32,15 +33,15 @@ def serve(session: dict[str, Any]) -> None:
     """Handle the requests of a session until the command ends it.
 
     The first line has `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder for the
-    state of all clusters, or None; `env`, the host's variables in the spec; `ssh`, the destination for ssh; and
-    `shell`, the command that set up the environment, or None. The requests are:
+    state of all clusters, or None; and `env`, the host's variables in the spec. The requests are:
 
     `survey` -> as `survey` returns;
     `time` -> {time}, in Unix seconds;
     `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it until
     the session ends -> {socket, pid, is_viewer, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
-    `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the connection in
-    both directions, for viewers and for hosts whose ssh server does not forward the agent's socket;
+    `proxy`: connect to the agent -> {is_carried}; after this reply, the session carries the bytes of the connection in
+    both directions, for viewers and for hosts to which no socket is forwarded;
+    `dial` {port}: connect to a port of the loopback device -> {is_carried}, as for `proxy`;
     `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
     """
     os.environ.update(session["env"])
@@ -49,15 +50,16 @@ def serve(session: dict[str, Any]) -> None:
     server = _Server(session)
     serve_requests(
         {
-            "survey": lambda: survey(session["ssh"], session["shell"]),
+            "survey": survey,
             "time": lambda: {"time": time.time()},
             "open": server.open,
             "proxy": server.proxy,
+            "dial": server.dial,
             "state": server.state,
         }
     )
-    if server.proxied is not None:
-        _relay(server.proxied)
+    if server.carried is not None:
+        _relay(server.carried)
 
 
 def _keep_code(state: Path) -> None:
@@ -70,7 +72,7 @@ def _keep_code(state: Path) -> None:
 
 
 def serve_requests(handlers: Mapping[str, Handler]) -> None:
-    """Reply to requests, one a line of standard input, until the input or the session of a `proxy` request ends."""
+    """Reply to requests, one a line of standard input, until the input ends or the session carries a connection."""
     with contextlib.suppress(BrokenPipeError):
         send_message({"reply": {}})  # the code has been imported
         while line := sys.stdin.readline():
@@ -78,7 +80,7 @@ def serve_requests(handlers: Mapping[str, Handler]) -> None:
             name = request.pop("request")
             message = _respond(handlers[name], request)
             send_message(message)
-            if name == "proxy" and "reply" in message and message["reply"]["connected"]:
+            if message.get("reply", {}).get("is_carried"):
                 return
     os._exit(0)  # without waiting for threads, such as one that resolves a name
 
@@ -100,7 +102,7 @@ class _Server:
         self._transport = LocalTransport(session["cluster"], session["host"], self._notes.append)
         # Without this connection, an agent that was started for a command could exit before the command is connected.
         self._agent: LocalAgentConnection | None = None
-        self.proxied: LocalAgentConnection | None = None  # the connection whose bytes the session carries
+        self.carried: Channel | None = None  # the connection whose bytes the session carries, after such a request
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
         try:
@@ -117,18 +119,25 @@ class _Server:
 
     def proxy(self) -> dict[str, Any]:
         is_viewer = self._agent is not None and self._agent.is_viewer
-        self.proxied = self._agent if is_viewer else connect(self._transport.cluster, self._transport.host)
+        self.carried = self._agent if is_viewer else connect(self._transport.cluster, self._transport.host)
         self._agent = None
-        return {"connected": self.proxied is not None}
+        return {"is_carried": self.carried is not None}
+
+    def dial(self, port: int) -> dict[str, Any]:
+        try:
+            self.carried = Channel(socket.create_connection(("127.0.0.1", port)))
+        except OSError as error:
+            raise ClusterError(f"port {port}: {error.strerror}") from error
+        return {"is_carried": True}
 
     def state(self) -> dict[str, Any]:
         return {"up": self._transport.is_up(), "exists": self._transport.has_state()}
 
 
-def _relay(agent: LocalAgentConnection) -> None:
-    """Forward bytes in both directions until the agent closes the connection or the command stops reading."""
-    threading.Thread(target=_relay_input, args=[agent], daemon=True).start()
-    while data := agent.receive(None):
+def _relay(connection: Channel) -> None:
+    """Forward bytes in both directions until the other end closes the connection or the command stops reading."""
+    threading.Thread(target=_relay_input, args=[connection], daemon=True).start()
+    while data := connection.receive(None):
         while data:
             try:
                 data = data[os.write(_OUTPUT, data) :]
@@ -136,45 +145,34 @@ def _relay(agent: LocalAgentConnection) -> None:
                 return
 
 
-def _relay_input(agent: LocalAgentConnection) -> None:
-    """Forward standard input and its end to the agent, and exit the process once the command has disconnected."""
-    while (data := os.read(_INPUT, settings.IO_BLOCK_BYTES)) and agent.send(data):
+def _relay_input(connection: Channel) -> None:
+    """Forward standard input and its end, and exit the process once the command has disconnected."""
+    while (data := os.read(_INPUT, settings.IO_BLOCK_BYTES)) and connection.send(data):
         continue
-    agent.close()
+    connection.close()
     # Without this wait, an agent that hangs would keep this process forever: without a terminal the process receives no
-    # signal when its session ends.
+    # signal when its session ends. Docker and Kubernetes keep the output open even after the command has ended.
     poll = select.poll()
     poll.register(_OUTPUT, 0)  # poll reports an error or a hang-up even if no event is requested
-    poll.poll()
+    poll.poll(1000 * settings.REMOTE_HANG_UP_SECONDS)
     os._exit(0)
 
 
-def survey(destination: str, shell: str | None) -> dict[str, Any]:
-    """Survey this host for what an agent requires to start, without importing TensorFlow; the agent checks the rest.
+def survey() -> dict[str, Any]:
+    """Survey this host for what an agent needs in order to start, without importing TensorFlow.
 
-    Return `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of
-    ClusterErrors as JSON, whose hints use the arguments.
+    The agent itself runs all further checks.
+
+    Return `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `missing`: the packages that are
+    not installed, as `missing_packages` returns them.
     """
     return {
         "python": sys.executable,
         "version": sys.version.split()[0],
         "tensorflow": tensorflow_version(),
         "free_bytes": _free_bytes(),
-        "problems": [problem.to_json() for problem in _missing_packages(destination, shell)],
+        "missing": missing_packages(),
     }
-
-
-def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]:
-    missing = missing_packages()
-    # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
-    if shell is None:
-        command = f"{shlex.quote(shlex.quote(sys.executable))} -m pip install {' '.join(missing)}"
-        other = " If it is in an environment of conda or of modules, name by `shell:` in the spec what activates that."
-    else:
-        install = f"{shell} && {shlex.quote(sys.executable)} -m pip install {' '.join(missing)}"
-        command, other = shlex.quote(f"bash -lc {shlex.quote(install)}"), ""
-    hint = f"Install with `ssh {shlex.quote(destination)} {command}`.{other}"
-    return [ClusterError(message, hint=hint) for message in missing.values()]
 
 
 def _free_bytes() -> int:

@@ -1,25 +1,29 @@
-"""A session on a host: run one command there by ssh and exchange messages with it; and a connection to the agent."""
+"""A session on a host: run one command there and exchange messages with it; and a connection to the agent."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shlex
+import os
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 import weakref
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.channel import Channel, HostUnreachableError, readable_fds
+from tfcluster.transport.channel import Channel, readable_fds
+from tfcluster.transport.connector import SHELL_MESSAGE, Connector
+from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, clean_lines, no_response, ssh_not_runnable
-from tfcluster.transport.ssh_master import SshMaster
+
+if TYPE_CHECKING:
+    from tfcluster.transport.ssh_master import SshMaster
 
 # The exit codes of every shell for a command that cannot be run or found.
 _NOT_RUN = (126, 127)
@@ -41,10 +45,12 @@ class Session:
     The process sends each message as a marked line. Other lines, which a login shell may print, are kept for errors.
     """
 
-    def __init__(self, host: Host, command: list[str]) -> None:
+    def __init__(self, host: Host, connector: Connector, command: list[str]) -> None:
         self.host = host
-        self.shipped_bytes = 0  # the size of the code bundle that was sent in this session
+        self._connector = connector
+        self.shipped_bytes = 0
         self._has_message = False  # whether a marked line has arrived
+        self._is_at_shell = False  # whether the last message is one of the shell, which is about to run something
         self._lines: deque[bytes] = deque()
         self._incomplete_line = b""
         self._output = b""  # the last unmarked lines
@@ -63,7 +69,7 @@ class Session:
         except OSError as error:
             self.connection.close()
             self._stderr.close()
-            raise ssh_not_runnable(error) from error
+            raise connector.not_runnable(error) from error
 
     def send(self, data: bytes) -> None:
         """Send data to the process. If it has exited, `receive` detects that."""
@@ -73,7 +79,8 @@ class Session:
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for the next message and return it.
 
-        Raises HostUnreachableError if ssh failed or the time is over, another ClusterError if the process exited.
+        A HostUnreachableError says that the host was not reached or lost, or that the time is over; another
+        ClusterError that the process exited.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -83,9 +90,12 @@ class Session:
                 self._lines.extend(lines)
             line = self._lines.popleft()
             if line.startswith(MESSAGE_PREFIX.encode()):
-                self._has_message = True
                 message: dict[str, Any] = json.loads(line[len(MESSAGE_PREFIX) :])
-                return message
+                self._has_message = True
+                self._is_at_shell = message == SHELL_MESSAGE
+                if not self._is_at_shell:
+                    return message
+                continue
             self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
@@ -106,7 +116,7 @@ class Session:
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
         if not readable_fds([self.connection.fileno()], max(0.0, deadline - time.monotonic())):
-            raise no_response(self.host, seconds, self.last_output())
+            raise no_response(self.host.name, self._connector.typed("true"), seconds, self.last_output())
         try:
             data = self.connection.recv(settings.IO_BLOCK_BYTES)
         except ConnectionError:
@@ -118,7 +128,7 @@ class Session:
         if self._received_bytes > settings.SSH_OUTPUT_MAX_BYTES and not self._has_message:
             raise ClusterError(
                 f"host {self.host.name!r}: its shell prints without end before anything is run{self.last_output()}",
-                hint=f"`ssh {shlex.quote(self.host.destination)} true` shows it.",
+                hint=f"`{self._connector.typed('true')}` shows it.",
             )
         return data
 
@@ -127,26 +137,25 @@ class Session:
         lines = clean_lines(self._output.decode(errors="replace"))
         return "".join(f"\n  {line}" for line in lines[-settings.SSH_ERROR_LINES :])
 
-    def _wait(self) -> tuple[int, str]:
-        """Wait a moment for the process, which has closed its output; return its exit code and standard error.
+    def _wait(self) -> tuple[int | None, str]:
+        """Wait a moment for the process, which has closed its output, to exit.
 
-        If the process has not exited, the exit code is that of an ssh that failed.
+        Return the exit code, which is None if it has not exited, and the standard error.
         """
-        try:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(settings.SSH_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            code = SSH_FAILED
         self._stderr.seek(0)
         return code, self._stderr.read().decode(errors="replace")
 
     def has_lost_host(self) -> bool:
-        """Return whether the process, which has closed its output, is an ssh that has lost the connection."""
-        return self._wait()[0] == SSH_FAILED
+        """Return whether the process, which has closed its output, has lost the connection to the host."""
+        return self._wait()[0] != 0
 
-    def exit_error(self, code: int, stderr: str) -> ClusterError:
+    def exit_error(self, code: int | None, stderr: str) -> ClusterError:
         """Return the error for a process that has exited before it sent the expected message."""
-        if code == SSH_FAILED:
-            return classify_ssh_error(self.host, stderr)
+        if self._connector.has_failed(code, is_at_shell=self._is_at_shell):
+            return self._connector.failure(code, stderr)
         self._output += stderr.encode()
         if code == SHELL_FAILED and self.host.shell:
             return InterpreterError(
@@ -161,10 +170,14 @@ class Session:
                 is_missing=True,
             )
         return InterpreterError(
-            f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered"
-            f"{self.last_output()}",
-            hint=f"`ssh {shlex.quote(self.host.destination)} true` shows whether commands can be run there.",
+            f"host {self.host.name!r}: {self._connector.program} ended with exit code {code} before the host had "
+            f"answered{self.last_output()}",
+            hint=f"`{self._connector.typed('true')}` shows whether commands can be run there.",
         )
+
+    def is_alive(self) -> bool:
+        """Return whether the process runs and has not closed its output."""
+        return self._process.poll() is None and not readable_fds([self.connection.fileno()], 0.0)
 
     def finish(self) -> None:
         """Close the process's standard input, wait a moment for its exit, and end the session."""
@@ -176,24 +189,27 @@ class Session:
     def end(self) -> None:
         """End the session at once, even if the process is still running."""
         self.connection.close()
-        self._process.kill()
+        if self._process.returncode is None:  # otherwise the kernel may have given its pid to another process
+            os.killpg(self._process.pid, signal.SIGKILL)  # the command of `connect:` may be a script that starts others
         self._process.wait()
         self._stderr.close()
 
 
-class SshChannel(Channel):
-    """A connection to an agent on another host: to its forwarded socket, or a `session` that carries the bytes."""
+class RemoteChannel(Channel):
+    """A connection to a cluster's agent on another host.
 
-    def __init__(
-        self, connection: socket.socket, host: str, pid: int, master: SshMaster, session: Session | None = None
-    ) -> None:
+    Args:
+        connection: The connection to the forwarded socket, or to the session that carries the bytes instead.
+        carrier: The session; the shared connection of ssh if the socket is forwarded.
+    """
+
+    def __init__(self, connection: socket.socket, host: str, pid: int, carrier: Session | SshMaster) -> None:
         super().__init__(connection)
         self._host = host
         self._pid = pid
-        self._master = master
-        self._session = session
-        if session is not None:
-            weakref.finalize(self, session.end)
+        self._carrier = carrier
+        if isinstance(carrier, Session):
+            weakref.finalize(self, carrier.end)
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
@@ -206,6 +222,6 @@ class SshChannel(Channel):
     def wait_for_end(self, timeout: float) -> bool:
         """See `Channel.wait_for_end`."""
         has_ended = super().wait_for_end(timeout)
-        if has_ended and (self._session.has_lost_host() if self._session else not self._master.is_connected()):
+        if has_ended and self._carrier.has_lost_host():
             raise HostUnreachableError(self._host, "the connection broke before its agent had ended", "Try again.")
         return has_ended

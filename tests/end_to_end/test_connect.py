@@ -1,0 +1,162 @@
+"""Hosts that no ssh reaches: a program on this machine runs commands there, as `docker exec` does in a container."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.conftest import wait_for
+from tests.end_to_end.test_ssh import CONNECT, Over, over, read_until
+
+NAMES = ("alpha", "beta")
+JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
+
+
+@pytest.fixture(scope="module")
+def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """A cluster on two hosts without sshd, shared by the tests of the module; they leave it ready."""
+    with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+        yield sandbox
+
+
+def test_one_start_for_each_host_and_command(pods: Over) -> None:
+    for command in (["status"], ["run", "pi", "--samples", "1e5"], ["logs", "-n", "1"], ["up"]):
+        before = len(pods.network.ssh_calls())
+        pods(*command)
+        assert len(pods.network.ssh_calls()) - before <= len(NAMES), command
+
+
+def test_tasks_are_on_their_hosts_and_share_the_work(pods: Over) -> None:
+    status = pods.status()
+    assert status["state"] == "running"
+    assert {f"{task['job']}:{task['index']}": task["host"] for task in status["tasks"]} == {
+        "ps:0": "alpha",
+        "worker:0": "alpha",
+        "worker:1": "beta",
+    }
+    result = pods.json("run", "pi", "--samples", "1e6", "--seed", "7")
+    assert len(result["devices"]) == 2
+
+
+def test_an_older_version_does_not_try_ssh(pods: Over) -> None:
+    (entry,) = pods.network.folder.glob("here/state/tfcluster/wide/hosts.json")
+    assert json.loads(entry.read_text())["format"] == 2
+
+
+def test_a_script_travels_and_its_output_is_fetched(pods: Over, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, helper; print(helper.WORD); open(os.environ['TFCLUSTER_OUTPUT'] + '/model', 'w').write('weights')"
+    )
+    (tmp_path / "helper.py").write_text("WORD = 'beside'")
+    where = {"TFCLUSTER_CLUSTER": "wide"}
+    assert pods("run", "train.py", cwd=tmp_path, env=where).stdout == "beside\n"
+    run = pods.json("runs")[-1]["run"]
+    pods("fetch", run, cwd=tmp_path, env=where)
+    assert next(tmp_path.rglob("model")).read_text() == "weights"
+    launched = pods("launch", "-m", "helper", cwd=tmp_path, env=where)
+    assert not launched.stdout
+
+
+def test_exec_passes_streams_the_exit_code_and_a_terminal(pods: Over) -> None:
+    shown = pods("exec", "--on", "beta", "--", "sh", "-c", "echo $XDG_STATE_HOME; echo no >&2; exit 7", code=7)
+    assert shown.stdout == f"{pods.network.home('beta') / 'state'}\n"
+    assert shown.stderr == "no\n"
+    command, *arguments = pods.command
+    with contextlib.closing(
+        pexpect.spawn(
+            command,
+            [*arguments, "exec", "--on", "beta", "--", "sh", "-c", "tty; stty size"],
+            env=pods.environment,
+            cwd=str(pods.folder),
+            dimensions=(33, 111),
+        )
+    ) as terminal:
+        terminal.expect("/dev/pts/")
+        terminal.expect("33 111")
+        terminal.expect(pexpect.EOF)
+    assert pods.network.ssh_calls()[-1].startswith("-t beta ")
+
+
+def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
+    follow = pods.start("logs", "-f", "-n", "0", "worker:1")
+    wait_for(lambda: pods.network.entered("beta"))
+    with pods.network.without("beta"):
+        read_until(follow.stderr, "beta")
+        assert "Error: No such container: beta" in pods("status", code=5).stderr
+    pods("exec", "--on", "beta", "--", "true")
+    pods("restart", "worker:1")
+    read_until(follow.stdout, "Started server")
+    follow.send_signal(signal.SIGINT)
+    assert follow.wait(60) == 130
+
+
+def test_tensorboard_is_carried_by_the_way(pods: Over, tmp_path: Path) -> None:
+    (tmp_path / "writes.py").write_text(
+        "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
+    )
+    pods("run", tmp_path / "writes.py")
+    run = pods.json("runs")[-1]["run"]
+    process = pods.start("tensorboard", run, "-o", "json")
+    assert process.stdout is not None
+    shown = json.loads(process.stdout.readline())
+    ask = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1] + 'data/environment').read().decode())"
+    answer = pods.network.run("here", sys.executable, "-c", ask, shown["url"])
+    assert json.loads(answer)["data_location"] == shown["logdir"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    wait_for(lambda: not pods.network.entered("alpha"))
+
+
+def test_a_cluster_that_nobody_started_here_runs_no_command(pods: Over, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(
+        f"name: strange\nhosts: {{a: {{connect: sh -c 'touch {tmp_path / 'run'}'}}}}\njobs: {{worker: {{tasks: 1}}}}\n"
+    )
+    for command in (["status"], ["runs"], ["logs"], ["down"], ["status", "-c", "strange"]):
+        pods(*command, cwd=tmp_path, code=3)
+    assert not (tmp_path / "run").exists()
+    pods("up", cwd=tmp_path, code=5)
+    assert (tmp_path / "run").exists()
+
+
+_CAUSES = {
+    "not found": ("nothing-like-this {host}", "cannot run nothing-like-this: No such file or directory"),
+    "exit code": ("sh -c 'echo first >&2; echo last >&2; exit 9'", "sh ended with exit code 9 first last"),
+    "no words": ("true", "true ended with exit code 0, and printed no error"),
+    "silence": ("sh -c 'sleep 600'", "nothing has come from it within 3 s"),
+    "no shell": ("env -i PATH=/nowhere", "env ended with exit code 127 env: 'sh': No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("cause", _CAUSES)
+def test_the_doctor_names_the_cause(pods: Over, tmp_path: Path, cause: str) -> None:
+    connect, message = _CAUSES[cause]
+    spec = tmp_path / "cluster.yaml"
+    host = f"{{address: 10.0.0.1, connect: {json.dumps(connect)}}}"
+    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
+    few = pods.with_settings({"SSH_FIRST_MESSAGE_SECONDS": 3.0})
+    shown = " ".join(pods("doctor", spec, code=5, env=few).stdout.split()).replace("\u2018", "'").replace("\u2019", "'")
+    assert f"alpha reach problem cannot be reached: {message}" in shown
+
+
+def test_a_python_that_does_not_exist_is_no_lost_host(pods: Over, tmp_path: Path) -> None:
+    spec = tmp_path / "cluster.yaml"
+    host = f"{{address: {pods.network.address('alpha')}, connect: '{CONNECT}', python: /nowhere/python}}"
+    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
+    assert "host 'alpha': there is no /nowhere/python to run" in pods("up", spec, code=1).stderr
+    assert not (pods.network.home("alpha") / "state" / "tfcluster" / "ill").exists()
+
+
+def test_another_way_to_a_host_of_a_running_cluster_is_another_host(pods: Over) -> None:
+    text = pods.text(NAMES, JOBS)
+    pods.spec(text.replace("enter ", "enter -t "))
+    error = pods("up", code=2).stderr
+    assert "is up on host alpha, which is another place in this spec: connect enter -t" in error
+    pods.spec(text)

@@ -1,0 +1,73 @@
+"""A host that is a container of podman, which shares this machine's files and has no network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+
+_NAME = "box1"
+
+
+@contextmanager
+def container(folder: Path) -> Iterator[list[str]]:
+    """A container, and the podman that knows it."""
+    podman = ["podman", "--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
+    podman += ["--root", str(folder / "root"), "--runroot", str(folder / "run")]
+    limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
+    run = [*podman, "run", "--detach", "--name", _NAME, "--network", "none", *limits, "--rootfs", "/:O"]
+    # With SIGCHLD ignored, the kernel reaps processes that lose their parent, as `--init` does where it is found.
+    started = subprocess.run(
+        [*run, "sh", "-c", "trap '' CHLD; exec sleep infinity"], capture_output=True, text=True, check=False
+    )
+    try:
+        if started.returncode != 0:
+            pytest.skip(f"podman starts no container here: {started.stderr.strip()}")
+        yield podman
+    finally:
+        subprocess.run([*podman, "rm", "--force", "--all", "--time", "0"], capture_output=True, check=True)
+
+
+@pytest.fixture
+def boxed(needs_podman: None, tmp_path: Path) -> Iterator[tuple[Sandbox, list[str]]]:
+    """A sandbox whose cluster.yaml has the container as its only host."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder,
+        container(Path(folder)) as podman,
+        make_sandbox(tmp_path) as sandbox,
+    ):
+        way = " ".join([*podman, "exec", "-i", "{terminal:-t}", "{host}"])
+        host = {"address": "127.0.0.1", "connect": way, "python": sys.executable}
+        spec = {"name": "boxed", "hosts": {_NAME: host}, "jobs": {"worker": {"tasks": 2}}}
+        sandbox.spec(json.dumps(spec))
+        yield sandbox, podman
+        sandbox("down", code=None)
+
+
+@pytest.mark.slow
+def test_a_cluster_in_a_container(boxed: tuple[Sandbox, list[str]], tmp_path: Path) -> None:
+    sandbox, podman = boxed
+
+    def processes(word: str) -> list[str]:
+        listed = subprocess.run([*podman, "top", _NAME, "args"], capture_output=True, text=True, check=True).stdout
+        return [line for line in listed.splitlines()[1:] if word in line]
+
+    sandbox("up")
+    assert len(sandbox.json("run", "pi", "--samples", "1e6")["devices"]) == 2
+    (tmp_path / "train.py").write_text("import socket; print(socket.gethostname())")
+    name = sandbox("exec", "--on", _NAME, "--", "hostname").stdout
+    assert sandbox("run", tmp_path / "train.py").stdout == name
+    follow = sandbox.start("logs", "-f")
+    wait_for(lambda: processes("session=json"))
+    follow.kill()  # podman then ends at the end of its input, and what it runs in the container too
+    wait_for(lambda: not processes("session=json"))
+    sandbox("down")
+    wait_for(lambda: not processes("tfcluster: "))

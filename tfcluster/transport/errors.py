@@ -1,0 +1,62 @@
+"""What can be wrong on the way to a host and to the agent there."""
+
+from __future__ import annotations
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import running_clusters
+
+
+class HostUnreachableError(ClusterError):
+    """A host cannot be reached.
+
+    `why` is the reason, without the host's name.
+    """
+
+    def __init__(self, host: str, why: str, hint: str = "") -> None:
+        super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
+        self.host = host
+
+
+class UnrecordedProcessesError(ClusterError):
+    """Processes of a cluster run on a host although it has no journal of the cluster.
+
+    The message says which journal is missing, and which processes run.
+    """
+
+    def __init__(self, cluster: str, message: str) -> None:
+        hint = f"`tfcluster down -c {cluster}` stops them."
+        super().__init__(message, hint=hint, exit_code=ExitCode.NOT_RUNNING)
+
+
+def not_running(cluster: str) -> ClusterError:
+    """Return the error that a cluster does not exist or is down."""
+    others = [name for name in running_clusters() if name != cluster]
+    choice = f"choose one that is running with -c: {', '.join(others)}" if others else "choose another with -c NAME"
+    return ClusterError(
+        f"cluster {cluster!r} is not running",
+        hint=f"Start it with `tfcluster up`, or {choice}.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
+
+
+def clean_lines(output: str) -> list[str]:
+    """Return the lines of another program's output without blank lines.
+
+    Of a Python traceback only the last line is kept.
+    """
+    lines = [line.strip() for line in output.expandtabs().splitlines()]
+    lines = [line for line in lines if line]
+    trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
+    return [*lines[:trace], *lines[trace:][-1:]]
+
+
+def no_response(host: str, attempt: str, seconds: float, output: str = "") -> HostUnreachableError:
+    """Return the error for a host from which no message has come for some seconds.
+
+    `attempt` is what a user types to reach it; the output is the last lines that a shell there has printed.
+    """
+    return HostUnreachableError(
+        host,
+        f"nothing has come from it within {seconds:g} s{output}",
+        f"`{attempt}` shows whether it answers.",
+    )

@@ -1,0 +1,332 @@
+"""The transport to an agent on another host, over any way to run commands there; see `connector`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.codec import Greeting, encode_greeting
+from tfcluster.transport.agent_process import print_note
+from tfcluster.transport.channel import Channel
+from tfcluster.transport.connector import CommandConnector, Connector
+from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
+from tfcluster.transport.errors import HostUnreachableError, UnrecordedProcessesError
+from tfcluster.transport.host_transport import HostReport
+from tfcluster.transport.port_forwarder import forward_port
+from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
+from tfcluster.transport.session import InterpreterError, RemoteChannel, Session
+from tfcluster.transport.ssh import SshConnector
+from tfcluster.transport.ssh_master import RemoteAgent
+
+
+class RemoteTransport:
+    """The transport to the agent of a cluster on another host.
+
+    If commands share a connection to the host that forwards sockets, that of the agent is forwarded to this machine.
+    Otherwise a session on the host carries the bytes.
+    """
+
+    def __init__(self, cluster: str, host: Host) -> None:
+        self.cluster = cluster
+        self.host = host.name
+        self.is_remote = True
+        self._host = host
+        self._connector: Connector = CommandConnector(host) if host.connect else SshConnector(cluster, host)
+        self._master = self._connector.master
+        self._idle_session: Session | None = None  # kept where each one is a connection
+
+    def open(self, *, start: bool, upgrade: bool = False) -> Channel:
+        """See `HostTransport.open`.
+
+        An earlier command has recorded the agent's socket, unless the agent has died since. Without a record, or if the
+        agent is older, a session on the host finds the agent or starts one.
+        """
+        known = self._master.read_agent() if self._master else None
+        connected = self._connect(known) if known else None
+        if connected is not None and not connected[1].is_older:
+            return connected[0]
+        session = self._start_session()
+        try:
+            reply = self._open_in(session, start=start, upgrade=upgrade)
+            agent = RemoteAgent(reply["socket"], reply["pid"], known is None or known.is_forwardable)
+            connected = None if reply["is_viewer"] else self._connect(agent)
+            if connected is None:
+                return self._proxy(session, agent, is_viewer=reply["is_viewer"])
+        except BaseException as error:
+            session.end()
+            if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
+                self.disconnect()
+            raise
+        session.end()
+        return connected[0]
+
+    def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
+        """Have a session find or start the agent, print the notes about it, and return the reply."""
+        reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
+        if "unrecorded" in reply:
+            raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
+        for note in reply["notes"]:
+            print_note(f"host {self.host!r}: {note}")
+        return reply
+
+    def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
+        """Connect to the forwarded socket of an agent, and read its greeting.
+
+        Return None if the agent does not listen, or its socket is not forwarded.
+        """
+        connection = self._master.connect(agent) if self._master else None
+        if self._master is None or connection is None:
+            return None
+        channel = RemoteChannel(connection, self.host, agent.pid, self._master)
+        channel.send(encode_greeting())
+        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS):
+            self._find_agent()
+        try:
+            greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
+        except HostUnreachableError:
+            raise
+        except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
+            self._master.forget_agent()
+            return None
+        return None if greeting is None else (channel, greeting)
+
+    def _find_agent(self) -> None:
+        """Have a session on the host look for an agent that does not answer: one that is stopped is continued."""
+        session = self._start_session()
+        try:
+            self._open_in(session, start=False, upgrade=False)
+        except ClusterError as error:
+            if error.exit_code is not ExitCode.NOT_RUNNING:
+                raise
+        finally:
+            session.end()
+
+    def _proxy(self, session: Session, agent: RemoteAgent, *, is_viewer: bool) -> Channel:
+        """Have a session carry the bytes of the connection, as no viewer is forwarded, and not every agent's socket."""
+        if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["is_carried"]:
+            raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
+        channel = RemoteChannel(session.connection, self.host, agent.pid, session)
+        channel.is_viewer = is_viewer
+        channel.send(encode_greeting())
+        if self._master is not None and not is_viewer:
+            self._master.write_agent(replace(agent, is_forwardable=False))
+        return channel
+
+    def is_up(self) -> bool:
+        """See `HostTransport.is_up`."""
+        greeting = self._read_greeting()
+        return bool(self._state()["up"]) if greeting is None or greeting.is_up is None else greeting.is_up
+
+    def has_state(self) -> bool:
+        """See `HostTransport.has_state`."""
+        if self._read_greeting() is not None:
+            return True
+        exists = bool(self._state()["exists"])
+        if not exists:
+            self.disconnect()
+        return exists
+
+    def _read_greeting(self) -> Greeting | None:
+        """Return the greeting of the agent if it can be had without a session."""
+        known = self._master.read_agent() if self._master else None
+        connected = self._connect(known) if known else None
+        return None if connected is None else connected[1]
+
+    def _state(self) -> dict[str, Any]:
+        session = self._start_session()
+        try:
+            return session.request("state", settings.REMOTE_REPLY_SECONDS)
+        finally:
+            self._keep_or_end(session)
+
+    def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
+        """See `HostTransport.command_line`."""
+        return self._connector.argv(host_command(argv, self._host), is_terminal=is_terminal)
+
+    def has_lost_host(self, code: int) -> bool:
+        """See `HostTransport.has_lost_host`."""
+        return self._connector.has_failed(code, is_at_shell=True)
+
+    def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
+        """See `HostTransport.forward_port`."""
+        if self._master is not None:
+            return self._master.forward_port(local, remote)
+        return forward_port(local, partial(self._dial, remote))
+
+    def _dial(self, port: int) -> Session:
+        """Return a session that carries the bytes of a connection to a port of the host's loopback device."""
+        session = self._start_session()
+        try:
+            session.request("dial", settings.REMOTE_REPLY_SECONDS, port=port)
+        except BaseException:
+            session.end()
+            raise
+        return session
+
+    def disconnect(self) -> None:
+        """See `HostTransport.disconnect`."""
+        if self._master is not None:
+            self._master.close()
+        if self._idle_session is not None:
+            self._idle_session.end()
+
+    def examine(self) -> HostReport:
+        """Run the setup commands, then in another session survey the host and start the agent; report the problems."""
+        problems: list[ClusterError] = []
+        try:
+            if self._host.setup:
+                run_setup(self._host, self._connector)
+        except HostUnreachableError as problem:
+            return HostReport(self.host, (problem,))
+        except ClusterError as problem:
+            problems.append(problem)
+        try:
+            session = self._start_session()
+        except ClusterError as problem:
+            return HostReport(self.host, (*problems, problem))
+        try:
+            report, _ = self._survey(session)
+            report = replace(report, problems=(*problems, *report.problems))
+            if not report.problems:
+                reply = self._open_in(session, start=True, upgrade=True)
+                if self._master is not None:
+                    self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
+            return report
+        except ClusterError as problem:
+            return HostReport(self.host, (*problems, problem))
+        finally:
+            self._keep_or_end(session)
+
+    def probe(self) -> tuple[HostReport, Probe | None]:
+        """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
+
+        The caller closes the probe. It is None if its process could not be started or packages that it needs are
+        missing. Failures are reported as problems, not raised.
+        """
+        try:
+            stamp = stamp_name(self._host) if self._host.setup else None
+            session = self._start_session(is_dry_run=True, stamp=stamp)
+        except InterpreterError as problem:
+            if self._host.setup:
+                return HostReport(self.host, unexamined=(note_missing_interpreter(self._host, problem),)), None
+            return HostReport(self.host, (problem,)), None
+        except ClusterError as problem:
+            return HostReport(self.host, (problem,)), None
+        probe = Probe(session)
+        try:
+            report, has_packages = self._survey(session)
+        except ClusterError as problem:
+            probe.close()
+            return HostReport(self.host, (problem,)), None
+        if not has_packages:
+            probe.close()
+            return report, None
+        return report, probe
+
+    def _survey(self, session: Session) -> tuple[HostReport, bool]:
+        """Survey the host, and compare its clock; return the report, and whether it has the packages for an agent."""
+        survey = session.request("survey", settings.REMOTE_SURVEY_SECONDS)
+        before = time.time()
+        remote = session.request("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
+        after = time.time()
+        problems = self._missing_packages(survey["python"], survey["missing"])
+        has_packages = not problems
+        notes: list[str] = []
+        if "setup" in survey:  # a dry run
+            problems, notes = split_problems(self._host, problems, survey)
+        report = HostReport(
+            host=self.host,
+            program=self._connector.program,
+            problems=tuple(map(session.with_host, problems)),
+            python=survey["python"],
+            python_version=survey["version"],
+            tensorflow=survey["tensorflow"],
+            free_bytes=survey["free_bytes"],
+            clock_offset=remote - (before + after) / 2,
+            clock_error=(after - before) / 2,
+            shipped_bytes=session.shipped_bytes,
+            unexamined=tuple(notes),
+        )
+        return report, has_packages
+
+    def _start_session(self, *, is_dry_run: bool = False, stamp: str | None = None) -> Session:
+        """Start tfcluster's code on the host, under the Python that the spec names.
+
+        The session handles the requests of `remote.session.serve` or of `remote.dry_run_server.serve`; the caller ends
+        it. An InterpreterError says that the host's Python does not run, or is too old.
+
+        Args:
+            is_dry_run: Leave nothing behind on the host and on this machine, and isolate the Python from its
+                environment. If false, the code is cached on the host and the ssh connection is shared.
+            stamp: For a dry run: the return value of `stamp_name`, or None if the host has no setup commands.
+        """
+        if not is_dry_run and (session := self._take_idle_session()) is not None:
+            return session
+        command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
+        session = Session(self._host, self._connector, self._connector.session_argv(command, is_shared=not is_dry_run))
+        first_line = {
+            **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
+            **{"is_dry_run": is_dry_run, "stamp": stamp},
+            **bootstrap(is_dry_run=is_dry_run),
+        }
+        try:
+            session.send(json.dumps(first_line).encode() + b"\n")
+            message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
+            if "old" in message:
+                raise _too_old(self.host, message["old"])
+            message = session.receive(settings.REMOTE_REPLY_SECONDS)
+            if "need" in message:
+                session.shipped_bytes = len(code_bundle())
+                session.send(b"%d\n" % session.shipped_bytes + code_bundle())
+                message = session.receive(settings.REMOTE_REPLY_SECONDS)
+            session.extract_reply(message)
+        except BaseException:
+            session.end()
+            raise
+        return session
+
+    def _missing_packages(self, python: str, missing: Mapping[str, str]) -> list[ClusterError]:
+        """Return an error for each package that is not installed for a host's Python.
+
+        The messages are given by the package's name for pip.
+        """
+        install = shlex.join([python, "-m", "pip", "install", *missing])
+        if self._host.shell is not None:
+            install = shlex.join(["bash", "-lc", f"{self._host.shell} && {install}"])
+            hint = f"Install with `{self._connector.typed(install)}`."
+        else:
+            hint = (
+                f"Install with `{self._connector.typed(install)}`. If it is in an environment of conda or of modules, "
+                "name by `shell:` in the spec what activates that."
+            )
+        return [ClusterError(message, hint=hint) for message in missing.values()]
+
+    def _keep_or_end(self, session: Session) -> None:
+        """Keep a session for the next request if each one costs a connection; otherwise end it."""
+        if self._master is None and self._idle_session is None and session.is_alive():
+            self._idle_session = session
+        else:
+            session.end()
+
+    def _take_idle_session(self) -> Session | None:
+        session, self._idle_session = self._idle_session, None
+        if session is None or session.is_alive():
+            return session
+        session.end()
+        return None
+
+
+def _too_old(host: str, python: dict[str, str]) -> InterpreterError:
+    return InterpreterError(
+        f"host {host!r}: {python['python']} is Python {python['version']}, and tfcluster needs 3.10 or newer",
+        hint="Name a newer one by `python:` in the spec.",
+    )
