@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +94,20 @@ def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
         read_until(follow.stderr, "beta")
         assert "Error: No such container: beta" in pods("status", code=5).stderr
     pods("exec", "--on", "beta", "--", "true")
+    pods("restart", "worker:1")
+    read_until(follow.stdout, "Started server")
+    follow.send_signal(signal.SIGINT)
+    assert follow.wait(60) == 130
+
+
+def test_a_way_that_falls_silent_is_given_up(pods: Over) -> None:
+    soon = pods.with_settings({"PING_SECONDS": 0.5, "PING_LOST_SECONDS": 2.0})
+    follow = pods.start("logs", "-f", "-n", "0", "worker:1", env=soon)
+    (entered,) = wait_for(lambda: pods.network.entered("beta"))
+    time.sleep(3)  # longer than silence is accepted: the agent answers although it has nothing to say
+    assert pods.network.entered("beta") == [entered]
+    os.kill(entered, signal.SIGSTOP)
+    wait_for(lambda: pods.network.entered("beta") not in ([], [entered]))
     pods("restart", "worker:1")
     read_until(follow.stdout, "Started server")
     follow.send_signal(signal.SIGINT)

@@ -69,6 +69,7 @@ class FrameKind(str, Enum):
     CHUNK = "chunk"  # body: the number of bytes of an upload that follow; 0 marks the end of the upload
     # From both:
     WINDOW = "window"  # body: how many more bytes the other side may send, of the upload or of events
+    PING = "ping"  # from the command, which gets the same back: the connection carries
     # From the agent:
     EVENT = "event"  # body: an event of the response
     REPLY = "reply"  # body: {"value", "ends"}; the end of the response

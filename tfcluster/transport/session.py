@@ -209,6 +209,7 @@ class RemoteChannel(Channel):
         self._pid = pid
         self._carrier = carrier
         if isinstance(carrier, Session):
+            self.notices_lost_link = False
             weakref.finalize(self, carrier.end)
 
     def timeout_error(self, duration: str) -> ClusterError:

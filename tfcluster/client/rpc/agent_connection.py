@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 import weakref
@@ -129,7 +130,7 @@ class AgentConnection:
                     continue
                 self._is_receiving = True
             try:
-                if self.channel.wait_readable(remaining, *fds):
+                if self._wait_readable(remaining, *fds):
                     self._receive()
                 elif fds:
                     is_last_turn = True
@@ -140,6 +141,23 @@ class AgentConnection:
                 with self._changed:
                     self._is_receiving = False
                     self._changed.notify_all()
+
+    def _wait_readable(self, seconds: float | None, *fds: int) -> bool:
+        """Wait as the channel does; if it does not notice a lost link, have the agent answer meanwhile, or close it."""
+        if self.channel.notices_lost_link:
+            return self.channel.wait_readable(seconds, *fds)
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        silent_since = time.monotonic()
+        while not self.channel.wait_readable(min(settings.PING_SECONDS, max(0.0, deadline - time.monotonic())), *fds):
+            now = time.monotonic()
+            if now >= deadline or readable_fds(fds, 0):
+                return False
+            if now - silent_since >= settings.PING_LOST_SECONDS:
+                self.close()
+                return False
+            with self._sending:
+                self.channel.send(encode_frame(Frame(_NO_REQUEST, FrameKind.PING)))
+        return True
 
     def _receive(self) -> None:
         """Receive what has arrived and pass it on."""
