@@ -33,6 +33,7 @@ print("doing", act, flush=True)
 while act != "0" and "await" in acts and not os.path.exists(acts["await"]):
     time.sleep(0.1)
 if act == "unavailable":
+    sys.tracebacklimit = 0
     raise OSError("Socket closed\\nfrom remote target /job:worker/replica:0/task:0 while calling RecvBuf")
 if act == "raise":
     sys.tracebacklimit = 0
