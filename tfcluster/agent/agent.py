@@ -194,6 +194,9 @@ class Agent:
         pid = self._context.log_collector.kill_if_stopped()
         if pid is not None:
             history.record("log-writer-restarted", detail=f"the log writer, pid {pid}, {_WAS_STOPPED}")
+        pid = self._context.prober.kill_if_stopped()
+        if pid is not None:
+            history.record("prober-restarted", detail=f"the health prober, pid {pid}, {_WAS_STOPPED}")
         pid = self._context.runs.fork_server.kill_if_stopped()
         if pid is not None:
             history.record("fork-server-killed", detail=f"the fork server, pid {pid}, {_WAS_STOPPED}")

@@ -39,7 +39,13 @@ from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.process_handle import ProcessHandle, format_exit_status, send_signal, was_killed
+from tfcluster.os.process_handle import (
+    ProcessHandle,
+    format_exit_status,
+    is_stopped_by_signal,
+    send_signal,
+    was_killed,
+)
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.tf_server import serve
@@ -511,7 +517,9 @@ class TaskSupervisor:
             self.dispatch([(task, TaskEvent.PROBE_OK)])
         elif result.outcome is ProbeOutcome.SILENT:
             _logger.info("did not answer a probe", extra={"task": task.spec.short})
-            self.dispatch([(task, TaskEvent.PROBE_FAILED)])
+            # A busy machine may keep a server from answering, but not one that a signal has stopped: it counts twice.
+            is_stopped = task.process is not None and is_stopped_by_signal(task.process.pid)
+            self.dispatch([(task, TaskEvent.PROBE_FAILED)] * (2 if is_stopped else 1))
 
     async def check_until_ready(self, task: TaskRuntime) -> None:
         """Check a task at short intervals until it is ready, because a command may be waiting for it.
