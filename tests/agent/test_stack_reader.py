@@ -154,7 +154,11 @@ def test_a_process_that_executes_another_program_after_the_look_lives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without a handler, the signal must not end it: no look can rule that out."""
-    monkeypatch.setattr(stacks, "_signal_problem", lambda pid, path: "")
+
+    async def no_problem(pid: int, path: Path) -> str:
+        return ""
+
+    monkeypatch.setattr(stacks, "_signal_problem", no_problem)
     (tmp_path / STACKS).touch()
     with running("sleep", "60") as process:
         wait_for(lambda: "sleep" in procfs.waits_in(process.pid, process.pid))

@@ -44,13 +44,17 @@ async def check(monitor: Any) -> None:
     await asyncio.gather(*monitor._checking.values())
 
 
+async def find_own_process(driver: Any, folder: Path, *, forked: bool) -> list[int]:
+    return [os.getpid()]
+
+
 @pytest.mark.parametrize("members", [None, 2])
 def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
     """This process is the first program; its parent starts later, as another member of a group."""
     started = [os.getpid()]
     searches: list[int] = []
 
-    def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
+    async def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
         searches.append(len(started))
         return list(started)
 
@@ -75,7 +79,7 @@ def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPa
 def test_a_check_that_fails_is_in_the_log_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
+    async def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
         raise ValueError("unforeseen")
 
     monkeypatch.setattr(waits, "find_processes", find_processes)
@@ -88,7 +92,7 @@ def test_a_check_that_fails_is_in_the_log_once(
 
 
 def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(waits, "find_processes", lambda driver, folder, *, forked: [os.getpid()])
+    monkeypatch.setattr(waits, "find_processes", find_own_process)
     monitor = monitor_of_a_run(1)
     (run,) = monitor._runs.runs.values()
     run.folder, run.record.is_part = tmp_path, True
@@ -105,7 +109,7 @@ def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.Mon
 def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits elsewhere before it is seen how often it has waited, and never again after that."""
     counts = [7, 9, 9, 10]  # before and after the first read, in which it goes on, and the second one
-    monkeypatch.setattr(waits, "find_processes", lambda driver, folder, *, forked: [os.getpid()])
+    monkeypatch.setattr(waits, "find_processes", find_own_process)
     monkeypatch.setattr(waits, "count_switches", lambda pid: counts.pop(0) if counts else 10)
     monkeypatch.setattr(waits, "find_wait", lambda threads: threads[0])
     monkeypatch.setattr(waits, "write_observations", lambda folder, seen: None)

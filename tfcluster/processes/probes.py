@@ -102,7 +102,8 @@ def _respond(
         message["devices"], message["incarnation"] = protos.parse_status(data)  # empty if a container was cleared
     except grpc.RpcError as error:
         message["error"] = f"{error.code().name}: {error.details()}"
-        channels.discard(channel)
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            channels.discard(channel)
     with write_lock:
         agent.sendall(encode(message))
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar
 
 from tfcluster.errors import ClusterError
@@ -58,17 +57,15 @@ def map_shards(
 ) -> Iterator[ShardResult[Value]]:
     """Run `step(device, first, count)` on all shards, on all devices in parallel, and yield the results as they arrive.
 
-    When a device has done its step, it takes as many of the next shards as should take it about 0.4 s, so a fast
-    device does more of them. The bounds of a step depend on timing, so `step` must return values whose combination
-    does not depend on the bounds.
+    A device takes as many shards at a time as should take it about 0.4 s, so a fast device does more of them. The
+    bounds of a step thus depend on timing, and the combination of the values must not depend on the bounds.
 
     A step that raises DeviceLostError is done again on any free device, and its own device is retried after a back-off.
     A step that takes much longer than the others is also run on a second device (a backup task). A step of several
     shards that raises StepTimeoutError is done again in smaller steps. Each shard is in exactly one result.
 
     Args:
-        devices: Full names of the devices.
-        step: Called in one thread per device.
+        devices: Full names of the devices, each of which has a thread that calls `step`.
         pinned: By device, ranges of shards that only this device does unless it is lost.
         first_size: Number of shards in a device's first step.
         backups: Whether a step may be run on two devices at once, as it has no side effects.
@@ -76,8 +73,7 @@ def map_shards(
         late: Further devices, each of which takes shards once `joins` returns True for it.
 
     Raises:
-        ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or a single shard
-            takes too long.
+        ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or one takes too long.
         DeviceLostError: The final loss of the last device that was left.
         Exception: The first other exception of `step`; no device begins another step after it.
     """
@@ -86,20 +82,10 @@ def map_shards(
     scheduler = ShardScheduler(shards, [*devices, *late], pinned, backups=backups)
     results: queue.SimpleQueue[ShardResult[Value] | Exception] = queue.SimpleQueue()
     workers = [_Worker(device, scheduler, step, results, first_size) for device in devices]
-
-    def join(device: str) -> None:
-        while not joins(device):
-            if not scheduler.pause(settings.MAP_RETRY_MAX_SECONDS):
-                return
-        worker = _Worker(device, scheduler, step, results, first_size)
-        workers.append(worker)
-        worker.take_steps()
-
-    targets: list[Callable[[], None]] = [worker.take_steps for worker in workers]
-    targets += [partial(join, device) for device in late]
-    for target in targets:
-        # Daemon threads, so that a cancelled run does not wait for the steps in progress.
-        threading.Thread(target=target, daemon=True).start()
+    for worker in [*workers]:
+        _start(worker.take_steps)
+    for device in late:
+        _start(_Worker(device, scheduler, step, results, first_size).join, workers, joins)
     done = 0
     try:
         while done < shards:
@@ -108,6 +94,11 @@ def map_shards(
             yield result
     finally:
         scheduler.stop()
+
+
+def _start(target: Callable[..., None], *args: object) -> None:
+    # A daemon thread, so that a cancelled run does not wait for the steps in progress.
+    threading.Thread(target=target, args=args, daemon=True).start()
 
 
 def _next_result(
@@ -149,6 +140,14 @@ class _Worker(Generic[Value]):
         self._step = step
         self._results = results
         self._first_size = first_size
+
+    def join(self, workers: list[_Worker[Value]], joins: Callable[[str], bool]) -> None:
+        """Join the workers once the device may, and take steps."""
+        while not joins(self._device):
+            if not self._scheduler.pause(settings.MAP_RETRY_MAX_SECONDS):
+                return
+        workers.append(self)
+        self.take_steps()
 
     def take_steps(self) -> None:
         size, pause = self._first_size, settings.MAP_RETRY_INITIAL_SECONDS
