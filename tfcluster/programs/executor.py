@@ -61,19 +61,18 @@ def map_shards(
     bounds of a step thus depend on timing, and the combination of the values must not depend on the bounds.
 
     A step that raises DeviceLostError is done again on any free device, and its own device is retried after a back-off.
-    A step that takes much longer than the others is also run on a second device (a backup task). A step of several
-    shards that raises StepTimeoutError is done again in smaller steps. Each shard is in exactly one result.
+    A step of several shards that raises StepTimeoutError is done again in smaller ones. Each shard is in one result.
 
     Args:
         devices: Full names of the devices, each of which has a thread that calls `step`.
         pinned: By device, ranges of shards that only this device does unless it is lost.
         first_size: Number of shards in a device's first step.
-        backups: Whether a step may be run on two devices at once, as it has no side effects.
+        backups: Whether a step that takes long may be run on a second device too, as it has no side effects.
         all_lost_seconds: How long all devices may be lost; None for `settings.MAP_ALL_LOST_SECONDS`.
         late: Further devices, each of which takes shards once `joins` returns True for it.
 
     Raises:
-        ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or one takes too long.
+        ClusterError: Every device stayed lost, the same shards lost too many tasks, or one takes too long.
         DeviceLostError: The final loss of the last device that was left.
         Exception: The first other exception of `step`; no device begins another step after it.
     """
