@@ -100,11 +100,12 @@ def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
     assert follow.wait(60) == 130
 
 
+@pytest.mark.slow
 def test_a_way_that_falls_silent_is_given_up(pods: Over) -> None:
-    soon = pods.with_settings({"PING_SECONDS": 0.5, "PING_LOST_SECONDS": 2.0})
+    soon = pods.with_settings({"PING_SECONDS": 0.5, "PING_LOST_SECONDS": 6.0})
     follow = pods.start("logs", "-f", "-n", "0", "worker:1", env=soon)
     (entered,) = wait_for(lambda: pods.network.entered("beta"))
-    time.sleep(3)  # longer than silence is accepted: the agent answers although it has nothing to say
+    time.sleep(8)  # longer than silence is accepted: the agent answers although it has nothing to say
     assert pods.network.entered("beta") == [entered]
     os.kill(entered, signal.SIGSTOP)
     wait_for(lambda: pods.network.entered("beta") not in ([], [entered]))
@@ -146,7 +147,7 @@ _CAUSES = {
     "not found": ("nothing-like-this {host}", "cannot run nothing-like-this: No such file or directory"),
     "exit code": ("sh -c 'echo first >&2; echo last >&2; exit 9'", "sh ended with exit code 9 first last"),
     "no words": ("true", "true ended with exit code 0, and printed no error"),
-    "silence": ("sh -c 'sleep 600'", "nothing has come from it within 3 s"),
+    "silence": ("sh -c 'sleep 600'", "no response within 3 s"),
     "no shell": ("env -i PATH=/nowhere", "env ended with exit code 127 env: 'sh': No such file or directory"),
 }
 

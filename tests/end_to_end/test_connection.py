@@ -135,7 +135,7 @@ except tfcluster.errors.ClusterError as error:
 def test_only_what_needs_tensorflow_imports_it(demo: Sandbox) -> None:
     output = python(demo, _WITHOUT_TENSORFLOW)
     assert output.startswith("<tfcluster demo at grpc://localhost:")
-    assert "this needs TensorFlow" in output
+    assert "this requires TensorFlow" in output
     assert "pip install tensorflow" in output
 
 

@@ -122,7 +122,7 @@ def test_mistakes_that_need_no_cluster(sandbox: Sandbox) -> None:
     assert "does not end in .png" in sandbox("run", "expfit", "--plot", "curve.gif", code=2).stderr
     assert "leave out --mode" in sandbox("run", "expfit", "--compare", "--mode", "single", code=2).stderr
     assert (
-        "leave out --detach"
+        "--plot cannot be combined with --detach"
         in sandbox("run", "expfit", "--detach", "--plot", "curve.png", code=2, env=WITH_PLOTS).stderr
     )
     assert "'--lr'" in sandbox("run", "expfit", "--lr", "nan", code=2).stderr

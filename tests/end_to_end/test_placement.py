@@ -120,4 +120,6 @@ def test_the_placed_graph_is_drawn(demo: Sandbox, tmp_path: Path) -> None:
     assert (tmp_path / "pi.dot").read_text().count("subgraph") in (1, 2), "a device that is late has nothing to do"
     refused = demo("run", "graph", "--placement-graph", tmp_path / "graph.gif", code=2).stderr
     assert "does not end in .svg, .dot" in refused
-    assert "leave out --detach" in demo("run", "graph", "--placement-graph", path, "--detach", code=2).stderr
+    assert (
+        "cannot be combined with --detach" in demo("run", "graph", "--placement-graph", path, "--detach", code=2).stderr
+    )

@@ -121,7 +121,7 @@ def test_exec_enters_the_network_and_env_says_that_it_does_not(owned: Sandbox) -
     task = owned("exec", "--on", "worker:1", "--", sys.executable, "-c", ASK).stdout
     assert task == f"answered in {inside}\n"
     env = owned("env", "--format", "json")
-    assert "`tfcluster exec -- COMMAND` runs a command there" in env.stderr
+    assert "`tfcluster exec -- COMMAND` runs a command inside" in env.stderr
     nested = owned("exec", "--", *COMMAND, "env", "--format", "json")
     assert nested.stderr == ""
     assert json.loads(nested.stdout)["TFCLUSTER_MASTER"] == json.loads(env.stdout)["TFCLUSTER_MASTER"]

@@ -116,7 +116,7 @@ def test_a_script_from_a_descriptor_is_run_as_a_copy(demo: Sandbox, line: str) -
         check=False,
     )
     assert (result.stdout.rpartition(" | ")[2], result.stderr, result.returncode) == ("True ['a']\n", "", 0)
-    assert "gone" in demo("rerun", demo.json("runs")[-1]["run"], code=2).stderr
+    assert "cannot be read again" in demo("rerun", demo.json("runs")[-1]["run"], code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,7 @@ from tfcluster.paths import running_clusters
 
 
 class HostUnreachableError(ClusterError):
-    """A host cannot be reached.
-
-    `why` is the reason, without the host's name.
-    """
+    """A host cannot be reached; `why` is the reason, without the host's name."""
 
     def __init__(self, host: str, why: str, hint: str = "") -> None:
         super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
@@ -18,10 +15,7 @@ class HostUnreachableError(ClusterError):
 
 
 class UnrecordedProcessesError(ClusterError):
-    """Processes of a cluster run on a host although it has no journal of the cluster.
-
-    The message says which journal is missing, and which processes run.
-    """
+    """Processes of a cluster run on a host without its journal; the message names the journal and the processes."""
 
     def __init__(self, cluster: str, message: str) -> None:
         hint = f"`tfcluster down -c {cluster}` stops them."
@@ -40,10 +34,7 @@ def not_running(cluster: str) -> ClusterError:
 
 
 def clean_lines(output: str) -> list[str]:
-    """Return the lines of another program's output without blank lines.
-
-    Of a Python traceback only the last line is kept.
-    """
+    """Return the lines of a program's output without blank lines, and only the last line of a Python traceback."""
     lines = [line.strip() for line in output.expandtabs().splitlines()]
     lines = [line for line in lines if line]
     trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
@@ -51,12 +42,12 @@ def clean_lines(output: str) -> list[str]:
 
 
 def no_response(host: str, attempt: str, seconds: float, output: str = "") -> HostUnreachableError:
-    """Return the error for a host from which no message has come for some seconds.
+    """Return the error that no message has come from a host.
 
-    `attempt` is what a user types to reach it; the output is the last lines that a shell there has printed.
+    `attempt` is what a user types to reach it; `output` is what a shell there printed last.
     """
     return HostUnreachableError(
         host,
-        f"nothing has come from it within {seconds:g} s{output}",
+        f"no response within {seconds:g} s{output}",
         f"`{attempt}` shows whether it answers.",
     )

@@ -43,6 +43,7 @@ class RemoteTransport:
         self._connector: Connector = CommandConnector(host) if host.connect else SshConnector(cluster, host)
         self._master = self._connector.master
         self._idle_session: Session | None = None  # kept where each one is a connection
+        self._carrier: Session | None = None  # carries the bytes of the latest connection, or has carried them
 
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
         """See `HostTransport.open`.
@@ -114,6 +115,7 @@ class RemoteTransport:
         """Have a session carry the bytes of the connection, as no viewer is forwarded, and not every agent's socket."""
         if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["is_carried"]:
             raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
+        self._carrier = session
         channel = RemoteChannel(session.connection, self.host, agent.pid, session)
         channel.is_viewer = is_viewer
         channel.send(encode_greeting())
@@ -128,7 +130,7 @@ class RemoteTransport:
 
     def has_state(self) -> bool:
         """See `HostTransport.has_state`."""
-        if self._read_greeting() is not None:
+        if (self._carrier is not None and self._carrier.is_running()) or self._read_greeting() is not None:
             return True
         exists = bool(self._state()["exists"])
         if not exists:
@@ -312,14 +314,14 @@ class RemoteTransport:
 
     def _keep_or_end(self, session: Session) -> None:
         """Keep a session for the next request if each one costs a connection; otherwise end it."""
-        if self._master is None and self._idle_session is None and session.is_alive():
+        if self._master is None and self._idle_session is None and session.is_idle():
             self._idle_session = session
         else:
             session.end()
 
     def _take_idle_session(self) -> Session | None:
         session, self._idle_session = self._idle_session, None
-        if session is None or session.is_alive():
+        if session is None or session.is_idle():
             return session
         session.end()
         return None

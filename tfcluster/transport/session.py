@@ -175,9 +175,13 @@ class Session:
             hint=f"`{self._connector.typed('true')}` shows whether commands can be run there.",
         )
 
-    def is_alive(self) -> bool:
-        """Return whether the process runs and has not closed its output."""
-        return self._process.poll() is None and not readable_fds([self.connection.fileno()], 0.0)
+    def is_running(self) -> bool:
+        """Return whether the process runs."""
+        return self._process.poll() is None
+
+    def is_idle(self) -> bool:
+        """Return whether the process runs, and has sent nothing that was not read, such as the end of its output."""
+        return self.is_running() and not readable_fds([self.connection.fileno()], 0.0)
 
     def finish(self) -> None:
         """Close the process's standard input, wait a moment for its exit, and end the session."""

@@ -38,6 +38,8 @@ class AgentConnection:
         self._is_receiving = False
         self._is_closed = False
         self._error: ClusterError | None = None
+        self._heard_at = time.monotonic()
+        self._pinged_at: float | None = None  # None if something has arrived since
         weakref.finalize(self, channel.close)
 
     @property
@@ -143,21 +145,25 @@ class AgentConnection:
                     self._changed.notify_all()
 
     def _wait_readable(self, seconds: float | None, *fds: int) -> bool:
-        """Wait as the channel does; if it does not notice a lost link, have the agent answer meanwhile, or close it."""
+        """Wait as the channel does; if it does not notice a lost link, ping the agent, and close it if unanswered."""
         if self.channel.notices_lost_link:
             return self.channel.wait_readable(seconds, *fds)
         deadline = math.inf if seconds is None else time.monotonic() + seconds
-        silent_since = time.monotonic()
-        while not self.channel.wait_readable(min(settings.PING_SECONDS, max(0.0, deadline - time.monotonic())), *fds):
-            now = time.monotonic()
-            if now >= deadline or readable_fds(fds, 0):
-                return False
-            if now - silent_since >= settings.PING_LOST_SECONDS:
+        while True:
+            since, limit = self._heard_at, settings.PING_SECONDS
+            if self._pinged_at is not None:
+                since, limit = self._pinged_at, settings.PING_LOST_SECONDS
+            if self.channel.wait_readable(max(0.0, min(since + limit, deadline) - time.monotonic()), *fds):
+                self._heard_at, self._pinged_at = time.monotonic(), None
+                return True
+            if time.monotonic() >= since + limit and self._pinged_at is not None:
                 self.close()
+            elif time.monotonic() >= since + limit:
+                self._pinged_at = time.monotonic()
+                with self._sending:
+                    self.channel.send(encode_frame(Frame(_NO_REQUEST, FrameKind.PING)))
+            if self._is_closed or time.monotonic() >= deadline or readable_fds(fds, 0):
                 return False
-            with self._sending:
-                self.channel.send(encode_frame(Frame(_NO_REQUEST, FrameKind.PING)))
-        return True
 
     def _receive(self) -> None:
         """Receive what has arrived and pass it on."""
