@@ -53,13 +53,12 @@ def host(needs_sshd: None, request: pytest.FixtureRequest, tmp_path_factory: pyt
         yield sandbox
 
 
-def _printing(*arguments: str) -> Callable[[Over], dict[str, Any]]:
-    """A run that prints what `_PROBE` prints, on alpha at least."""
+def _printing(*arguments: str) -> Callable[[Over], Any]:
+    """A run that prints what `_PROBE` prints on alpha, and perhaps on beta."""
 
-    def run(host: Over) -> dict[str, Any]:
-        lines = [line[line.index("{") :] for line in host(*arguments).stdout.splitlines() if "FROM_" not in line]
-        shown: dict[str, Any] = json.loads(lines[0])
-        return shown
+    def run(host: Over) -> Any:
+        printed = [json.loads(line[line.index("{") :]) for line in host(*arguments).stdout.splitlines()]
+        return next(each for each in printed if each["python"] is not None)
 
     return run
 
