@@ -87,6 +87,7 @@ def test_exec_passes_streams_the_exit_code_and_a_terminal(pods: Over) -> None:
     assert pods.network.ssh_calls()[-1].startswith("-t beta ")
 
 
+@pytest.mark.slow
 def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
     follow = pods.start("logs", "-f", "-n", "0", "worker:1")
     wait_for(lambda: pods.network.entered("beta"))
@@ -115,6 +116,7 @@ def test_a_way_that_falls_silent_is_given_up(pods: Over) -> None:
     assert follow.wait(60) == 130
 
 
+@pytest.mark.slow
 def test_tensorboard_is_carried_by_the_way(pods: Over, tmp_path: Path) -> None:
     (tmp_path / "writes.py").write_text(
         "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pexpect
+import pytest
 
 from tests.conftest import Sandbox, wait_for
 
@@ -43,6 +44,7 @@ def test_down_asks_before_it_cancels_a_run_or_names_it(sandbox: Sandbox) -> None
     assert shown.stdout == '{"cluster": "busy", "state": "stopped"}\n'
 
 
+@pytest.mark.slow
 def test_down_does_not_ask_with_yes_or_without_runs(sandbox: Sandbox) -> None:
     for has_run in (True, False):
         sandbox("up", sandbox.spec("name: busy\njobs: {worker: {tasks: 1}}\n"))
@@ -55,6 +57,7 @@ def test_down_does_not_ask_with_yes_or_without_runs(sandbox: Sandbox) -> None:
         assert ("this cancels run script-" in terminal.before) is has_run
 
 
+@pytest.mark.slow
 def test_scale_says_that_a_script_may_not_use_the_tasks(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: busy\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n"))
     run = sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py")).stdout.strip()

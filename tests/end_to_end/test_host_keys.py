@@ -80,7 +80,7 @@ _KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", mostly_slow(_KINDS, fast=["script"]))
 def test_every_key_holds_for_every_kind_of_run(host: Over, kind: str) -> None:
     shown = _KINDS[kind](host)
     assert [address.partition(":")[0] for address in shown.pop("slots")].count(host.network.address("alpha")) == 2

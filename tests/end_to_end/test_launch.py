@@ -333,6 +333,7 @@ def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None
     assert not sandbox.leftovers()
 
 
+@pytest.mark.slow
 def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(sandbox: Sandbox) -> None:
     (sandbox.folder / "act.py").write_text(ACT)
     env = sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 3})

@@ -110,9 +110,8 @@ print(map_reduce(busy, 100))
 """
 
 
-@pytest.mark.parametrize(
-    "program", ["pi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mean", "map_reduce"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pi", "mean", "map_reduce"])
 def test_a_task_that_answers_again_joins_the_run(sandbox: Sandbox, program: str) -> None:
     sandbox("up", sandbox.spec("name: late\njobs: {worker: {tasks: 2}}\n"))
     words = {

@@ -348,7 +348,7 @@ def read_note(command: subprocess.Popen[str]) -> None:
     assert NOTE in iter(command.stderr.readline, "")
 
 
-@pytest.mark.parametrize("words", [("run",), ("launch",)], ids="".join)
+@pytest.mark.parametrize("words", mostly_slow([("run",), ("launch",)], fast=[("run",)]), ids="".join)
 def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
     demo: Sandbox, words: tuple[str, ...]
 ) -> None:

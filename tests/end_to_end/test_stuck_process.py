@@ -18,6 +18,7 @@ with tf.Graph().as_default(), tf.Session(os.environ["TFCLUSTER_MASTER"]) as sess
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("root")
 def test_down_names_a_server_that_waits_for_its_disk(
     sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
