@@ -48,8 +48,8 @@ class Connector(Protocol):
     def has_failed(self, code: int | None, *, is_at_shell: bool) -> bool:
         """Return whether a program that has ended did not reach the host, or has lost it.
 
-        `is_at_shell` says that the shell on the host has answered, and what it was to run has not yet. The code is None
-        if the program closed its output without ending.
+        `is_at_shell`: the shell there has answered, but not yet what it runs. The code is None if the program has not
+        ended, only closed its output.
         """
 
     def failure(self, code: int | None, stderr: str) -> HostUnreachableError:

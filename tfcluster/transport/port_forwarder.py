@@ -14,10 +14,7 @@ from tfcluster.transport.session import Session
 
 @contextlib.contextmanager
 def forward_port(local: int, dial: Callable[[], Session]) -> Iterator[None]:
-    """Accept connections to a port of this machine's loopback device until the context is left.
-
-    `dial` returns a session that carries the bytes of a connection to the host's port.
-    """
+    """Forward a port of the loopback device until the context is left; `dial` returns a session for a connection."""
     sessions: set[Session] = set()
     with socket.create_server(("127.0.0.1", local)) as listener:
         threading.Thread(target=_accept, args=[listener, dial, sessions], daemon=True).start()

@@ -261,15 +261,12 @@ class RemoteTransport:
         return report, has_packages
 
     def _start_session(self, *, is_dry_run: bool = False, stamp: str | None = None) -> Session:
-        """Start tfcluster's code on the host, under the Python that the spec names.
+        """Start tfcluster's code under the Python that the spec names, as `remote.session` or `remote.dry_run_server`.
 
-        The session handles the requests of `remote.session.serve` or of `remote.dry_run_server.serve`; the caller ends
-        it. An InterpreterError says that the host's Python does not run, or is too old.
+        The caller ends the session. An InterpreterError says that the host's Python does not run, or is too old.
 
-        Args:
-            is_dry_run: Leave nothing behind on the host and on this machine, and isolate the Python from its
-                environment. If false, the code is cached on the host and the ssh connection is shared.
-            stamp: For a dry run: the return value of `stamp_name`, or None if the host has no setup commands.
+        A dry run leaves nothing behind on the host and on this machine, and isolates the Python from its environment;
+        its `stamp` is the return value of `stamp_name`, or None if the host has no setup commands.
         """
         if not is_dry_run and (session := self._take_idle_session()) is not None:
             return session
@@ -297,10 +294,7 @@ class RemoteTransport:
         return session
 
     def _missing_packages(self, python: str, missing: Mapping[str, str]) -> list[ClusterError]:
-        """Return an error for each package that is not installed for a host's Python.
-
-        The messages are given by the package's name for pip.
-        """
+        """Return an error for each package that a host's Python lacks; `missing` has messages by the name for pip."""
         install = shlex.join([python, "-m", "pip", "install", *missing])
         if self._host.shell is not None:
             install = shlex.join(["bash", "-lc", f"{self._host.shell} && {install}"])

@@ -138,10 +138,7 @@ class Session:
         return "".join(f"\n  {line}" for line in lines[-settings.SSH_ERROR_LINES :])
 
     def _wait(self) -> tuple[int | None, str]:
-        """Wait a moment for the process, which has closed its output, to exit.
-
-        Return the exit code, which is None if it has not exited, and the standard error.
-        """
+        """Wait a moment for the process, which has closed its output; return its exit code, if any, and its errors."""
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(settings.SSH_EXIT_SECONDS)
@@ -200,12 +197,7 @@ class Session:
 
 
 class RemoteChannel(Channel):
-    """A connection to a cluster's agent on another host.
-
-    Args:
-        connection: The connection to the forwarded socket, or to the session that carries the bytes instead.
-        carrier: The session; the shared connection of ssh if the socket is forwarded.
-    """
+    """A connection to an agent on another host, whose bytes a session carries, or ssh from a forwarded socket."""
 
     def __init__(self, connection: socket.socket, host: str, pid: int, carrier: Session | SshMaster) -> None:
         super().__init__(connection)
