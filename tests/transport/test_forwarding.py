@@ -157,6 +157,39 @@ def test_a_stale_socket_is_forwarded_again_without_a_session(
         assert hosts.sessions() == sessions
 
 
+# Carries the bytes of an ssh, as `nc HOST PORT` does.
+_PROXY = """
+import os, socket, sys, threading
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def send():
+    while data := os.read(0, 65536):
+        connection.sendall(data)
+threading.Thread(target=send, daemon=True).start()
+while data := connection.recv(65536):
+    os.write(1, data)
+"""
+
+
+def test_the_shared_connection_outlives_the_ssh_that_has_started_its_proxy(
+    hosts: SshHosts, make_transport: TransportFactory
+) -> None:
+    proxy, config = hosts.folder / "proxy.py", hosts.folder / "ssh_config"
+    proxy.write_text(_PROXY)
+    direct = config.read_text()
+    config.write_text(f"{direct}  ProxyCommand {sys.executable} {proxy} %h %p\n")
+    try:
+        transport = make_transport()
+        channel = begin(transport)
+        with kept_alive(transport, hosts):
+            channel.close()
+            sessions = hosts.sessions()
+            assert "Master running" in control(transport, "check")
+            use(make_transport())
+            assert hosts.sessions() == sessions
+    finally:
+        config.write_text(direct)
+
+
 @pytest.mark.parametrize("garbage", [b"220 not an agent\r\n", b"[]\n", b'{"version": true}\n'])
 def test_something_else_in_the_place_of_a_stale_socket_is_passed_over(
     hosts: SshHosts, make_transport: TransportFactory, garbage: bytes

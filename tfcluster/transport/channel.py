@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 import time
 import weakref
 from collections.abc import Iterable
@@ -23,6 +24,12 @@ def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
     for fd in fds:
         poll.register(fd, select.POLLIN)
     return {fd for fd, _ in poll.poll(None if seconds is None else 1000 * seconds)}
+
+
+def set_send_timeout(connection: socket.socket, seconds: float) -> None:
+    """Let connect() and send() fail with EAGAIN if an agent does not accept or read; recv() still blocks."""
+    value = struct.pack("ll", *divmod(int(seconds * 1_000_000), 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 class Channel:

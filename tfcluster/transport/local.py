@@ -7,7 +7,6 @@ import contextlib
 import math
 import os
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ from tfcluster.protocol.codec import (
 )
 from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.agent_process import AgentProcess, print_note
-from tfcluster.transport.channel import Channel, readable_fds
+from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
@@ -284,9 +283,9 @@ def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _set_send_timeout(connection, settings.RPC_TIMEOUT_SECONDS)
+        set_send_timeout(connection, settings.RPC_TIMEOUT_SECONDS)
         connection.connect(str(path))
-        _set_send_timeout(connection, settings.AGENT_SILENCE_SECONDS)
+        set_send_timeout(connection, settings.AGENT_SILENCE_SECONDS)
     except _NO_LISTENER:
         connection.close()
         return None
@@ -303,12 +302,6 @@ def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -
             f"{path}: cannot reach the agent: {error.strerror}", exit_code=ExitCode.UNREACHABLE
         ) from error
     return LocalAgentConnection(connection, cluster, host, note)
-
-
-def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
-    """Let connect() and send() fail with EAGAIN if an agent does not accept or read; recv() still blocks."""
-    value = struct.pack("ll", *divmod(int(seconds * 1_000_000), 1_000_000))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 def _greet(agent: LocalAgentConnection) -> Greeting:

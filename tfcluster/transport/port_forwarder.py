@@ -15,32 +15,51 @@ from tfcluster.transport.session import Session
 @contextlib.contextmanager
 def forward_port(local: int, dial: Callable[[], Session]) -> Iterator[None]:
     """Forward a port of the loopback device until the context is left; `dial` returns a session for a connection."""
-    sessions: set[Session] = set()
     with socket.create_server(("127.0.0.1", local)) as listener:
-        threading.Thread(target=_accept, args=[listener, dial, sessions], daemon=True).start()
+        forwarder = _PortForwarder(listener, dial)
+        threading.Thread(target=forwarder.accept, daemon=True).start()
         try:
             yield
         finally:
             listener.shutdown(socket.SHUT_RDWR)  # without it, accept() would continue to wait
-            for session in list(sessions):
+            forwarder.close()
+
+
+class _PortForwarder:
+    def __init__(self, listener: socket.socket, dial: Callable[[], Session]) -> None:
+        self._listener = listener
+        self._dial = dial
+        self._is_closing = False
+        self._carriers: list[threading.Thread] = []
+        self._sessions: list[Session] = []  # each is ended by its carrier
+
+    def accept(self) -> None:
+        with contextlib.suppress(OSError):  # the listener has been closed
+            while True:
+                connection, _ = self._listener.accept()
+                self._carriers.append(threading.Thread(target=self._carry, args=[connection], daemon=True))
+                self._carriers[-1].start()
+
+    def _carry(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(ClusterError):  # the browser sees that the connection was closed
+            session = self._dial()
+            self._sessions.append(session)
+            try:
+                if not self._is_closing:
+                    threading.Thread(target=_copy, args=[connection, session.connection], daemon=True).start()
+                    _copy(session.connection, connection)
+            finally:
+                self._sessions.remove(session)
                 session.end()
 
-
-def _accept(listener: socket.socket, dial: Callable[[], Session], sessions: set[Session]) -> None:
-    with contextlib.suppress(OSError):  # the listener has been closed
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=_carry, args=[connection, dial, sessions], daemon=True).start()
-
-
-def _carry(connection: socket.socket, dial: Callable[[], Session], sessions: set[Session]) -> None:
-    with connection, contextlib.suppress(ClusterError):  # the browser sees that the connection was closed
-        session = dial()
-        sessions.add(session)
-        threading.Thread(target=_copy, args=[connection, session.connection], daemon=True).start()
-        _copy(session.connection, connection)
-        sessions.discard(session)
-        session.end()
+    def close(self) -> None:
+        """End all connections."""
+        self._is_closing = True
+        for session in [*self._sessions]:
+            with contextlib.suppress(OSError):  # it has ended
+                session.connection.shutdown(socket.SHUT_RDWR)
+        for carrier in self._carriers:
+            carrier.join(settings.SSH_EXIT_SECONDS)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

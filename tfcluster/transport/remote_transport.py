@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -42,6 +44,7 @@ class RemoteTransport:
         self._host = host
         self._connector: Connector = CommandConnector(host) if host.connect else SshConnector(cluster, host)
         self._master = self._connector.master
+        self._lock = threading.Lock()
         self._idle_session: Session | None = None  # kept where each one is a connection
         self._carrier: Session | None = None  # carries the bytes of the latest connection, or has carried them
 
@@ -308,16 +311,20 @@ class RemoteTransport:
 
     def _keep_or_end(self, session: Session) -> None:
         """Keep a session for the next request if each one costs a connection; otherwise end it."""
-        if self._master is None and self._idle_session is None and session.is_idle():
-            self._idle_session = session
-        else:
-            session.end()
+        with self._lock:
+            if self._master is None and self._idle_session is None and session.is_idle():
+                self._idle_session = session
+                return
+        session.end()
 
     def _take_idle_session(self) -> Session | None:
-        session, self._idle_session = self._idle_session, None
-        if session is None or session.is_idle():
-            return session
-        session.end()
+        with self._lock:
+            session, self._idle_session = self._idle_session, None
+        if session is not None:
+            with contextlib.suppress(ClusterError):  # the link has been lost since
+                if session.is_idle() and session.request("time", settings.PING_LOST_SECONDS):
+                    return session
+            session.end()
         return None
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.channel import Channel, readable_fds
+from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.connector import SHELL_MESSAGE, Connector
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
@@ -190,9 +190,14 @@ class Session:
     def end(self) -> None:
         """End the session at once, even if the process is still running."""
         self.connection.close()
-        if self._process.returncode is None:  # otherwise the kernel may have given its pid to another process
-            os.killpg(self._process.pid, signal.SIGKILL)  # the command of `connect:` may be a script that starts others
-        self._process.wait()
+        # A process of another user, as after sudo, ends by itself: its input has ended.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._connector.master is not None:
+                self._process.kill()  # alone: the shared connection may need a proxy that this ssh has started
+            elif self._process.returncode is None:  # otherwise its pid may be that of another process
+                os.killpg(self._process.pid, signal.SIGKILL)  # the command may be a script that starts others
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(settings.SSH_EXIT_SECONDS)
         self._stderr.close()
 
 
@@ -206,7 +211,16 @@ class RemoteChannel(Channel):
         self._carrier = carrier
         if isinstance(carrier, Session):
             self.notices_lost_link = False
+            set_send_timeout(connection, settings.PING_LOST_SECONDS)
             weakref.finalize(self, carrier.end)
+
+    def send(self, data: bytes) -> bool:
+        """See `Channel.send`. What is not taken over a lost link ends the connection."""
+        try:
+            return super().send(data)
+        except BlockingIOError:
+            self.close()
+            return False
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
