@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,14 +36,19 @@ def container(folder: Path) -> Iterator[list[str]]:
         yield podman
     finally:
         subprocess.run([*podman, "rm", "--force", "--all", "--time", "0"], capture_output=True, check=True)
+        wait_for(partial(_remove, folder))  # a process of podman may still write the container's end
+
+
+def _remove(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 @pytest.fixture
 def boxed(needs_podman: None, tmp_path: Path) -> Iterator[tuple[Sandbox, list[str]]]:
     """A sandbox whose cluster.yaml has the container as its only host."""
     with (
-        tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder,
-        container(Path(folder)) as podman,
+        container(Path(tempfile.mkdtemp(prefix="tfc-", dir="/tmp"))) as podman,
         make_sandbox(tmp_path) as sandbox,
     ):
         way = " ".join([*podman, "exec", "-i", "{terminal:-t}", "{host}"])

@@ -103,6 +103,7 @@ def over(folder: Path, *names: str, has_sshd: bool = True) -> Iterator[Over]:
 def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_SETTINGS", json.dumps({"FAILED_PROBES_MAX": 6}))  # a frozen server stays for a while
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **dict([HANGING_AGENT])}))
         with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
             sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))

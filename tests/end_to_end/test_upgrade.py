@@ -336,6 +336,7 @@ def test_the_new_version_is_installed_over_the_old_one_while_the_cluster_is_up(
     script, end = installed.spec(SCRIPT, "script.py"), tmp_path / "end"
     command("up", installed.spec(SPEC))
     run = command("run", "--detach", script, end).stdout.strip()
+    wait_for(lambda: "line 0" in command("logs", run).stdout)  # it has imported all that it needs of the old version
     before = json.loads(command("status", "-o", "json").stdout)
 
     install(environment, ROOT, tmp_path / "new")

@@ -92,8 +92,8 @@ class RemoteTransport:
             return None
         channel = RemoteChannel(connection, self.host, agent.pid, self._master)
         channel.send(encode_greeting())
-        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS):
-            self._find_agent()
+        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS) and self._find_agent() != agent.pid:
+            return None  # it has been replaced, though its greeting may be on the way
         try:
             greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
         except HostUnreachableError:
@@ -103,14 +103,18 @@ class RemoteTransport:
             return None
         return None if greeting is None else (channel, greeting)
 
-    def _find_agent(self) -> None:
-        """Have a session on the host look for an agent that does not answer: one that is stopped is continued."""
+    def _find_agent(self) -> int | None:
+        """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
+
+        Return the pid of the agent; None if the cluster is not up.
+        """
         session = self._start_session()
         try:
-            self._open_in(session, start=False, upgrade=False)
+            return int(self._open_in(session, start=False, upgrade=False)["pid"])
         except ClusterError as error:
             if error.exit_code is not ExitCode.NOT_RUNNING:
                 raise
+            return None
         finally:
             session.end()
 
