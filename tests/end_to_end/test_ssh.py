@@ -431,7 +431,8 @@ def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
 def test_the_problems_of_all_hosts_are_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TEST_CHANGES")  # which a Python outside of tfcluster's environment does not find
+    for name in ("TEST_CHANGES", "TEST_SETTINGS"):  # which a Python outside of tfcluster's environment does not find
+        monkeypatch.delenv(name, raising=False)
     names = ("alpha", "beta", "gamma", "delta")
     with over(tmp_path, *names) as sandbox:
         sandbox.network.know("alpha", "gamma", "delta")
