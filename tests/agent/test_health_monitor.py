@@ -117,13 +117,13 @@ def connections_to(port: int) -> int:
 
 
 def test_a_server_that_is_not_asked_any_more_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as that of a task that is gone, or of another host's, which only a run asks."""
+    """For example a task that was removed, or a task of another host, which is asked only when a run starts."""
     monkeypatch.setattr(settings, "PROBE_CHANNEL_SECONDS", 0.5)
 
     async def ask(port: int) -> tuple[int, int]:
         prober = ProbeClient("prober", lambda: None)
         try:
-            await prober.probe(f"127.0.0.1:{port}", 10.0)  # it has no such method
+            await prober.probe(f"127.0.0.1:{port}", 10.0)  # the server does not implement this method
             connected = connections_to(port)
             for _ in range(100):
                 await prober.probe("127.0.0.1:1", 5.0)
