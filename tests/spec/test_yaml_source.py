@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ UNREADABLE: dict[str | bytes, str] = {
     "jobs: \ud800": "1:7: the character U+D800 is not allowed in YAML; delete it",
     "jobs: {}\n---\njobs: {}": "2:1: a second document starts here; a spec is one document; "
     "keep each cluster in its own file",
-    "[" * 10_000: "1:51: nested more than 50 levels deep",
+    "[" * 60: "1:51: nested more than 50 levels deep",
     "{y: " * 60: "1:201: nested more than 50 levels deep",
     CHAIN: "1:10: nested more than 50 levels deep",
     "a: &a [*a]": "1:4: the alias refers to a value that contains the alias",
@@ -58,6 +59,11 @@ def error_of(text: str | bytes) -> str:
 @pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: repr(text[:20]))
 def test_an_error_of_an_unreadable_text_has_one_line(text: str | bytes) -> None:
     assert error_of(text) == f"c.yaml:{UNREADABLE[text]}"
+
+
+@pytest.mark.usefixtures("_each_loader")
+def test_a_text_beyond_the_limits_of_the_parser_itself_has_the_same_error() -> None:
+    assert re.fullmatch(r"c\.yaml:1:\d+: nested more than 50 levels deep", error_of("[" * 10_000))
 
 
 # The loaders word these differently.

@@ -17,6 +17,8 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 INIT_HINT = "tfcluster init writes a commented cluster.yaml"
 
 _TOO_DEEP = f"nested more than {settings.SPEC_MAX_DEPTH} levels deep"
+# libyaml reads up to 1,000 brackets ahead, so its own limit can be met before _check_shape sees the first of them.
+_LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = {_TAG + "str", _TAG + "value", _TAG + "merge"}
 _NUMBER_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool"}
@@ -118,6 +120,8 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: YamlDocument) -> D
     lines = text.split("\n")
     if at.line <= len(lines) and lines[mark.line][mark.column : at.column] == "\t":
         return source.problem((), "a tab cannot indent YAML", "use spaces", at)
+    if getattr(error, "problem", None) == _LIBYAML_TOO_DEEP:
+        return source.problem((), _TOO_DEEP, at=at)
     reason = ", ".join(filter(None, (getattr(error, "context", None), getattr(error, "problem", None))))
     hosts = _HOST_RANGE.search(lines[mark.line]) if at.line <= len(lines) else None
     hint = f'write the range in quotes: "{hosts[0]}"' if hosts else ""
