@@ -21,6 +21,7 @@ from tests import requirements
 from tests.conftest import files_of, marked_processes, wait_for
 from tests.namespaces import Network, network
 from tfcluster.core.hosts import Host
+from tfcluster.os.procfs import arguments
 
 HERE = "here"
 # What processes on hosts inherit of the tests' environment, as commands do; tests/changed has the code that reads it.
@@ -142,10 +143,12 @@ class SshHosts:
             away.unlink()
 
     def entered(self, name: str) -> list[int]:
-        """The processes that commands run on a host by `enter` at present, without those that they have started."""
+        """The processes that commands and relays run on a host by `enter`, without what those have started."""
         marked = {pid: _environment(pid) for pid in marked_processes(self.mark)}
         inside = {pid for pid, variables in marked.items() if f"TEST_ENTERED={name}" in variables}
-        return [pid for pid in inside if (parent := _parent(pid)) in marked and parent not in inside]
+        outer = [pid for pid in inside if _parent(pid) not in inside]
+        # The command that has entered may have ended since, and its session is kept. An agent has no parent either.
+        return [pid for pid in outer if _parent(pid) in marked or "session=json" in " ".join(arguments(pid))]
 
     def sessions(self) -> int:
         """The number of sessions so far in which a Python was started on a host."""

@@ -104,6 +104,11 @@ def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
     return ssh_control_path(cluster, f"{destination}\0{host}")
 
 
+def relay_socket_path(cluster: str, version: int) -> Path:
+    """Return the path of the socket of a cluster's relay, which speaks a version of its protocol."""
+    return ssh_control_path(cluster, f"\0relay {version}")
+
+
 def locks_dir() -> Path:
     """Return the private folder for the lock files shared by all of this user's agents on this machine.
 

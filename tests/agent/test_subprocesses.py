@@ -57,7 +57,7 @@ def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monke
     before = os.listdir("/proc/self/fd")
     status = asyncio.run(fork())
     assert status == (None if free < 3 else 3 << 8)
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= set(before)  # what an earlier test has left may be collected meanwhile
     for pid in forked:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

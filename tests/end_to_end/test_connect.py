@@ -14,8 +14,9 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import marked_processes, wait_for
 from tests.end_to_end.test_ssh import CONNECT, Over, over, read_until
+from tfcluster.os.process_handle import ProcessHandle
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
@@ -29,11 +30,16 @@ def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield sandbox
 
 
-def test_one_start_for_each_host_and_command(pods: Over) -> None:
-    for command in (["status"], ["run", "pi", "--samples", "1e5"], ["logs", "-n", "1"], ["up"]):
-        before = len(pods.network.ssh_calls())
+def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Over) -> None:
+    kept = [pods.network.entered(name) for name in NAMES]
+    before = len(pods.network.ssh_calls())
+    assert [len(each) for each in kept] == [1, 1]
+    for command in (["status"], ["run", "pi", "--samples", "1e5"], ["logs", "-n", "1"]):
         pods(*command)
-        assert len(pods.network.ssh_calls()) - before <= len(NAMES), command
+    assert len(pods.network.ssh_calls()) == before
+    pods("up")  # examines the hosts again
+    assert len(pods.network.ssh_calls()) - before == len(NAMES)
+    assert [pods.network.entered(name) for name in NAMES] == kept
 
 
 def test_tasks_are_on_their_hosts_and_share_the_work(pods: Over) -> None:
@@ -131,7 +137,7 @@ def test_tensorboard_is_carried_by_the_way(pods: Over, tmp_path: Path) -> None:
     assert json.loads(answer)["data_location"] == shown["logdir"]
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    wait_for(lambda: not pods.network.entered("alpha"))
+    wait_for(lambda: len(pods.network.entered("alpha")) == 1)  # the one that is kept
 
 
 def test_a_cluster_that_nobody_started_here_runs_no_command(pods: Over, tmp_path: Path) -> None:
@@ -179,3 +185,45 @@ def test_another_way_to_a_host_of_a_running_cluster_is_another_host(pods: Over) 
     error = pods("up", code=2).stderr
     assert "is up on host alpha, which is another place in this spec: connect enter -t" in error
     pods.spec(text)
+
+
+def relay_of(pods: Over) -> ProcessHandle:
+    """The process here that keeps the connections to the hosts."""
+    (pid,) = [pid for pid, line in marked_processes(pods.mark).items() if line == "tfcluster: wide connections"]
+    process = ProcessHandle.from_pid(pid)
+    assert process is not None
+    return process
+
+
+def test_a_relay_that_was_killed_or_is_stopped_costs_new_starts_only(pods: Over) -> None:
+    relay = relay_of(pods)
+    os.kill(relay.pid, signal.SIGSTOP)
+    few = pods.with_settings({"RELAY_REPLY_SECONDS": 0.5})
+    assert pods("status", env=few).returncode == 0
+    relay.kill()
+    wait_for(lambda: not relay.exists() and not any(map(pods.network.entered, NAMES)))
+    before = len(pods.network.ssh_calls())
+    pods("status")
+    pods("status")
+    assert len(pods.network.ssh_calls()) - before == len(NAMES)
+    assert relay_of(pods) != relay
+
+
+def test_an_agent_that_died_is_replaced_and_the_connection_stays(pods: Over) -> None:
+    kept = pods.network.entered("beta")
+    pid = next(host["agent_pid"] for host in pods.status()["hosts"] if host["host"] == "beta")
+    os.kill(pid, signal.SIGKILL)
+    assert next(host["agent_pid"] for host in pods.status()["hosts"] if host["host"] == "beta") != pid
+    before = len(pods.network.ssh_calls())
+    pods("status")
+    assert len(pods.network.ssh_calls()) == before
+    assert pods.network.entered("beta") == kept
+
+
+def test_down_ends_the_relay_and_all_that_it_keeps(needs_network: None, tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", has_sshd=False) as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n")))
+        relay = relay_of(sandbox)
+        sandbox("down")
+        wait_for(lambda: not relay.exists() and not sandbox.network.entered("alpha"))
+        assert not [path for path in (sandbox.network.folder / "here").rglob("*") if path.is_socket()]

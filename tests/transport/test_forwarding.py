@@ -86,7 +86,7 @@ def test_one_session_prepares_a_host(hosts: SshHosts, make_transport: TransportF
     channel.close()
     assert channel.wait_for_end(30)
     transport.disconnect()
-    assert sockets_here(hosts) == []
+    wait_for(lambda: sockets_here(hosts) == [])
 
 
 def test_the_forwarded_socket_is_private(hosts: SshHosts, make_transport: TransportFactory) -> None:
@@ -109,7 +109,7 @@ def test_a_server_that_forbids_forwarding_is_asked_once(hosts: SshHosts, make_tr
     channel.close()
     assert channel.wait_for_end(30)
     transport.disconnect()
-    assert sockets_here(hosts) == []
+    wait_for(lambda: sockets_here(hosts) == [])
 
 
 def control(transport: RemoteTransport, command: str) -> str:

@@ -195,6 +195,7 @@ def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transpor
         wait_for(lambda: received)
         channel.close()
         wait_for(lambda: len(received) == 2)
+        transport.disconnect()
         wait_for(lambda: not relays(hosts))
         may_end.set()
     assert received == [b"hello", b""]
@@ -219,6 +220,7 @@ def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_trans
         assert command.stdout is not None
         assert command.stdout.readline() == b"open\n"
         command.kill()
+    transport.disconnect()
     wait_for(lambda: not relays(hosts))
     wait_for(lambda: not agents(transport, hosts))  # without a command and a cluster, it ends by itself
 

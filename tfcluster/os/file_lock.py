@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tfcluster.os.atomic_file import remove_unless_file
@@ -70,3 +71,15 @@ class FileLock:
     def close(self) -> None:
         """Release the lock without removing the file."""
         os.close(self._fd)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that two processes do not replace each other's sockets in it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # the file system does not support locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

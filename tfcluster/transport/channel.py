@@ -9,6 +9,7 @@ import struct
 import time
 import weakref
 from collections.abc import Iterable
+from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
@@ -30,6 +31,17 @@ def set_send_timeout(connection: socket.socket, seconds: float) -> None:
     """Let connect() and send() fail with EAGAIN if an agent does not accept or read; recv() still blocks."""
     value = struct.pack("ll", *divmod(int(seconds * 1_000_000), 1_000_000))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+
+def connect_unix(path: Path) -> socket.socket | None:
+    """Connect to a Unix socket; return None if nothing listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
 
 
 class Channel:

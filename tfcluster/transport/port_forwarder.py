@@ -1,4 +1,4 @@
-"""Forward a port of a host to this machine where ssh does not: each connection is carried by a session on the host."""
+"""Forward a port of a host to this machine where ssh does not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.transport.session import Session
 
 
 @contextlib.contextmanager
-def forward_port(local: int, dial: Callable[[], Session]) -> Iterator[None]:
-    """Forward a port of the loopback device until the context is left; `dial` returns a session for a connection."""
+def forward_port(local: int, dial: Callable[[], socket.socket]) -> Iterator[None]:
+    """Forward a port of the loopback device until the context is left; `dial` connects to the port of the host.
+
+    If that raises a ClusterError, the browser sees that its connection is closed.
+    """
     with socket.create_server(("127.0.0.1", local)) as listener:
         forwarder = _PortForwarder(listener, dial)
         threading.Thread(target=forwarder.accept, daemon=True).start()
@@ -26,40 +28,29 @@ def forward_port(local: int, dial: Callable[[], Session]) -> Iterator[None]:
 
 
 class _PortForwarder:
-    def __init__(self, listener: socket.socket, dial: Callable[[], Session]) -> None:
+    def __init__(self, listener: socket.socket, dial: Callable[[], socket.socket]) -> None:
         self._listener = listener
         self._dial = dial
-        self._is_closing = False
-        self._carriers: list[threading.Thread] = []
-        self._sessions: list[Session] = []  # each is ended by its carrier
+        self._open: set[socket.socket] = set()
 
     def accept(self) -> None:
         with contextlib.suppress(OSError):  # the listener has been closed
             while True:
                 connection, _ = self._listener.accept()
-                self._carriers.append(threading.Thread(target=self._carry, args=[connection], daemon=True))
-                self._carriers[-1].start()
+                threading.Thread(target=self._carry, args=[connection], daemon=True).start()
 
     def _carry(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(ClusterError):  # the browser sees that the connection was closed
-            session = self._dial()
-            self._sessions.append(session)
-            try:
-                if not self._is_closing:
-                    threading.Thread(target=_copy, args=[connection, session.connection], daemon=True).start()
-                    _copy(session.connection, connection)
-            finally:
-                self._sessions.remove(session)
-                session.end()
+        with connection, contextlib.suppress(ClusterError), self._dial() as other:
+            self._open.add(other)
+            threading.Thread(target=_copy, args=[connection, other], daemon=True).start()
+            _copy(other, connection)
+            self._open.discard(other)
 
     def close(self) -> None:
         """End all connections."""
-        self._is_closing = True
-        for session in [*self._sessions]:
+        for other in [*self._open]:
             with contextlib.suppress(OSError):  # it has ended
-                session.connection.shutdown(socket.SHUT_RDWR)
-        for carrier in self._carriers:
-            carrier.join(settings.SSH_EXIT_SECONDS)
+                other.shutdown(socket.SHUT_RDWR)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

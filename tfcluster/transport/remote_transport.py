@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,16 +26,17 @@ from tfcluster.transport.errors import HostUnreachableError, UnrecordedProcesses
 from tfcluster.transport.host_transport import HostReport
 from tfcluster.transport.port_forwarder import forward_port
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
+from tfcluster.transport.relay.host_link import HostLink
+from tfcluster.transport.remote_agent import RemoteAgent
 from tfcluster.transport.session import InterpreterError, RemoteChannel, Session
 from tfcluster.transport.ssh import SshConnector
-from tfcluster.transport.ssh_master import RemoteAgent
 
 
 class RemoteTransport:
     """The transport to the agent of a cluster on another host.
 
-    If commands share a connection to the host that forwards sockets, that of the agent is forwarded to this machine.
-    Otherwise a session on the host carries the bytes.
+    Commands share a connection to the host: ssh's own, which forwards the agent's socket to this machine, or a session
+    on the host that a relay keeps. Without either of them, a session carries the bytes of one connection.
     """
 
     def __init__(self, cluster: str, host: Host) -> None:
@@ -45,6 +47,7 @@ class RemoteTransport:
         self._connector: Connector = CommandConnector(host) if host.connect else SshConnector(cluster, host)
         self._master = self._connector.master
         self._lock = threading.Lock()
+        self._link = HostLink(cluster, host)
         self._idle_session: Session | None = None  # kept where each one is a connection
         self._carrier: Session | None = None  # carries the bytes of the latest connection, or has carried them
 
@@ -54,24 +57,20 @@ class RemoteTransport:
         An earlier command has recorded the agent's socket, unless the agent has died since. Without a record, or if the
         agent is older, a session on the host finds the agent or starts one.
         """
-        known = self._master.read_agent() if self._master else None
-        connected = self._connect(known) if known else None
-        if connected is not None and not connected[1].is_older:
-            return connected[0]
+        known = self._connect_to_known()
+        if known is not None and not known[1].is_older:
+            return known[0]
         session = self._start_session()
         try:
             reply = self._open_in(session, start=start, upgrade=upgrade)
-            agent = RemoteAgent(reply["socket"], reply["pid"], known is None or known.is_forwardable)
-            connected = None if reply["is_viewer"] else self._connect(agent)
-            if connected is None:
-                return self._proxy(session, agent, is_viewer=reply["is_viewer"])
+            agent = RemoteAgent(reply["socket"], reply["pid"])
+            connected = None if reply["is_viewer"] else self._share(session, agent)
+            return connected[0] if connected else self._proxy(session, agent, is_viewer=reply["is_viewer"])
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
                 self.disconnect()
             raise
-        session.end()
-        return connected[0]
 
     def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
         """Have a session find or start the agent, print the notes about it, and return the reply."""
@@ -82,26 +81,50 @@ class RemoteTransport:
             print_note(f"host {self.host!r}: {note}")
         return reply
 
-    def _connect(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
-        """Connect to the forwarded socket of an agent, and read its greeting.
+    def _connect_to_known(self) -> tuple[Channel, Greeting] | None:
+        """Connect to the agent over what commands share, without a session on the host.
 
-        Return None if the agent does not listen, or its socket is not forwarded.
+        Return None if an earlier command has left nothing to share, or the agent does not listen.
         """
-        connection = self._master.connect(agent) if self._master else None
+        agent = self._master.read_agent() if self._master is not None else None
+        return self._connect_by_ssh(agent) if agent is not None and agent.is_forwardable else self._connect_by_link()
+
+    def _connect_by_ssh(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
+        connection = self._master.connect(agent) if self._master is not None else None
         if self._master is None or connection is None:
             return None
-        channel = RemoteChannel(connection, self.host, agent.pid, self._master)
-        channel.send(encode_greeting())
-        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS) and self._find_agent() != agent.pid:
-            return None  # it has been replaced, though its greeting may be on the way
         try:
-            greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
+            return self._greet(RemoteChannel(connection, self.host, agent.pid, self._master))
         except HostUnreachableError:
             raise
         except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
             self._master.forget_agent()
             return None
+
+    def _connect_by_link(self) -> tuple[Channel, Greeting] | None:
+        connected = self._link.connect_to_agent()
+        if connected is None:
+            return None
+        connection, agent = connected
+        return self._greet(RemoteChannel(connection, self.host, agent.pid, self._link))
+
+    def _greet(self, channel: RemoteChannel) -> tuple[Channel, Greeting] | None:
+        """Exchange greetings with an agent; return None if it does not listen, or was replaced."""
+        channel.send(encode_greeting())
+        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS) and self._find_agent() != channel.pid:
+            return None  # its greeting may be on the way
+        greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
         return None if greeting is None else (channel, greeting)
+
+    def _share(self, session: Session, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
+        """Connect to the agent over what later commands share, and end the session here; None if nothing is shared."""
+        if self._master is not None:
+            connected = self._connect_by_ssh(agent)
+            if connected is not None:
+                session.end()
+                return connected
+            self._master.write_agent(replace(agent, is_forwardable=False))
+        return self._connect_by_link() if self._link.keep(session, agent) else None
 
     def _find_agent(self) -> int | None:
         """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
@@ -119,15 +142,13 @@ class RemoteTransport:
             session.end()
 
     def _proxy(self, session: Session, agent: RemoteAgent, *, is_viewer: bool) -> Channel:
-        """Have a session carry the bytes of the connection, as no viewer is forwarded, and not every agent's socket."""
+        """Have a session carry the bytes of the connection: that of a viewer, or if nothing can be shared."""
         if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["is_carried"]:
             raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
         self._carrier = session
         channel = RemoteChannel(session.connection, self.host, agent.pid, session)
         channel.is_viewer = is_viewer
         channel.send(encode_greeting())
-        if self._master is not None and not is_viewer:
-            self._master.write_agent(replace(agent, is_forwardable=False))
         return channel
 
     def is_up(self) -> bool:
@@ -146,8 +167,7 @@ class RemoteTransport:
 
     def _read_greeting(self) -> Greeting | None:
         """Return the greeting of the agent if it can be had without a session."""
-        known = self._master.read_agent() if self._master else None
-        connected = self._connect(known) if known else None
+        connected = self._connect_to_known()
         return None if connected is None else connected[1]
 
     def _state(self) -> dict[str, Any]:
@@ -171,20 +191,23 @@ class RemoteTransport:
             return self._master.forward_port(local, remote)
         return forward_port(local, partial(self._dial, remote))
 
-    def _dial(self, port: int) -> Session:
-        """Return a session that carries the bytes of a connection to a port of the host's loopback device."""
-        session = self._start_session()
-        try:
-            session.request("dial", settings.REMOTE_REPLY_SECONDS, port=port)
-        except BaseException:
+    def _dial(self, port: int) -> socket.socket:
+        """Connect to a port of the host's loopback device through the link to the host."""
+        connection = self._link.connect_to_port(port)
+        if connection is None:
+            session = self._start_session()
+            if self._link.keep(session, None):
+                connection = self._link.connect_to_port(port)
             session.end()
-            raise
-        return session
+        if connection is None:
+            raise HostUnreachableError(self.host, "the connection broke", "Try again.")
+        return connection
 
     def disconnect(self) -> None:
         """See `HostTransport.disconnect`."""
         if self._master is not None:
             self._master.close()
+        self._link.close()
         if self._idle_session is not None:
             self._idle_session.end()
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
@@ -21,9 +21,6 @@ from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.connector import SHELL_MESSAGE, Connector
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-
-if TYPE_CHECKING:
-    from tfcluster.transport.ssh_master import SshMaster
 
 # The exit codes of every shell for a command that cannot be run or found.
 _NOT_RUN = (126, 127)
@@ -44,6 +41,8 @@ class Session:
 
     The process sends each message as a marked line. Other lines, which a login shell may print, are kept for errors.
     """
+
+    notices_lost_link = False  # see `Channel.notices_lost_link`
 
     def __init__(self, host: Host, connector: Connector, command: list[str]) -> None:
         self.host = host
@@ -180,6 +179,17 @@ class Session:
         """Return whether the process runs, and has sent nothing that was not read, such as the end of its output."""
         return self.is_running() and not readable_fds([self.connection.fileno()], 0.0)
 
+    @property
+    def pid(self) -> int:
+        """Return the pid of the process, which leads a session of its own."""
+        return self._process.pid
+
+    def release(self) -> None:
+        """Leave the process to another one, which has its standard streams."""
+        self.connection.close()
+        self._stderr.close()
+        self._process.returncode = 0  # Popen neither waits for it nor warns that it still runs
+
     def finish(self) -> None:
         """Close the process's standard input, wait a moment for its exit, and end the session."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -201,17 +211,29 @@ class Session:
         self._stderr.close()
 
 
-class RemoteChannel(Channel):
-    """A connection to an agent on another host, whose bytes a session carries, or ssh from a forwarded socket."""
+class Carrier(Protocol):
+    """What carries the bytes of connections to a host."""
 
-    def __init__(self, connection: socket.socket, host: str, pid: int, carrier: Session | SshMaster) -> None:
+    @property
+    def notices_lost_link(self) -> bool:
+        """See `Channel.notices_lost_link`."""
+
+    def has_lost_host(self) -> bool:
+        """Return whether the connection to the host has ended, as far as it is known."""
+
+
+class RemoteChannel(Channel):
+    """A connection to an agent on another host, carried by ssh from a forwarded socket, by a link or by a session."""
+
+    def __init__(self, connection: socket.socket, host: str, pid: int, carrier: Carrier) -> None:
         super().__init__(connection)
+        self.pid = pid
         self._host = host
-        self._pid = pid
         self._carrier = carrier
-        if isinstance(carrier, Session):
-            self.notices_lost_link = False
+        self.notices_lost_link = carrier.notices_lost_link
+        if not carrier.notices_lost_link:
             set_send_timeout(connection, settings.PING_LOST_SECONDS)
+        if isinstance(carrier, Session):
             weakref.finalize(self, carrier.end)
 
     def send(self, data: bytes) -> bool:
@@ -226,8 +248,8 @@ class RemoteChannel(Channel):
         """See `Channel.timeout_error`."""
         return HostUnreachableError(
             self._host,
-            f"the agent there (pid {self._pid}) has not answered within {duration}",
-            f"The host is busy: try again. Or the agent hangs: `kill -9 {self._pid}` there; the tasks continue.",
+            f"the agent there (pid {self.pid}) has not answered within {duration}",
+            f"The host is busy: try again. Or the agent hangs: `kill -9 {self.pid}` there; the tasks continue.",
         )
 
     def wait_for_end(self, timeout: float) -> bool:

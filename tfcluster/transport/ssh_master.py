@@ -10,24 +10,25 @@ it names its target, so that a later command can have it forwarded again without
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
 import shlex
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.file_lock import locked_folder
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
+from tfcluster.transport.channel import connect_unix
 from tfcluster.transport.errors import no_response
+from tfcluster.transport.remote_agent import RemoteAgent
 from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, ssh_not_runnable
 
 # The paths of sockets that ssh forwards: it expands % and $.
@@ -62,17 +63,10 @@ def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_termi
     return ["ssh", "-t" if is_terminal else "-T", *flags, "--", host.destination, *arguments]
 
 
-@dataclass(frozen=True)
-class RemoteAgent:
-    """The socket and the process of an agent on another host."""
-
-    socket: str  # its path there
-    pid: int
-    is_forwardable: bool = True  # False if the host's ssh server does not forward it, as an earlier command has noticed
-
-
 class SshMaster:
     """The shared ssh connection from this machine to one host of a cluster."""
+
+    notices_lost_link = True  # see `Channel.notices_lost_link`
 
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster
@@ -93,7 +87,7 @@ class SshMaster:
 
     def is_connected(self) -> bool:
         """Return whether the shared connection exists, as far as ssh has noticed."""
-        connection = _connect(self.control_path)
+        connection = connect_unix(self.control_path)
         if connection is not None:
             connection.close()
         return connection is not None
@@ -122,11 +116,11 @@ class SshMaster:
         That the connection is accepted says nothing of the agent: if it does not listen, or the host's ssh server does
         not forward sockets, ssh closes the connection.
         """
-        return self._connect_if_forwarded(agent) or (_connect(self._socket_path) if self.forward(agent) else None)
+        return self._connect_if_forwarded(agent) or (connect_unix(self._socket_path) if self.forward(agent) else None)
 
     def _connect_if_forwarded(self, agent: RemoteAgent) -> socket.socket | None:
         record = self.read_agent()
-        return _connect(self._socket_path) if record and record.socket == agent.socket else None
+        return connect_unix(self._socket_path) if record and record.socket == agent.socket else None
 
     def forward(self, agent: RemoteAgent) -> bool:
         """Have an agent's socket forwarded, and record it; return False if ssh does not forward it.
@@ -139,7 +133,7 @@ class SshMaster:
             self._start()
         local = self._socket_path
         forwarding = ":".join(re.sub(r"[\\:]", r"\\\g<0>", str(path)) for path in (local, agent.socket))
-        with _lock(local.parent):
+        with locked_folder(local.parent):
             connection = self._connect_if_forwarded(agent)
             if connection is None:
                 # ssh considers a socket forwarded, and does not create it again, even if its file has been removed.
@@ -216,26 +210,3 @@ class SshMaster:
         except OSError as error:
             raise ssh_not_runnable(error) from error
         return process.returncode == 0
-
-
-def _connect(path: Path) -> socket.socket | None:
-    """Connect to a Unix socket; return None if nothing listens there."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(str(path))
-    except OSError:
-        connection.close()
-        return None
-    return connection
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Lock a folder, so that two commands do not replace each other's sockets in it."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # the file system does not support locks
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

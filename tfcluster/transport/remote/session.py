@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import sys
 import threading
 import time
@@ -39,9 +38,9 @@ def serve(session: dict[str, Any]) -> None:
     `time` -> {time}, in Unix seconds;
     `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it until
     the session ends -> {socket, pid, is_viewer, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
+    `link` -> {is_carried}; after this reply, the session carries any number of connections, see `relay.multiplexer`;
     `proxy`: connect to the agent -> {is_carried}; after this reply, the session carries the bytes of the connection in
-    both directions, for viewers and for hosts to which no socket is forwarded;
-    `dial` {port}: connect to a port of the loopback device -> {is_carried}, as for `proxy`;
+    both directions, for viewers and where no relay can be started;
     `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
     """
     os.environ.update(session["env"])
@@ -54,12 +53,16 @@ def serve(session: dict[str, Any]) -> None:
             "time": lambda: {"time": time.time()},
             "open": server.open,
             "proxy": server.proxy,
-            "dial": server.dial,
+            "link": server.link,
             "state": server.state,
         }
     )
     if server.carried is not None:
         _relay(server.carried)
+    else:
+        from tfcluster.transport.relay.host_end import serve_link  # imports asyncio
+
+        serve_link(server.leave_agent)
 
 
 def _keep_code(state: Path) -> None:
@@ -123,12 +126,12 @@ class _Server:
         self._agent = None
         return {"is_carried": self.carried is not None}
 
-    def dial(self, port: int) -> dict[str, Any]:
-        try:
-            self.carried = Channel(socket.create_connection(("127.0.0.1", port)))
-        except OSError as error:
-            raise ClusterError(f"port {port}: {error.strerror}") from error
+    def link(self) -> dict[str, Any]:
         return {"is_carried": True}
+
+    def leave_agent(self) -> None:
+        """Disconnect from the agent: a command is connected now, or has been."""
+        self._agent = None
 
     def state(self) -> dict[str, Any]:
         return {"up": self._transport.is_up(), "exists": self._transport.has_state()}

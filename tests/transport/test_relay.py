@@ -1,0 +1,132 @@
+"""The relay carries many connections over one stream: their ends, a slow reader, and what happens when a part dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.transport.relay.multiplexer import Multiplexer, Streams, Target
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def linked(path: Path, serve: Serve) -> AsyncIterator[tuple[Multiplexer, Multiplexer]]:
+    """Both ends of a link; what listens at the path on the host's end serves each connection."""
+    server = await asyncio.start_unix_server(serve, path)
+    ends = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
+
+    async def dial(target: Target) -> Streams:
+        assert isinstance(target, str)
+        return await asyncio.open_unix_connection(target)
+
+    here, there = Multiplexer(ends[0]), Multiplexer(ends[1], dial)
+    tasks = [asyncio.create_task(each.run()) for each in (here, there)]
+    try:
+        yield here, there
+    finally:
+        here.close()
+        await asyncio.gather(*tasks)
+        server.close()
+
+
+async def opened(here: Multiplexer, target: Target) -> tuple[Streams, asyncio.Task[None]]:
+    """A command's connection to a target on the host, and the task that carries it."""
+    ours, its = socket.socketpair()
+    carried = asyncio.create_task(here.carry(target, await asyncio.open_connection(sock=its)))
+    return await asyncio.open_connection(sock=ours), carried
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send everything back after all of it has arrived."""
+    writer.write(await reader.read())
+    writer.close()
+
+
+def test_each_direction_ends_by_itself(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 8192  # several windows
+
+    async def check() -> None:
+        async with linked(tmp_path / "socket", echo) as (here, there):
+            (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
+            writer.write(data)
+            writer.write_eof()
+            assert await reader.read() == data
+            await carried
+            writer.close()
+            assert here.is_idle
+            while not there.is_idle:  # its last frame is on the way
+                await asyncio.sleep(0)
+
+    asyncio.run(check())
+
+
+def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readline() == b"flood\n":
+            with contextlib.suppress(OSError):
+                while True:
+                    writer.write(bytes(settings.RELAY_FRAME_BYTES))
+                    await writer.drain()
+        await echo(reader, writer)
+
+    async def check() -> None:
+        async with linked(tmp_path / "socket", flood) as (here, _):
+            (_, stopped), _ = await opened(here, str(tmp_path / "socket"))
+            stopped.write(b"flood\n")
+            stopped.transport.pause_reading()  # type: ignore[attr-defined]
+            (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
+            writer.write(b"echo\nanswer")
+            writer.write_eof()
+            assert await reader.read() == b"answer"
+            await carried
+            for each in (writer, stopped):
+                each.close()
+
+    asyncio.run(check())
+
+
+def test_what_does_not_listen_ends_the_connection_only(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with linked(tmp_path / "socket", echo) as (here, _):
+            (reader, nowhere), carried = await opened(here, str(tmp_path / "nothing"))
+            assert await reader.read() == b""
+            with pytest.raises(asyncio.CancelledError):
+                await carried
+            (reader, writer), _ = await opened(here, str(tmp_path / "socket"))
+            writer.write_eof()
+            assert await reader.read() == b""
+            for each in (nowhere, writer):
+                each.close()
+
+    asyncio.run(check())
+
+
+def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "REMOTE_HANG_UP_SECONDS", 0.0)
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.read()
+            await asyncio.sleep(600)
+
+    async def check() -> None:
+        async with linked(tmp_path / "socket", hang) as (here, there):
+            (_, writer), carried = await opened(here, str(tmp_path / "socket"))
+            writer.close()
+            while not carried.done():
+                await here.reset_abandoned()
+                await asyncio.sleep(0)
+            while not there.is_idle:
+                await asyncio.sleep(0)
+            assert here.is_idle
+
+    asyncio.run(check())

@@ -1,0 +1,143 @@
+"""What a command asks of the relay: to keep a session on a host, to connect through it, and to close it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tfcluster import boot, settings
+from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError
+from tfcluster.os.file_lock import locked_folder
+from tfcluster.process_mark import MARK, NO_MARK
+from tfcluster.protocol.codec import Message, decode_line, encode
+from tfcluster.runtime_dir import relay_socket_path
+from tfcluster.transport.channel import connect_unix, readable_fds
+from tfcluster.transport.relay.multiplexer import VERSION
+from tfcluster.transport.relay.process import REPLY_HEADER
+from tfcluster.transport.remote_agent import RemoteAgent
+from tfcluster.transport.session import Session
+
+
+class HostLink:
+    """The link to a host that the relay of a cluster keeps, if it has one."""
+
+    notices_lost_link = False  # see `Channel.notices_lost_link`: the relay does, but may itself be stopped
+
+    def __init__(self, cluster: str, host: Host) -> None:
+        self._cluster = cluster
+        self._host = json.dumps([host.name, host.way, host.address, host.state])
+
+    def connect_to_agent(self) -> tuple[socket.socket, RemoteAgent] | None:
+        """Connect to the socket of the host's agent; return None if there is no link, or it leads to no agent.
+
+        If nothing listens there, the connection ends at once. The agent may have been replaced since by one with
+        another pid.
+        """
+        asked = self._connect(None)
+        return None if asked is None else (asked[0], RemoteAgent(**asked[1]["agent"]))
+
+    def connect_to_port(self, port: int) -> socket.socket | None:
+        """Connect to a port of the host's loopback device; return None if there is no link."""
+        asked = self._connect(port)
+        return None if asked is None else asked[0]
+
+    def keep(self, session: Session, agent: RemoteAgent | None) -> bool:
+        """Have the relay keep a session for all commands, and end it here; return whether there is a link then.
+
+        If there is a link already, the session ends. Without a relay it stays as it is.
+        """
+        if not self._start_relay():
+            return False
+        session.request("link", settings.REMOTE_REPLY_SECONDS)
+        known = None if agent is None else asdict(agent)
+        reply = self._ask("keep", session.connection, pid=session.pid, agent=known)
+        if reply is None or not reply["linked"]:
+            session.end()
+            return False
+        session.release()
+        return True
+
+    def has_lost_host(self) -> bool:
+        """Return whether the connection to the host has ended, as far as the relay has noticed."""
+        reply = self._ask("find")
+        return reply is None or not reply["linked"]
+
+    def close(self) -> None:
+        """Close the link, and with it all connections that it carries."""
+        self._ask("close")
+
+    def _connect(self, port: int | None) -> tuple[socket.socket, Message] | None:
+        asked = self._request("connect", port=port)
+        if asked is not None and not asked[1]["carries"]:
+            asked[0].close()
+            return None
+        return asked
+
+    def _ask(self, method: str, *passed: socket.socket, **arguments: Any) -> Message | None:
+        asked = self._request(method, *passed, **arguments)
+        if asked is None:
+            return None
+        asked[0].close()
+        return asked[1]
+
+    def _request(self, method: str, *passed: socket.socket, **arguments: Any) -> tuple[socket.socket, Message] | None:
+        """Send a request; return the reply, and the connection, which may carry data from then on.
+
+        Return None if no relay runs, or it does not answer: it is about to end, or stopped.
+        """
+        connection = connect_unix(relay_socket_path(self._cluster, VERSION))
+        if connection is None:
+            return None
+        request = encode({"method": method, "host": self._host, **arguments})
+        try:
+            socket.send_fds(connection, [request], [each.fileno() for each in passed])
+            return connection, _receive_reply(connection)
+        except (OSError, ClusterError, struct.error):
+            connection.close()
+            return None
+
+    def _start_relay(self) -> bool:
+        """Start the relay of the cluster unless it runs; return whether it answers."""
+        path = relay_socket_path(self._cluster, VERSION)
+        with contextlib.suppress(OSError), locked_folder(path.parent):
+            connection = connect_unix(path)
+            if connection is not None:
+                connection.close()
+            else:
+                path.unlink(missing_ok=True)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                    listener.bind(str(path))
+                    listener.listen(socket.SOMAXCONN)
+                    _spawn_relay(listener, path, f"tfcluster: {self._cluster} connections")
+        return self._ask("find") is not None
+
+
+def _spawn_relay(listener: socket.socket, path: Path, title: str) -> None:
+    descriptor = listener.fileno()
+    process = subprocess.Popen(
+        boot.command("tfcluster.transport.relay.process", "main", str(descriptor), str(path), title),
+        cwd="/",
+        env={**os.environ, MARK: NO_MARK},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[descriptor],
+        start_new_session=True,  # a Ctrl-C is meant for the command, not for the connections
+    )
+    process.returncode = 0  # it outlives this process: Popen neither waits for it nor warns that it still runs
+
+
+def _receive_reply(connection: socket.socket) -> Message:
+    """Receive a reply; what follows it is data of the carried connection. Raise an OSError if none arrives in time."""
+    if not readable_fds([connection.fileno()], settings.RELAY_REPLY_SECONDS):
+        raise TimeoutError
+    (length,) = REPLY_HEADER.unpack(connection.recv(REPLY_HEADER.size, socket.MSG_WAITALL))
+    return decode_line(connection.recv(length, socket.MSG_WAITALL))

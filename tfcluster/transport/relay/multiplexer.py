@@ -1,0 +1,182 @@
+"""Carry any number of connections over one stream of bytes, such as the standard streams of a command on a host.
+
+Both ends exchange frames: a header with the kind, the number of the connection and the length, and that many bytes. The
+end on the user's machine opens connections, and the one on the host dials their targets.
+
+Flow control: an end sends only within the window of the connection, which the other one grants again as its reader
+takes the data. So a reader that is slow or stopped delays no other connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import struct
+import time
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+
+from tfcluster import settings
+
+#: The version of the frames: a relay serves only commands with the same one, which also start the other end.
+VERSION = 1
+#: What a connection on the host leads to: the path of a Unix socket, or a port of the loopback device.
+Target = str | int
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+_HEADER = struct.Struct(">BII")
+
+
+class _Kind(IntEnum):
+    OPEN = 1  # data: the target as JSON
+    DATA = 2
+    END = 3  # no more data follows in this direction
+    RESET = 4  # the connection is broken, or the target cannot be dialled
+    WINDOW = 5  # data: the number of bytes that may be sent in addition
+    PING = 6
+    PONG = 7
+
+
+_NO_CONNECTION = 0
+
+
+class _Connection:
+    """One of the carried connections: the streams on this end, and what may still be sent to the other end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.arrived: asyncio.Queue[bytes] = asyncio.Queue()  # at most one window; empty data is the end
+        self.window = settings.RELAY_WINDOW_BYTES
+        self.window_grew = asyncio.Event()
+        self.ended_at: float | None = None  # when this end has sent all, by time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+
+    def receive(self, kind: _Kind, data: bytes) -> None:
+        """Handle a frame about the connection."""
+        if kind is _Kind.WINDOW:
+            self.window += int.from_bytes(data, "big")
+            self.window_grew.set()
+        elif kind is _Kind.RESET:
+            assert self.task is not None, "every connection has one"
+            self.task.cancel()
+        else:
+            self.arrived.put_nowait(data)
+
+
+class Multiplexer:
+    """One end of the stream. `dial` connects to a target on this machine; None on the end that opens connections."""
+
+    def __init__(self, streams: Streams, dial: Callable[[Target], Awaitable[Streams]] | None = None) -> None:
+        self._reader, self._writer = streams
+        self._dial = dial
+        self._connections: dict[int, _Connection] = {}
+        self._numbers = itertools.count(1)
+        self._sending = asyncio.Lock()  # two waiters for one writer fail before Python 3.10.5
+        self.heard_at = time.monotonic()
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no connection is carried."""
+        return not self._connections
+
+    async def run(self) -> None:
+        """Serve the stream until it ends; then all connections are closed."""
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+                while True:
+                    kind, number, length = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+                    data = await self._reader.readexactly(length)
+                    self.heard_at = time.monotonic()
+                    await self._receive(_Kind(kind), number, data)
+        finally:
+            tasks = [connection.task for connection in self._connections.values() if connection.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._writer.close()
+
+    def close(self) -> None:
+        """End the stream, and with it `run` and all connections."""
+        self._writer.close()
+
+    async def carry(self, target: Target, streams: Streams) -> None:
+        """Carry a connection of this end to a target on the other end, until it has ended in both directions."""
+        connection = _Connection(next(self._numbers))
+        connection.task = asyncio.current_task()
+        self._connections[connection.number] = connection
+        try:
+            await self._send(_Kind.OPEN, connection.number, json.dumps(target).encode())
+            await self._copy(connection, streams)
+        finally:
+            del self._connections[connection.number]
+
+    async def ping(self) -> None:
+        """Ask the other end for a sign of life, which `heard_at` shows."""
+        await self._send(_Kind.PING, _NO_CONNECTION)
+
+    async def reset_abandoned(self) -> None:
+        """Reset the connections that a command has ended and an agent, which hangs, has not."""
+        latest = time.monotonic() - settings.REMOTE_HANG_UP_SECONDS
+        for connection in list(self._connections.values()):
+            if connection.ended_at is not None and connection.ended_at < latest:
+                connection.receive(_Kind.RESET, b"")
+                await self._send(_Kind.RESET, connection.number)
+
+    async def _send(self, kind: _Kind, number: int, data: bytes = b"") -> None:
+        with contextlib.suppress(OSError):  # `run` notices the end of the stream
+            self._writer.write(_HEADER.pack(kind, number, len(data)) + data)
+            async with self._sending:
+                await self._writer.drain()
+
+    async def _receive(self, kind: _Kind, number: int, data: bytes) -> None:
+        if kind is _Kind.PING:  # the end that pings does not wait here: it continues to read
+            await self._send(_Kind.PONG, _NO_CONNECTION)
+        elif kind is _Kind.OPEN:
+            connection = self._connections[number] = _Connection(number)
+            connection.task = asyncio.create_task(self._accept(connection, json.loads(data)))
+        elif number in self._connections:  # otherwise this end has reset it
+            self._connections[number].receive(kind, data)
+
+    async def _accept(self, connection: _Connection, target: Target) -> None:
+        assert self._dial is not None, "the other end opens no connections"
+        try:
+            await self._copy(connection, await self._dial(target))
+        except OSError:  # nothing listens there
+            await self._send(_Kind.RESET, connection.number)
+        finally:
+            del self._connections[connection.number]
+
+    async def _copy(self, connection: _Connection, streams: Streams) -> None:
+        """Copy data in both directions until both have ended or one has failed."""
+        reader, writer = streams
+        halves = [
+            asyncio.create_task(self._copy_out(connection, reader)),
+            asyncio.create_task(self._copy_in(connection, writer)),
+        ]
+        try:
+            done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_EXCEPTION)
+            if any(half.exception() is not None for half in done):
+                await self._send(_Kind.RESET, connection.number)
+        finally:
+            for half in halves:
+                half.cancel()
+            writer.close()
+
+    async def _copy_out(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(min(connection.window, settings.RELAY_FRAME_BYTES)):
+            connection.window -= len(data)
+            await self._send(_Kind.DATA, connection.number, data)
+            while connection.window == 0:
+                connection.window_grew.clear()
+                await connection.window_grew.wait()
+        await self._send(_Kind.END, connection.number)
+        connection.ended_at = time.monotonic()
+
+    async def _copy_in(self, connection: _Connection, writer: asyncio.StreamWriter) -> None:
+        while data := await connection.arrived.get():
+            writer.write(data)
+            await writer.drain()
+            await self._send(_Kind.WINDOW, connection.number, len(data).to_bytes(4, "big"))
+        writer.write_eof()
