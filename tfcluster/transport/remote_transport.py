@@ -31,6 +31,9 @@ from tfcluster.transport.remote_agent import RemoteAgent
 from tfcluster.transport.session import InterpreterError, RemoteChannel, Session
 from tfcluster.transport.ssh import SshConnector
 
+# Without a limit, a command on hundreds of hosts would keep this machine so busy that what it starts exceeds its time.
+_starting = threading.BoundedSemaphore(settings.REMOTE_STARTS_AT_ONCE)
+
 
 class RemoteTransport:
     """The transport to the agent of a cluster on another host.
@@ -74,7 +77,8 @@ class RemoteTransport:
 
     def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
         """Have a session find or start the agent, print the notes about it, and return the reply."""
-        reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
+        with _starting:
+            reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
         if "unrecorded" in reply:
             raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
         for note in reply["notes"]:
@@ -119,8 +123,9 @@ class RemoteTransport:
     def _share(self, session: Session, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
         """Connect to the agent over what later commands share, and end the session here; None if nothing is shared."""
         if self._master is not None:
-            connected = self._connect_by_ssh(agent)
-            if connected is not None:
+            known = self._master.read_agent()
+            is_forwardable = known is None or known.is_forwardable
+            if is_forwardable and (connected := self._connect_by_ssh(agent)) is not None:
                 session.end()
                 return connected
             self._master.write_agent(replace(agent, is_forwardable=False))
@@ -300,6 +305,10 @@ class RemoteTransport:
         """
         if not is_dry_run and (session := self._take_idle_session()) is not None:
             return session
+        with _starting:
+            return self._start_new_session(is_dry_run, stamp)
+
+    def _start_new_session(self, is_dry_run: bool, stamp: str | None) -> Session:
         command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
         session = Session(self._host, self._connector, self._connector.session_argv(command, is_shared=not is_dry_run))
         first_line = {

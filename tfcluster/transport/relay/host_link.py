@@ -20,6 +20,7 @@ from tfcluster.process_mark import MARK, NO_MARK
 from tfcluster.protocol.codec import Message, decode_line, encode
 from tfcluster.runtime_dir import relay_socket_path
 from tfcluster.transport.channel import connect_unix, readable_fds
+from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.relay.multiplexer import VERSION
 from tfcluster.transport.relay.process import REPLY_HEADER
 from tfcluster.transport.remote_agent import RemoteAgent
@@ -29,10 +30,11 @@ from tfcluster.transport.session import Session
 class HostLink:
     """The link to a host that the relay of a cluster keeps, if it has one."""
 
-    notices_lost_link = False  # see `Channel.notices_lost_link`: the relay does, but may itself be stopped
+    notices_lost_link = True  # see `Channel.notices_lost_link`; the relay pings the host, as an agent may be busy
 
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster
+        self._name = host.name
         self._host = json.dumps([host.name, host.way, host.address, host.state])
 
     def connect_to_agent(self) -> tuple[socket.socket, RemoteAgent] | None:
@@ -59,10 +61,9 @@ class HostLink:
         session.request("link", settings.REMOTE_REPLY_SECONDS)
         known = None if agent is None else asdict(agent)
         reply = self._ask("keep", session.connection, pid=session.pid, agent=known)
-        if reply is None or not reply["linked"]:
-            session.end()
-            return False
         session.release()
+        if reply is None or not reply["linked"]:
+            raise HostUnreachableError(self._name, "the connection broke", "Try again.")
         return True
 
     def has_lost_host(self) -> bool:
