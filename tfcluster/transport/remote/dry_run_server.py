@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import site
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,7 @@ def serve(session: dict[str, Any]) -> None:
             os.environ[name] = session["env"][name]
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
+    _add_user_site()
     server = _Server(session)
     serve_requests(
         {
@@ -68,6 +70,15 @@ def serve(session: dict[str, Any]) -> None:
             "observe": server.observe,
         }
     )
+
+
+def _add_user_site() -> None:
+    """Add the folder of `pip install --user` to the path: -I leaves it out, but it does not depend on the spec."""
+    # A virtual environment without access to the system's packages has no access to the user's either.
+    if sys.flags.no_user_site and sys.base_prefix in site.PREFIXES:
+        folder = site.getusersitepackages()
+        if os.path.isdir(folder):
+            site.addsitedir(folder)
 
 
 class _Server:

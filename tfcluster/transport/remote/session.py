@@ -63,7 +63,7 @@ def serve(session: dict[str, Any]) -> None:
 
 
 def _keep_code(state: Path) -> None:
-    """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`.
+    """Keep the version of the code that a journal names in the cache of code; see `remote.install.prune`.
 
     The link leads to one beside the journal, which the agent may not have written yet.
     """
