@@ -16,7 +16,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folder, state_home
+from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, closest_existing, set_state_home, state_folder, state_home
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
@@ -177,10 +177,8 @@ def survey() -> dict[str, Any]:
 
 def _free_bytes() -> int:
     """Return the free disk space for the state of clusters in bytes; 0 if unknown."""
-    folder = state_home()
-    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     try:
-        statistics = os.statvfs(existing)
+        statistics = os.statvfs(closest_existing(state_home()))
     except OSError:
         return 0
     return statistics.f_bavail * statistics.f_frsize
