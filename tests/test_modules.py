@@ -12,8 +12,8 @@ import tfcluster
 
 PACKAGE = Path(tfcluster.__file__).parent
 MAX_FUNCTION_LINES = 50
-#: Modules that nothing imports: `python -m` starts them.
-ENTRY_POINTS = {"tfcluster.__main__"}
+#: Modules that nothing imports: `python -m` starts the first, and the bootstrap program on a host the second.
+ENTRY_POINTS = {"tfcluster.__main__", "tfcluster.transport.remote.install"}
 #: The parts of a program, which tfcluster.programs.registry finds by their names.
 PROGRAM_PARTS = re.compile(r"tfcluster\.programs\.\w+\.(options|run|render)")
 

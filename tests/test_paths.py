@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -16,7 +17,7 @@ from tfcluster.client.cluster import record_spec
 from tfcluster.client.preflight.certificates import issue_certificates
 from tfcluster.core.code import digest_of
 from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path
-from tfcluster.transport.remote import bootstrap as remote_bootstrap
+from tfcluster.transport.remote.install import install
 
 
 def mode_of(path: Path) -> int:
@@ -70,7 +71,9 @@ def test_the_state_home_and_all_in_it_are_private(open_folder: Path, make: Calla
 
 
 def test_the_cache_of_a_host_for_tfclusters_code_is_private(open_folder: Path) -> None:
-    remote_bootstrap._install(str(open_folder / "cache" / "tfcluster"), "name", {"a.py": ""})
+    with ZipFile(open_folder / "code.zip", "w") as archive:
+        archive.writestr("tfcluster/a.py", "")
+        install(archive, "name", [str(open_folder / "cache" / "tfcluster")], lambda: None)
     for folder in ("cache", "cache/tfcluster", "cache/tfcluster/name"):
         assert mode_of(open_folder / folder) == 0o700
 

@@ -87,6 +87,11 @@ def make_private_folder(folder: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
 
 
+def closest_existing(path: Path) -> Path:
+    """Return a path, or the closest folder above it that exists."""
+    return next(each for each in (path, *path.parents) if os.path.exists(each))
+
+
 def validate_name(cluster: str) -> str:
     """Return a cluster's name if it is valid: as it becomes part of paths, it must not lead to another folder."""
     if not CLUSTER_NAME.fullmatch(cluster):

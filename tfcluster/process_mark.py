@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
@@ -54,6 +53,8 @@ def set_mark(mark: str) -> None:
     the agent forks, and that these fork, can be found by the mark. A program that is started by exec gets a new
     environment. NO_MARK is for a fork that does not belong to the cluster.
     """
+    import ctypes  # only processes of agents need it, and this module is imported in each session on a host
+
     # The NUL in front excludes a variable whose name merely ends with this one's name.
     environment = b"\0" + procfs.environment(os.getpid())
     found = re.search(rb"\0%b=([0-9a-f]{%d})\0" % (MARK.encode(), len(NO_MARK)), environment)

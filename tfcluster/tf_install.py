@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
@@ -50,6 +49,8 @@ def find_tensorflow_library() -> Path:
 
 def tensorflow_version() -> str | None:
     """Return the version of the installed TensorFlow, whatever the name of its distribution; None if there is none."""
+    import importlib.metadata  # a quarter of what the start of a session would take
+
     try:
         return importlib.metadata.version("tensorflow")
     except importlib.metadata.PackageNotFoundError:  # for example tensorflow-cpu, tf-nightly or a vendor's build

@@ -92,6 +92,18 @@ def test_what_was_not_used_for_long_is_removed_when_there_is_too_much(
     assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}
 
 
+def test_folders_beside_the_contents_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `state:`, tfcluster's own code can be there."""
+    monkeypatch.setattr(settings, "CODE_CACHE_MAX_BYTES", 0)
+    (tmp_path / "0123").mkdir()
+    (tmp_path / ".mark").symlink_to("0123")
+    (tmp_path / "content").write_bytes(b"x")
+    for path in tmp_path.iterdir():
+        os.utime(path, (time.time() - 9000,) * 2, follow_symlinks=False)
+    CodeStore(tmp_path).prune()
+    assert {path.name for path in tmp_path.iterdir()} == {"0123", ".mark"}
+
+
 def test_what_another_agent_removes_meanwhile_does_not_end_a_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

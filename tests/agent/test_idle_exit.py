@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import cast
 
+import pytest
+
+from tests.agent.hosts import CLUSTER, Hosts
+from tests.conftest import wait_for
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.rpc.rpc_connection import Dispatcher
 from tfcluster.agent.rpc.rpc_server import RpcServer
+from tfcluster.transport.channel import readable_fds
+from tfcluster.transport.local import connect, start_agent
 
 
 class IdleAgent:
@@ -32,3 +39,28 @@ def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
         await asyncio.wait_for(agent.quitting.wait(), 30)
 
     asyncio.run(play())
+
+
+def test_an_agent_without_a_cluster_exits_if_no_command_connects(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an `up` that was killed as soon as it had started the agent."""
+    variables = hosts.sandbox.with_settings({"AGENT_FIRST_REQUEST_SECONDS": 0.1})
+    monkeypatch.setenv("TEST_SETTINGS", variables["TEST_SETTINGS"])
+    assert start_agent(CLUSTER, "a")
+    wait_for(lambda: not hosts.sandbox.leftovers())
+
+
+def test_an_agent_without_a_cluster_exits_once_a_connection_without_requests_has_ended(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = hosts.sandbox.with_settings({"AGENT_FIRST_REQUEST_SECONDS": 0.1})
+    monkeypatch.setenv("TEST_SETTINGS", variables["TEST_SETTINGS"])
+    connection = None
+    while connection is None:  # the first agents may exit before this has connected
+        start_agent(CLUSTER, "a")
+        connection = connect(CLUSTER, "a")
+    pidfd = os.pidfd_open(connection.pid)
+    assert not readable_fds([pidfd], 0.5)  # longer than the agent waits for a connection
+    connection.close()
+    assert readable_fds([pidfd], 30)
+    os.close(pidfd)
+    wait_for(lambda: not hosts.sandbox.leftovers())

@@ -9,21 +9,19 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, mostly_slow
+from tests.conftest import ROOT
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.host_transport import HostReport
 from tfcluster.transport.provision import code_bundle, code_hash
-from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX, _is_intact
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 
 
 def problems(report: HostReport) -> list[tuple[str, str]]:
@@ -118,48 +116,6 @@ def test_several_first_sessions_at_once(hosts: SshHosts, make_transport: Transpo
         reports = list(threads.map(lambda transport: transport.examine(), [make_transport("h1") for _ in range(4)]))
     assert [problems(each) for each in reports] == [[]] * 4
     assert kept_in(code_of(hosts, "h1").parent) == sorted([code_hash(), "lock"])
-
-
-def append(code: Path, text: str) -> None:
-    with (code / "tfcluster" / "errors.py").open("a") as file:
-        file.write(text)
-
-
-def shadow(code: Path, text: str) -> None:
-    (code / "tfcluster" / "errors").mkdir()  # a package comes before the module of the same name
-    (code / "tfcluster" / "errors" / "__init__.py").write_text(text)
-
-
-def shadow_by_link(code: Path, text: str) -> None:
-    aside = Path(tempfile.mkdtemp(dir=code.parent.parent))
-    (aside / "__init__.py").write_text(text)
-    (code / "tfcluster" / "errors").symlink_to(aside)
-
-
-def lose(code: Path, text: str) -> None:
-    (code / "tfcluster" / "errors.py").unlink()
-
-
-def share(code: Path, text: str) -> None:
-    code.chmod(0o777)
-
-
-def link(code: Path, text: str) -> None:
-    aside = Path(tempfile.mkdtemp(dir=code.parent.parent)) / "moved"
-    code.rename(aside)
-    code.symlink_to(aside)
-
-
-@pytest.mark.parametrize("tamper", mostly_slow([append, shadow, shadow_by_link, lose, share, link], fast=[append]))
-def test_code_that_was_tampered_with_is_not_run(
-    hosts: SshHosts, make_transport: TransportFactory, tamper: Callable[[Path, str], None], tmp_path: Path
-) -> None:
-    make_transport("h1").is_up()  # it has the code now
-    evidence = tmp_path / "evidence"
-    tamper(code_of(hosts, "h1"), f"\nopen({str(evidence)!r}, 'w')\n")
-    assert make_transport("h1").examine().shipped_bytes > 0
-    assert not evidence.exists()
-    assert _is_intact(str(code_of(hosts, "h1")))
 
 
 def test_old_code_is_removed_unless_an_agent_runs_it(hosts: SshHosts, make_transport: TransportFactory) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
-import os
 import re
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+from zipfile import ZipFile
 
 from tests.conftest import ROOT
 from tests.test_layers import all_imports
 from tfcluster.tf_install import PACKAGES_OF_TENSORFLOW
 from tfcluster.transport import provision
 from tfcluster.transport.provision import PARTS, bootstrap_command, code_bundle, code_hash
-from tfcluster.transport.remote import bootstrap as remote_bootstrap
 
 #: What a host's Python has besides its own library.
 BROUGHT = {module.partition(".")[0] for module in ("tensorflow", *PACKAGES_OF_TENSORFLOW)}
@@ -34,13 +34,13 @@ for name in sys.argv[2:]:
 
 
 def shipped() -> dict[str, str]:
-    files: dict[str, str] = json.loads(zlib.decompress(code_bundle()))
-    return files
+    archive = ZipFile(io.BytesIO(zlib.decompress(code_bundle())))
+    return {path: archive.read(path).decode() for path in archive.namelist()}
 
 
 def test_it_is_as_small_as_documented_and_the_same_each_time() -> None:
     first, name = code_bundle(), code_hash()
-    for function in (provision._packed_code, code_bundle, code_hash):
+    for function in (provision._code, provision._archive, code_bundle, code_hash):
         function.cache_clear()
     assert (code_bundle(), code_hash()) == (first, name)
     documented = re.search(r"own code, (\d+) KB", (ROOT / "docs" / "hosts.md").read_text())
@@ -92,19 +92,3 @@ def test_what_lies_where_it_begins_is_not_imported(tmp_path: Path) -> None:
         check=False,
     )
     assert (run.stdout, run.stderr) == ('"begun"\n', "")
-
-
-def test_versions_of_the_code_that_are_old_are_pruned_unless_a_journal_names_them(tmp_path: Path) -> None:
-    root, state = tmp_path / "code", tmp_path / "state"
-    state.mkdir()
-    for number in range(6):
-        (root / str(number)).mkdir(parents=True)
-        os.utime(root / str(number), (number, number))
-    (state / "code").symlink_to(root / "0")
-    (root / ".up").symlink_to(state / "code")
-    (root / ".down").symlink_to(tmp_path / "gone" / "code")
-    remote_bootstrap._prune(str(root))
-    assert {path.name for path in root.iterdir()} == {"0", "3", "4", "5", ".up"}
-    (state / "code").unlink()  # the cluster is down
-    remote_bootstrap._prune(str(root))
-    assert {path.name for path in root.iterdir()} == {"3", "4", "5"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +52,8 @@ def remove_unless_file(path: Path) -> None:
     with suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
+            import shutil  # rarely needed, and slow to import
+
             shutil.rmtree(path)
         elif not stat.S_ISREG(mode):
             path.unlink()

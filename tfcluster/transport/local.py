@@ -18,7 +18,6 @@ from tfcluster.os.atomic_file import read_file
 from tfcluster.os.process_handle import ProcessHandle, peer_credentials
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_mark import MARK, NO_MARK, describe_process, mark_of, marked_processes
-from tfcluster.protocol.api import Request, encode_request
 from tfcluster.protocol.codec import (
     OWN_GREETING,
     Decoder,
@@ -38,6 +37,7 @@ from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
+    from tfcluster.protocol.api import Request
     from tfcluster.transport.dry_run_probe import Probe
 
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
@@ -105,6 +105,8 @@ class LocalAgentConnection(Channel):
 
     def call_once(self, request: Request[Any, Any], timeout: float) -> Any:
         """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON."""
+        from tfcluster.protocol.api import encode_request  # rarely needed in a session on a host
+
         self.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, encode_request(request))))
         greeting = self.read_greeting(timeout)
         if greeting is not None and greeting.version != OWN_GREETING.version:

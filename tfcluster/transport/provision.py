@@ -7,11 +7,13 @@ bootstrap program on the host (`remote.bootstrap`) keeps it, and requests it onl
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import zlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from zipfile import ZipFile, ZipInfo
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
@@ -20,7 +22,7 @@ from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.transport.connector import Connector
 from tfcluster.transport.quoting import quote, quote_path
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
-from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX, content_hash, pack
+from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.session import SHELL_FAILED, Session
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
@@ -45,14 +47,6 @@ def main(session):
     python = {{"version": sys.version.split()[0], "python": sys.executable}}
     sys.stdout.write("\\n{MESSAGE_PREFIX}" + json.dumps({{"old": python}}) + "\\n")
 """
-# Follows the source of the bootstrap program. That program imports the code, and does not know which module serves.
-_MAIN = """
-def main(session):
-    if import_code(session):
-        from {server} import serve
-        serve(session)
-"""
-
 # Runs the command of `shell:` in a login shell, in which modules are defined, and then the Python.
 _IN_SHELL = f'eval "$0" </dev/null >&2 || exit {SHELL_FAILED}; exec "$@"'
 
@@ -131,17 +125,22 @@ def host_command(argv: Iterable[str], host: Host) -> str:
     return in_environment(quote(argv), host.shell)
 
 
-def bootstrap(*, is_dry_run: bool) -> dict[str, str]:
-    """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash."""
-    server = "tfcluster.transport.remote.dry_run_server" if is_dry_run else "tfcluster.transport.remote.session"
-    source = Path(remote_bootstrap.__file__).read_text()
-    return {"boot": source + _MAIN.format(server=server), "old": _OLD, "code": code_hash()}
+def bootstrap(*, is_dry_run: bool) -> dict[str, str | int]:
+    """Return the fields of a session's first line that start the code; see `remote.bootstrap.main`."""
+    return {
+        "boot": Path(remote_bootstrap.__file__).read_text(),
+        "old": _OLD,
+        "code": code_hash(),
+        "code_bytes": sum(map(len, _code().values())),
+        "server": f"tfcluster.transport.remote.{'dry_run_server' if is_dry_run else 'session'}",
+    }
 
 
 @cache
-def _packed_code() -> bytes:
+def _code() -> dict[str, bytes]:
+    """Return the files that a host needs, by their paths."""
     paths = [path for path in sorted(_PACKAGE.rglob("*.py")) if _is_needed(path.relative_to(_PACKAGE))]
-    return pack({str(path.relative_to(_PACKAGE.parent)): path.read_bytes().decode() for path in paths})
+    return {str(path.relative_to(_PACKAGE.parent)): path.read_bytes() for path in paths}
 
 
 def _is_needed(path: Path) -> bool:
@@ -150,12 +149,22 @@ def _is_needed(path: Path) -> bool:
 
 
 @cache
+def _archive() -> bytes:
+    """Return the files as a zip archive. It has no times and is not compressed: the same files give the same bytes."""
+    archive = io.BytesIO()
+    with ZipFile(archive, "w") as file:
+        for path, content in _code().items():
+            file.writestr(ZipInfo(path), content)
+    return archive.getvalue()
+
+
+@cache
 def code_hash() -> str:
-    """Return the content hash that identifies the code."""
-    return content_hash(_packed_code())
+    """Return the hash that identifies the code."""
+    return hashlib.sha256(_archive()).hexdigest()
 
 
 @cache
 def code_bundle() -> bytes:
-    """Return the compressed code, as it is sent."""
-    return zlib.compress(_packed_code(), 9)
+    """Return the code as it is sent: the archive, compressed as a whole."""
+    return zlib.compress(_archive(), 9)

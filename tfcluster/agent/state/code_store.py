@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -109,7 +110,8 @@ class CodeStore:
     def prune(self) -> None:
         """Remove the contents that were used longest ago, until the cache is small enough; recent ones stay.
 
-        A run that is being submitted may need the recent ones.
+        A run that is being submitted may need the recent ones. Folders are not of this cache: where the home of a host
+        cannot be written, tfcluster's own code is beside the contents.
         """
         contents = []
         now = time.time()
@@ -117,6 +119,8 @@ class CodeStore:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another agent's prune has removed it
                     status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
                     contents.append((status.st_mtime, status.st_size, entry.path, entry.name.startswith(_INCOMPLETE)))
         excess = sum(size for _, size, _, _ in contents) - settings.CODE_CACHE_MAX_BYTES
         for used_at, size, path, is_incomplete in sorted(contents):

@@ -6,16 +6,16 @@ import contextlib
 import importlib
 import json
 import os
+import site
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, set_state_home, state_folder
+from tfcluster.paths import LOCK, closest_existing, set_state_home, state_folder
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import Observation, ObserveRequest, PrepareRequest
 from tfcluster.protocol.serialization import decode, to_json
@@ -58,6 +58,7 @@ def serve(session: dict[str, Any]) -> None:
             os.environ[name] = session["env"][name]
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
+    _add_user_site()
     server = _Server(session)
     serve_requests(
         {
@@ -70,28 +71,31 @@ def serve(session: dict[str, Any]) -> None:
     )
 
 
+def _add_user_site() -> None:
+    """Add the folder of `pip install --user` to the path: -I leaves it out, but it does not depend on the spec."""
+    # A virtual environment without access to the system's packages has no access to the user's either.
+    if sys.flags.no_user_site and sys.base_prefix in site.PREFIXES:
+        folder = site.getusersitepackages()
+        if os.path.isdir(folder):
+            site.addsitedir(folder)
+
+
 class _Server:
-    def __init__(self, session: Mapping[str, Any]) -> None:
+    def __init__(self, session: dict[str, Any]) -> None:
         self._session = session
         self._transport = LocalTransport(session["cluster"], session["host"])
         self._folder = state_folder(session["cluster"], session["host"])
         self._preflight: Any = None  # an `agent.preflight.DryPreflight`, once it is needed
 
     def survey(self) -> dict[str, Any]:
-        folders = [problem.to_json() for problem in self._unwritable_folders()]
-        pythonpath = bool(os.environ.get("PYTHONPATH"))
+        obstacles = [_why_not_writable(Path(root)) for root in cache_folders(self._session)]
+        problem = ClusterError(f"{CANNOT_STORE}: {obstacles[0]}", hint=STORE_HINT)
         return {
             **survey(),
-            "folders": folders,
+            "folders": [problem.to_json()] * all(obstacles),
             "setup": self._is_set_up(),
-            "pythonpath": pythonpath,
+            "pythonpath": bool(os.environ.get("PYTHONPATH")),
         }
-
-    def _unwritable_folders(self) -> Iterator[ClusterError]:
-        """Yield the problem that would keep the code from being written to this host, if there is one."""
-        reasons = [_why_not_writable(Path(root)) for root in cache_folders(dict(self._session))]
-        if all(reasons):
-            yield ClusterError(f"{CANNOT_STORE}: {reasons[0]}", hint=STORE_HINT)
 
     def _is_set_up(self) -> bool:
         stamp = self._session["stamp"]
@@ -132,7 +136,7 @@ class _Server:
         if self._preflight is None:
             module = importlib.import_module(_PREFLIGHT_MODULE)
             environment = {**os.environ, **self._session["env"]}
-            self._preflight = module.DryPreflight(self._session["host"], _closest_existing(self._folder), environment)
+            self._preflight = module.DryPreflight(self._session["host"], closest_existing(self._folder), environment)
         return self._preflight
 
     def _agent(self) -> LocalAgentConnection | None:
@@ -175,13 +179,9 @@ class _Server:
         return None if unrecorded is None else ClusterError(unrecorded.message, hint=unrecorded.hint)
 
 
-def _closest_existing(path: Path) -> Path:
-    return next(each for each in (path, *path.parents) if os.path.exists(each))
-
-
 def _why_not_writable(path: Path) -> str:
     """Return why files cannot be written to a folder, which may not exist yet; empty if they can."""
-    existing = _closest_existing(path)
+    existing = closest_existing(path)
     if not existing.is_dir():
         return f"{existing} is not a folder"
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"

@@ -15,7 +15,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folder, state_home
+from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, closest_existing, set_state_home, state_folder, state_home
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
@@ -66,7 +66,7 @@ def serve(session: dict[str, Any]) -> None:
 
 
 def _keep_code(state: Path) -> None:
-    """Keep the version of the code that a journal names in the cache of code; see `remote.bootstrap._prune`.
+    """Keep the version of the code that a journal names in the cache of code; see `remote.install.prune`.
 
     The link leads to one beside the journal, which the agent may not have written yet.
     """
@@ -180,10 +180,8 @@ def survey() -> dict[str, Any]:
 
 def _free_bytes() -> int:
     """Return the free disk space for the state of clusters in bytes; 0 if unknown."""
-    folder = state_home()
-    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     try:
-        statistics = os.statvfs(existing)
+        statistics = os.statvfs(closest_existing(state_home()))
     except OSError:
         return 0
     return statistics.f_bavail * statistics.f_frsize
