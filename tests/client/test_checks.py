@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.core.clusters import topology_of
 from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
@@ -14,6 +16,7 @@ from tfcluster.client.preflight.checks import (
     to_error,
 )
 from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.up import print_warnings
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -125,3 +128,12 @@ def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
         "12 other accounts can log in there (anna, ben, cleo, ...): any of them can connect to this cluster's servers "
         "from there and run code as tf"
     )
+
+
+def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = {f"h{number}": HostPreflight(accounts=OtherAccounts("tf", 1, ("anna",))) for number in range(48)}
+    hosts["late"] = HostPreflight(HostReport("late", python="python3", clock_offset=-90.0))
+    print_warnings(check_each_host(TOPOLOGY, hosts), hosts, is_local=False)
+    warning, note = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: host 'late': its clock is 90 s behind this machine's")
+    assert note.startswith("note: hosts h0, h1, h2, h3 and 44 more: 1 other account can log in there (anna): ")

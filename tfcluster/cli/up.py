@@ -60,7 +60,7 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
             from tfcluster.ui.progress_views import StatusLine
 
             view = StatusLine(silent=output == "json")
-        view.show(f"{cluster}: checked {done} of {count} hosts")
+        view.show(f"{cluster}: checked {done} of {count} hosts", "check", count - done, count)
 
     try:
         yield show
