@@ -137,7 +137,7 @@ def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[st
     show_status(dataclasses.replace(STATUS, runs=runs))
     text = printed(capsys)
     assert "pi-0002" not in text
-    assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs`\n")
+    assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs -c demo`\n")
 
 
 def test_a_check_without_a_text_is_a_line_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
