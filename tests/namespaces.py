@@ -48,9 +48,9 @@ class Machine:
             yield
 
     @contextmanager
-    def losing(self, address: str) -> Iterator[None]:
-        """Lose all packets to and from an address, as when the link to it is down."""
-        with self._without(("to", address), ("from", address)):
+    def losing(self, *addresses: str) -> Iterator[None]:
+        """Lose all packets to and from addresses, as when the link to them is down."""
+        with self._without(*((way, address) for address in addresses for way in ("to", "from"))):
             yield
 
     @contextmanager

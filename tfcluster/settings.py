@@ -84,6 +84,7 @@ DOWN_RECONNECT_SECONDS = 10.0  # until a host can be reached again whose connect
 DOWN_RUNS_SECONDS = 15.0  # for runs to end before their tasks are stopped; later they end with their tasks
 CONNECTIVITY_CONNECT_SECONDS = 5.0  # from host to host; a firewall that drops packets shows only as a timeout
 CONNECTIVITY_REPLY_SECONDS = 15.0
+CONNECTIVITY_ALL_PAIRS_HOSTS = 15  # with more, each host tries only some of the others: 48 hosts have 2,256 pairs
 CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a busy host
 CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
 # Views that follow a cluster.
@@ -308,6 +309,8 @@ STATUS_RUNS = 8
 RUN_VALUES = 3  # in a line of `runs`
 PIPE_COLUMNS = 1000  # a pipe has no width; with this one nothing is truncated or wrapped
 PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
+PIPE_PROGRESS_FEW = 4  # hosts or tasks that are counted, until not every change is a line
+PIPE_PROGRESS_FACTOR = 8  # with more: by what fewer remain at the next line
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
 LOGIN_RUNTIME_FOLDERS = "/run/user"  # systemd creates a folder in it for each user who is logged in
 TEMPORARY_FOLDER = "/tmp"  # every user can create one in it

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import pytest
 
 from tests.core.clusters import topology_of
-from tfcluster.client.cluster import Cluster
 from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
     CheckResult,
     Severity,
     check_accounts,
     check_clock,
-    check_connectivity,
     check_each_host,
     check_versions,
-    firewall_rules,
     to_error,
 )
-from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
+from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.up import print_warnings
 from tfcluster.core.hosts import OtherAccounts
-from tfcluster.core.topology import PRIVATE, ClusterTopology
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.host_transport import HostReport
 
@@ -118,62 +114,6 @@ def test_a_clock_offset_beyond_the_error_of_its_measurement_is_a_warning() -> No
     assert (warning(-6.0, 0.1) or "").startswith("its clock is 6 s behind this machine's")
 
 
-class FakeInspector(AgentInspector):
-    """A host that says which addresses it cannot connect to; None if it cannot be asked."""
-
-    def __init__(self, failures: Mapping[str, str] | None) -> None:
-        self.addresses: list[str] = []
-        self._failures = failures
-
-    def observe(self) -> Observation:
-        return Observation(None)
-
-    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
-        return Preparation(None, Allocation({}, {}), (), None)
-
-    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        self.addresses += addresses
-        if self._failures is None:
-            raise HostUnreachableError("gamma", "timed out")
-        return self._failures
-
-    def close(self) -> None:
-        pass
-
-
-def test_hosts_connect_to_the_tasks_of_all_others_and_failures_name_both_and_the_rule() -> None:
-    failures = {"alpha": {}, "beta": {"10.0.0.3:2223": "timed out"}, "gamma": None}
-    inspectors = {host: FakeInspector(each) for host, each in failures.items()}
-    hosts = {host: HostPreflight(inspector=each, is_examined=True) for host, each in inspectors.items()}
-    cluster = Cluster("demo", TOPOLOGY.hosts, "alpha")
-    gamma, alpha, beta = check_connectivity(cluster, TOPOLOGY, hosts)
-    assert {host: each.addresses for host, each in inspectors.items()} == {
-        "alpha": ["10.0.0.2:2222", "10.0.0.3:2223"],
-        "beta": ["10.0.0.1:2222", "10.0.0.3:2223"],
-        "gamma": ["10.0.0.1:2222", "10.0.0.2:2222"],
-    }
-    assert gamma.result == "host 'gamma' cannot be reached: timed out"
-    assert (alpha.severity, alpha.result) == (Severity.OK, "reaches the tasks of 2 other hosts")
-    assert (beta.host, beta.result) == ("beta", "cannot reach worker:1 at 10.0.0.3:2223 on gamma: timed out")
-    assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.2 --dport 2223 -j ACCEPT`" in beta.hint
-
-
-def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:
-    hosts = tuple(replace(host, tls_port=4433 + number) for number, host in enumerate(TOPOLOGY.hosts))
-    _, beta, _ = firewall_rules(replace(TOPOLOGY, network=PRIVATE, hosts=hosts))
-    assert (beta.host, beta.severity, beta.is_ok) == ("beta", Severity.NOTE, True)
-    assert beta.result == "the other hosts connect to its port 4434 alone"
-    assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.1,10.0.0.3 --dport 4434 -j ACCEPT`" in beta.hint
-    assert firewall_rules(replace(TOPOLOGY, hosts=hosts)) == []
-
-
-def test_a_single_host_is_not_checked_for_connectivity() -> None:
-    inspector = FakeInspector({})
-    cluster = Cluster("demo", TOPOLOGY.hosts, "alpha")
-    assert check_connectivity(cluster, TOPOLOGY, {"alpha": HostPreflight(inspector=inspector, is_examined=True)}) == []
-    assert inspector.addresses == []
-
-
 def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
     def note(accounts: OtherAccounts, topology: ClusterTopology) -> str:
         (result,) = check_accounts("localhost", HostPreflight(accounts=accounts), topology)
@@ -188,3 +128,12 @@ def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
         "12 other accounts can log in there (anna, ben, cleo, ...): any of them can connect to this cluster's servers "
         "from there and run code as tf"
     )
+
+
+def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = {f"h{number}": HostPreflight(accounts=OtherAccounts("tf", 1, ("anna",))) for number in range(48)}
+    hosts["late"] = HostPreflight(HostReport("late", python="python3", clock_offset=-90.0))
+    print_warnings(check_each_host(TOPOLOGY, hosts), hosts, is_local=False)
+    warning, note = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: host 'late': its clock is 90 s behind this machine's")
+    assert note.startswith("note: hosts h0, h1, h2, h3 and 44 more: 1 other account can log in there (anna): ")

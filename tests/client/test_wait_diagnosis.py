@@ -35,12 +35,12 @@ def ask(problem: str | None, versions: tuple[str, str] = ("2.21.0", "2.21.0")) -
         if isinstance(request, TaskThreadsRequest):
             assert (host, request.task) == ("beta", TASK)
             return TaskThreadsReply(TASK, host, TaskState.READY, 7, problem or "", "type this", (), ())
-        return SimpleNamespace(hosts=[SimpleNamespace(tensorflow=versions[host == "beta"])])
+        return SimpleNamespace(name="demo", hosts=[SimpleNamespace(tensorflow=versions[host == "beta"])])
 
     def connect(host: str) -> Any:
         return SimpleNamespace(call=lambda request: call(host, request))
 
-    cluster: Any = SimpleNamespace(hosts={"alpha": None, "beta": None}, head="alpha", connect=connect)
+    cluster: Any = SimpleNamespace(name="demo", hosts={"alpha": None, "beta": None}, head="alpha", connect=connect)
     return ask_hosts(cluster, EVENT)
 
 

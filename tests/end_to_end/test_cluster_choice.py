@@ -36,6 +36,31 @@ def test_each_folder_has_its_own_cluster(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
+def test_hints_are_typed_as_they_are_from_another_folder_beside_another_cluster(sandbox: Sandbox) -> None:
+    one, other = spec_in(sandbox.folder / "one"), spec_in(sandbox.folder / "other")
+    for folder in (one, other):
+        sandbox("up", cwd=folder)
+    elsewhere = sandbox.folder / "elsewhere"
+    elsewhere.mkdir()
+
+    error = sandbox("cancel", "-c", "one", "pi-0000", cwd=elsewhere, code=2).stderr
+    assert error.splitlines()[-1] == "hint: `tfcluster runs -c one` lists the runs."
+    assert sandbox("runs", "-c", "one", cwd=elsewhere).stderr == ""
+    error = sandbox("cancel", "pi-0000", cwd=one, code=2).stderr
+    assert error.splitlines()[-1] == "hint: `tfcluster runs` lists the runs."
+    error = sandbox("status", cwd=elsewhere, code=3, env={"TFCLUSTER_CLUSTER": "nosuch"}).stderr
+    assert error.splitlines()[-1].endswith(" TFCLUSTER_CLUSTER is set to 'nosuch'.")
+
+    hosts = "a: {address: 192.0.2.1, connect: 'false'}, b: {address: 192.0.2.2, connect: 'false'}"
+    third = (
+        spec_in(sandbox.folder / "a third", f"hosts: {{{hosts}}}\njobs: {{worker: {{tasks: 2}}}}\n") / "cluster.yaml"
+    )
+    error = sandbox("up", third, cwd=elsewhere, code=5).stderr
+    assert error.splitlines()[-1] == f"hint: `tfcluster doctor '{third}'` runs the same checks by itself."
+    sandbox("down", "--all")
+
+
+@pytest.mark.slow
 def test_a_folder_of_the_same_name_elsewhere(sandbox: Sandbox) -> None:
     mine, theirs = spec_in(sandbox.folder / "a" / "lab"), spec_in(sandbox.folder / "b" / "lab")
     sandbox("up", cwd=mine)

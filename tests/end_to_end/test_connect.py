@@ -154,7 +154,10 @@ def test_a_cluster_that_nobody_started_here_runs_no_command(pods: Over, tmp_path
 _CAUSES = {
     "not found": ("nothing-like-this {host}", "cannot run nothing-like-this: No such file or directory"),
     "exit code": ("sh -c 'echo first >&2; echo last >&2; exit 9'", "sh ended with exit code 9 first last"),
-    "no words": ("true", "true ended with exit code 0, and printed no error"),
+    "no words": (
+        "true",
+        "true ended with exit code 0, and printed no error `true sh -c true` prints nothing either: correct `connect:`",
+    ),
     "silence": ("sh -c 'sleep 600'", "no response within 3 s"),
     "no shell": ("env -i PATH=/nowhere", "env ended with exit code 127 env: 'sh': No such file or directory"),
 }

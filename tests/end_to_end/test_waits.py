@@ -157,7 +157,7 @@ def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
     with frozen(hangs, "worker:1") as pid:
         waiting, error = wait_and_end(hangs, text)
     problem = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    hint = f"`kill -CONT {pid}` resumes it; `tfcluster restart worker:1` restarts it."
+    hint = f"`kill -CONT {pid}` resumes it; `tfcluster restart -c hangs worker:1` restarts it."
     assert waiting["call"] == call
     assert waiting["problems"] == [
         {"problem": problem, "hint": hint, "task": "/job:worker/task:1", "host": "localhost"}
@@ -171,7 +171,9 @@ def test_a_task_that_has_failed(hangs: Sandbox) -> None:
     with failed(hangs, "ps:0"):
         waiting, error = wait_and_end(hangs, STRATEGY)
     assert waiting["problems"][0]["problem"] == "ps:0 died (SIGKILL) and has failed"
-    assert error["hint"] == "`tfcluster logs ps:0` shows why; `tfcluster restart ps:0` starts it again."
+    assert (
+        error["hint"] == "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` starts it again."
+    )
 
 
 @pytest.mark.slow
@@ -179,7 +181,7 @@ def test_a_task_that_backs_off(hangs: Sandbox) -> None:
     with failed(hangs, "spare:0", "backing-off"):
         waiting, error = wait_and_end(hangs, SESSION)
     assert waiting["problems"][0]["problem"] == "spare:0 died (SIGKILL) and is backing off"
-    assert error["hint"] == "It is started again by itself; `tfcluster logs spare:0` shows why it ended."
+    assert error["hint"] == "It is started again by itself; `tfcluster logs -c hangs spare:0` shows why it ended."
 
 
 @pytest.mark.slow
@@ -218,7 +220,7 @@ def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
         hangs("scale", "spare=1")
         hangs.wait_until("running")
     problem = f"train.py:{line_of(text)} waits in Session.run: spare:0 is no longer part of the cluster"
-    hint = "`tfcluster scale spare=1` starts it again; then run the program again."
+    hint = "`tfcluster scale -c hangs spare=1` starts it again; then run the program again."
     assert f"note: {problem}\n  {hint}\n" in error
     assert f"has not started within 4 s: {problem}\nhint: {hint}\n" in error
 
@@ -410,4 +412,4 @@ def test_tasks_that_are_kept_for_later(sandbox: Sandbox) -> None:
     sandbox("up", spec, env=sandbox.with_settings(QUICK))
     waiting, error = wait_and_end(sandbox, SESSION)
     assert "worker:1, worker:2 not started: a session waits for every address" in waiting["message"]
-    assert "`tfcluster scale worker=3` starts them" in error["hint"]
+    assert "`tfcluster scale -c later worker=3` starts them" in error["hint"]

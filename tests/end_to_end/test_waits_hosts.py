@@ -71,7 +71,10 @@ def test_a_task_on_another_host_that_has_failed(wide: Over) -> None:
         wide.wait_until("running")
     (problem,) = waiting["problems"]
     assert problem["problem"] == "worker:1 on beta died (SIGKILL) and has failed"
-    assert problem["hint"] == "`tfcluster logs worker:1` shows why; `tfcluster restart worker:1` starts it again."
+    assert (
+        problem["hint"]
+        == "`tfcluster logs -c wide worker:1` shows why; `tfcluster restart -c wide worker:1` starts it again."
+    )
     assert (problem["task"], problem["host"]) == ("/job:worker/task:1", "beta")
     # What the leading host sees of it, which is all that a run without a command can tell.
     address = f"worker:1 at {wide.task('worker:1')['address']} on beta"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tfcluster.cli.up import preflight_progress
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
@@ -136,7 +137,7 @@ def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[st
     show_status(dataclasses.replace(STATUS, runs=runs))
     text = printed(capsys)
     assert "pi-0002" not in text
-    assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs`\n")
+    assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs -c demo`\n")
 
 
 def test_a_check_without_a_text_is_a_line_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -466,6 +467,54 @@ def test_the_way_down(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err == "demo: stopping ps:0, worker:0\ndemo: stopping ps:0\n"
     assert out == "demo is down: 2 tasks stopped\n"
+
+
+def test_many_tasks_come_up_and_stop_in_few_lines_that_end_with_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    def statuses(before: TaskState, after: TaskState) -> Iterator[ClusterStatus]:
+        for done in range(len(names) + 1):
+            states = [after] * done + [before] * (len(names) - done)
+            yield cluster(*(task("worker", index, state) for index, state in enumerate(states)))
+
+    names = range(300)
+    up, restart = UpView("demo", silent=False), RestartView("demo", [f"worker:{n}" for n in names], silent=False)
+    for view in (up, restart):
+        with view:
+            for status in statuses(TaskState.STARTING, TaskState.READY):
+                view.update(status)
+        assert capsys.readouterr().err.splitlines() == [
+            "demo: 0 of 300 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 296 more",
+            "demo: 262 of 300 tasks ready, waiting for worker:262, worker:263, worker:264, worker:265 and 34 more",
+            "demo: 295 of 300 tasks ready, waiting for worker:295, worker:296, worker:297, worker:298 and 1 more",
+            "demo: 299 of 300 tasks ready, waiting for worker:299",
+        ]
+    down = DownView("demo", silent=False)
+    with down:
+        for status in statuses(TaskState.STOPPING, TaskState.STOPPED):
+            down.update(status)
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 4
+    assert shown[-1] == "demo: stopping worker:299"
+
+
+def test_a_rolling_restart_of_many_tasks_is_shown_until_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    view = RestartView("demo", [f"worker:{number}" for number in range(48)], silent=False)
+    with view:
+        for current in range(48):
+            for now in (TaskState.STARTING, TaskState.READY):
+                states = [now if number == current else TaskState.READY for number in range(48)]
+                view.update(cluster(*(task("worker", index, state) for index, state in enumerate(states))))
+    assert [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        *("worker:0", "worker:42", "worker:47")
+    ]
+
+
+def test_many_hosts_are_checked_in_few_lines_and_few_in_one_each(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, shown in ((48, [0, 42, 47, 48]), (4, [0, 1, 2, 3, 4])):
+        with preflight_progress("demo", "text") as progress:
+            for done in range(count + 1):
+                progress(done, count)
+        expected = [f"demo: checked {done} of {count} hosts" for done in shown]
+        assert capsys.readouterr().err.splitlines() == expected
 
 
 def test_a_silent_view_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tfcluster import settings
@@ -30,6 +31,7 @@ from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.usage import UsageMeter
+from tfcluster.core.hints import complete_commands
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -178,9 +180,9 @@ class AgentContext:
         version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
         group = run.plan.group if run.plan is not None else None
-        if problems or group is None:
-            return problems
-        return await explain_group(run, group, wait, self.host, self.stacks)
+        if not problems and group is not None:
+            problems = await explain_group(run, group, wait, self.host, self.stacks)
+        return [replace(each, hint=complete_commands(each.hint, self.cluster)) for each in problems]
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

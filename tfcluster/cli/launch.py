@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tfcluster.cli.hints import remember_cluster, remember_target
 from tfcluster.cli.options import (
     WholeNumber,
     cluster_option,
@@ -58,6 +59,7 @@ def _own_params() -> list[click.Parameter]:
             "--spec",
             type=click.Path(path_type=Path),
             metavar="FILE",
+            callback=remember_target,
             help="Bring the cluster of this spec up for the run.",
         ),
         click.option(
@@ -111,6 +113,8 @@ def _invoke(
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     group = make_group(request, jobs, max_restarts)
     with _cluster(spec, workers, cluster, jobs, detach) as target:
+        if spec is not None or workers is not None:
+            remember_cluster(target.name)
         shown = RunOutput(json=output == "json", detached=detach, is_remote=target.connect_head().transport.is_remote)
         return show(launch(group, target), shown)
 

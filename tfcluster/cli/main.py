@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tfcluster import settings
+from tfcluster.cli.hints import complete_error
 from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
@@ -111,6 +112,14 @@ class _Commands(click.Group):
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; the hint of its error gets what the command line says, which is not known later."""
+        try:
+            return super().invoke(ctx)
+        except ClusterError as error:
+            complete_error(error)
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

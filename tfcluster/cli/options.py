@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_clusters, complete_files
+from tfcluster.cli.hints import remember_target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -147,12 +148,15 @@ def seconds(minimum: float) -> FiniteFloat:
     return FiniteFloat(min=minimum, max=1e9)
 
 
+#: The argument of every command that reads a spec.
+spec_argument = click.argument("spec", required=False, type=click.Path(path_type=Path), callback=remember_target)
 #: -c/--cluster, the option of every command on a running cluster.
 cluster_option = click.option(
     "-c",
     "--cluster",
     metavar="NAME",
     envvar="TFCLUSTER_CLUSTER",
+    callback=remember_target,
     shell_complete=complete_clusters,
     help="The cluster. Default: that of ./cluster.yaml if there is one, else the only one that is running.",
 )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from tfcluster.cli.hints import complete_hint
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 
@@ -68,14 +72,30 @@ def echo_error(error: ClusterError) -> None:
     label = click.style("error: ", fg="red", bold=True)
     click.echo(label + escape_control_characters(error.message), err=True, color=colour)
     if error.hint:
-        echo(f"hint: {error.hint}", err=True)
+        echo(f"hint: {complete_hint(error.hint)}", err=True)
 
 
 def echo_usage_error(error: click.ClickException) -> None:
     """Print click's message for a usage error, with the control characters of the user's input escaped."""
     buffer = _TerminalText()
     error.show(file=buffer)
-    echo(buffer.getvalue().removesuffix("\n"), err=True)
+    text = buffer.getvalue().removesuffix("\n")
+    if isinstance(error, click.UsageError) and (variables := list(_variables(error))):
+        text = "; ".join([text.removesuffix("."), *variables])
+    echo(text, err=True)
+
+
+def _variables(error: click.UsageError) -> Iterator[str]:
+    """Yield which environment variable an option has its value from, for each option that an error is about."""
+    context = error.ctx
+    for param in context.command.params if context is not None else ():
+        is_named = any(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", error.message) for option in param.opts)
+        is_meant = is_named or param is getattr(error, "param", None)
+        if context and is_meant and context.get_parameter_source(str(param.name)) is ParameterSource.ENVIRONMENT:
+            names = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or ())
+            names.append(f"{context.auto_envvar_prefix}_{str(param.name).upper()}")
+            name = next((each for each in names if each in os.environ), names[0])
+            yield f"{max(param.opts, key=len)} is set by {name}"
 
 
 class _TerminalText(io.StringIO):

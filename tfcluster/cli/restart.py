@@ -10,6 +10,7 @@ import click
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_tasks
+from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
 from tfcluster.cli.output import confirm, echo, echo_json
 
@@ -76,7 +77,7 @@ def command(
             if rolling
             else "the tasks are still restarting"
         )
-        echo(f"{plan.cluster}: {what}; see `tfcluster status`", err=True)
+        echo(complete_hint(f"{plan.cluster}: {what}; see `tfcluster status`"), err=True)
         raise
     assert status is not None, "there is at least one status"
     if output == "json":

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tfcluster.cli.completion import complete_runs
+from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, output_option
 from tfcluster.cli.output import echo, echo_error, echo_json
 
@@ -165,7 +166,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
             attach(known, run), RunOutput(json=output == "json", is_remote=known.connect_head().transport.is_remote)
         )
     except KeyboardInterrupt:
-        echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
+        echo(complete_hint(f"detached; stop it with `tfcluster cancel {run}`"), err=True)
         return int(ExitCode.INTERRUPTED)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcluster.cli.options import output_option
+from tfcluster.cli.options import output_option, spec_argument
 from tfcluster.cli.output import echo, echo_json
 from tfcluster.cli.up import preflight_progress
 from tfcluster.errors import ClusterError, ExitCode
@@ -126,7 +126,7 @@ def init_command(spec: Path) -> None:
     short_help="Check a spec without starting anything.",
     epilog="Example: tfcluster validate cluster.yaml",
 )
-@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@spec_argument
 @click.option("--cluster-spec", metavar="NOTATION", help="A cluster in one line instead of a file.")
 @output_option
 def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
@@ -156,7 +156,7 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
     short_help="Check the hosts of a spec.",
     epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'",
 )
-@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@spec_argument
 @click.option(
     "--print-systemd",
     is_flag=True,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tfcluster import settings
-from tfcluster.cli.options import Command, output_option, seconds
+from tfcluster.cli.hints import complete_hint, remember_cluster
+from tfcluster.cli.options import Command, output_option, seconds, spec_argument
 from tfcluster.cli.output import confirm, echo, echo_json
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -60,7 +61,7 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
             from tfcluster.ui.progress_views import StatusLine
 
             view = StatusLine(silent=output == "json")
-        view.show(f"{cluster}: checked {done} of {count} hosts")
+        view.show(f"{cluster}: checked {done} of {count} hosts", "check", count - done, count)
 
     try:
         yield show
@@ -132,11 +133,11 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
             ):
                 view.update(status)
     except KeyboardInterrupt:
-        echo(
+        hint = (
             f"{cluster} may be partly changed, and the change may continue: `tfcluster status` shows it, the same "
-            "command again completes it, `tfcluster down` stops the cluster",
-            err=True,
+            "command again completes it, `tfcluster down` stops the cluster"
         )
+        echo(complete_hint(hint), err=True)
         raise
     assert status is not None, "there is at least one status"
     if options.output == "json":
@@ -178,7 +179,7 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
     short_help="Start a cluster from a spec and wait until it is ready.",
     epilog="Example: tfcluster up examples/cluster.yaml --timeout 30",
 )
-@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@spec_argument
 @click.option(
     "--cluster-spec",
     metavar="NOTATION",
@@ -224,6 +225,8 @@ def command(
     from tfcluster.client.resolve import load_topology, spec_source, warn_of_renamed
 
     topology, source = load_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
+    if spec is not None or cluster_spec is not None:
+        remember_cluster(topology.cluster)
     warn_of_renamed(topology.cluster, source)
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()

@@ -200,11 +200,10 @@ def _plan(
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
     unexamined = [result for result in results if result.severity is Severity.NOT_EXAMINED]
     is_local = all_hosts.is_local
-    for result in unexamined:
-        warn(f"host {result.host!r}: {result.text}")
+    _print_results("", unexamined)
     if (error := to_error(results, is_local=is_local)) is not None:
         raise error
-    _print_warnings(results, preflight.hosts, is_local=is_local)
+    print_warnings(results, preflight.hosts, is_local=is_local)
     topology, observed = preflight.desired, preflight.observed
     actions = _plan_actions(topology, observed, preflight.hosts)
     certified = hosts_without_certificate(topology, preflight.hosts)
@@ -216,16 +215,22 @@ def _plan(
     return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, hosts, unexamined, certified)
 
 
-def _print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:
+def print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:
+    """Print the warnings and notes among the results of checks, each once for all hosts that have it."""
+    _print_results("warning: ", [result for result in results if result.severity is Severity.WARNING])
+    # Print a note only when servers are started on the host: users do not read a note that every command repeats.
+    # `doctor` always prints it.
+    notes = [each for each in results if each.severity is Severity.NOTE and hosts[each.host].observed is None]
+    _print_results("note: ", [replace(each, result=f"{each.text}. {each.hint}") for each in notes], is_local=is_local)
+
+
+def _print_results(label: str, results: Sequence[CheckResult], *, is_local: bool = False) -> None:
+    hosts: dict[str, list[str]] = {}
     for result in results:
-        if result.severity is Severity.WARNING:
-            warn(f"warning: host {result.host!r}: {result.text}")
-    for result in results:
-        # Print a note only when servers are started on the host: users do not read a note that every command repeats.
-        # `doctor` always prints it.
-        if result.severity is Severity.NOTE and hosts[result.host].observed is None:
-            where = "this machine" if is_local else f"host {result.host!r}"
-            warn(f"note: {where}: {result.text}. {result.hint}")
+        hosts.setdefault(result.text, []).append(result.host)
+    for text, names in hosts.items():
+        where = f"host {names[0]!r}" if len(names) == 1 else f"hosts {summarize_list(names)}"
+        warn(f"{label}{'this machine' if is_local else where}: {text}")
 
 
 def _skip_unreachable(removed_hosts: Sequence[Host], hosts: dict[str, HostPreflight]) -> None:

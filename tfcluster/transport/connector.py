@@ -107,7 +107,8 @@ class CommandConnector:
         end = "closed its output" if code is None else f"ended with exit code {code}"
         lines = clean_lines(stderr)[-settings.SSH_ERROR_LINES :]
         said = "".join(f"\n  {line}" for line in lines) or ", and printed no error"
-        hint = f"`{self.typed('true')}` shows more."
+        typed = f"`{self.typed('true')}`"
+        hint = f"{typed} shows more." if lines else f"{typed} prints nothing either: correct `connect:` in the spec."
         return HostUnreachableError(self._host.name, f"{self.program} {end}{said}", hint)
 
     def not_runnable(self, error: OSError) -> ClusterError:

@@ -77,7 +77,8 @@ def show_status(status: ClusterStatus) -> None:
         rows = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
         screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
         if earlier:
-            screen.print(f"and {pluralize(earlier, 'earlier run')}: `tfcluster runs`", soft_wrap=True)
+            more = pluralize(earlier, "earlier run")
+            screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:

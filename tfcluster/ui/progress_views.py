@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -29,6 +30,7 @@ class StatusLine:
         self._silent = silent
         self._shown = ""
         self._status: Status | None = None
+        self._limits: dict[str, int] = {}  # by phase: how many may remain for the next line in a pipe
 
     def __enter__(self) -> None:
         pass
@@ -44,19 +46,27 @@ class StatusLine:
             self._status.stop()
             self._status = None
 
-    def show(self, text: str) -> None:
-        """Replace the text of the status line."""
+    def show(self, text: str, phase: str = "", remaining: int = 0, total: int = 0) -> None:
+        """Replace the text of the status line.
+
+        Without a terminal each text is a line of its own. Of a phase that counts many hosts or tasks, few texts are
+        printed: the first, and the next one when an eighth of those that remained then remains.
+        """
         if self._silent or text == self._shown:
             return
-        self._shown = text
         screen = error_console()
         if not is_interactive(screen):
+            if total > settings.PIPE_PROGRESS_FEW:
+                if remaining > self._limits.get(phase, total):
+                    return
+                self._limits[phase] = min(remaining - 1, math.ceil(remaining / settings.PIPE_PROGRESS_FACTOR))
             screen.print(text)
         elif self._status is None:
             self._status = screen.status(text)
             self._status.start()
         else:
             self._status.update(text)
+        self._shown = text
 
 
 class UpView(StatusLine):
@@ -93,14 +103,20 @@ class UpView(StatusLine):
         names = terminated_tasks(actions)
         running = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
         if running:
-            self.show(f"{self._cluster}: stopping {summarize_list(running)}")
+            self.show(f"{self._cluster}: stopping {summarize_list(running)}", "stop", len(running), len(names))
 
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are not ready yet."""
         waiting = [task.short for task in status.tasks if task.state is not TaskState.READY]
         if waiting:
-            ready = f"{len(status.tasks) - len(waiting)} of {pluralize(len(status.tasks), 'task')} ready"
-            self.show(f"{self._cluster}: {ready}, waiting for {summarize_list(waiting)}")
+            total = len(status.tasks)
+            ready = f"{total - len(waiting)} of {pluralize(total, 'task')} ready"
+            text = f"{self._cluster}: {ready}, waiting for {summarize_list(waiting)}"
+            self.show(text, "ready", self._count_remaining(waiting), total)
+
+    def _count_remaining(self, waiting: Collection[str]) -> int:
+        """Return how many tasks have still to become ready."""
+        return len(waiting)
 
     def finish(self, status: ClusterStatus, actions: Sequence[PlannedAction], seconds: float) -> None:
         """Print the tasks and a summary of the actions."""
@@ -135,10 +151,16 @@ class RestartView(UpView):
     def __init__(self, cluster: str, tasks: Collection[str], *, silent: bool) -> None:
         super().__init__(cluster, silent=silent)
         self._tasks = tasks
+        self._begun: set[str] = set()
 
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are not ready yet."""
         super().update(replace(status, tasks=tuple(task for task in status.tasks if task.short in self._tasks)))
+
+    def _count_remaining(self, waiting: Collection[str]) -> int:
+        """Return how many tasks have still to become ready, those included whose turn has not come."""
+        self._begun.update(waiting)
+        return len(self._tasks) - len(self._begun.difference(waiting))
 
     def finish_restart(self, status: ClusterStatus, seconds: float) -> None:
         """Print the restarted tasks."""
@@ -200,7 +222,7 @@ class DownView(StatusLine):
         self._tasks = len(status.tasks)
         running = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
         if running:
-            self.show(f"{self._cluster}: stopping {summarize_list(running)}")
+            self.show(f"{self._cluster}: stopping {summarize_list(running)}", "stop", len(running), self._tasks)
 
     def finish(self) -> None:
         """Print that the cluster is down."""

@@ -9,6 +9,7 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.diagnosis import describe_task
+from tfcluster.core.hints import complete_commands
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import procfs
@@ -51,7 +52,7 @@ async def task_threads(context: AgentContext, request: TaskThreadsRequest) -> Re
             state=task.machine.state,
             pid=pid,
             problem=problem.problem if problem else "",
-            hint=problem.hint if problem else "",
+            hint=complete_commands(problem.hint, context.cluster) if problem else "",
             threads=tuple(_read_threads(pid)) if pid else (),
             log=task.log_tail(),
         )

@@ -17,10 +17,9 @@ from tfcluster.client.cluster import Cluster, cluster_of
 from tfcluster.client.preflight.checks import (
     CheckResult,
     Severity,
-    check_connectivity,
     check_each_host,
-    firewall_rules,
 )
+from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
 from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.client.rpc.parallel import map_hosts, partition
 from tfcluster.core.forwarding import needs_forwarders, with_unique_ports

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster
+from tfcluster.client.cluster import Cluster, recorded_spec
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition
+from tfcluster.core.hints import complete_commands
 from tfcluster.core.stacks import describe_wait
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import StatusRequest
@@ -37,6 +38,8 @@ def ask_hosts(cluster: Cluster, event: Event) -> Event:
 
     answers, errors = partition(map_hosts(cluster.hosts, ask, settings.WAIT_HOSTS_SECONDS))
     explained = [_explain(each, cluster.head, answers, errors) for each in problems] + _other_versions(cluster, answers)
+    spec = recorded_spec(cluster.name) or ""
+    explained = [{**each, "hint": complete_commands(each["hint"], cluster.name, spec)} for each in explained]
     message = describe_wait(event["call"], event["file"], event["line"], [each["problem"] for each in explained])
     return {**event, "message": message, "problems": explained}
 
