@@ -31,7 +31,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.runs import find_record
 from tfcluster.dashboard.api import Api, RequestError, Stream
 from tfcluster.dashboard.feed import Feed
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.version import __version__
 
 _LOOPBACK = "127.0.0.1"
@@ -112,10 +112,9 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((_LOOPBACK, port), _Handler)
         except OSError as error:
-            raise ClusterError(
+            raise usage_error(
                 f"port {port} of {_LOOPBACK} cannot be used: {error.strerror}",
-                hint="Give another one with --port, or none for a free one.",
-                exit_code=ExitCode.USAGE,
+                "Give another one with --port, or none for a free one.",
             ) from None
 
     @property

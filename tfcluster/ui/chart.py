@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.ui.console import Text, error_console
 
 Curve = Sequence[Sequence[float]]
@@ -137,10 +137,9 @@ _LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
 def refuse_without_matplotlib() -> None:
     """Raise a usage error before a run if Matplotlib, which draws its plot, is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ClusterError(
+        raise usage_error(
             "--plot requires matplotlib, which is not installed",
-            hint=f"Type `{shlex.quote(sys.executable)} -m pip install matplotlib`.",
-            exit_code=ExitCode.USAGE,
+            f"Type `{shlex.quote(sys.executable)} -m pip install matplotlib`.",
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfcluster.core.text import pluralize
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.programs import settings
 
 _TOKEN = re.compile(
@@ -108,10 +108,9 @@ class _Parser:
         if not self._name:
             raise self._error(token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
         for name in sorted(self._unused):
-            raise ClusterError(
+            raise usage_error(
                 f"{name} is given a value, but the expression has no {name}",
-                hint=f"Its names are {', '.join(each for each in self._names if each not in self._unused)}.",
-                exit_code=ExitCode.USAGE,
+                f"Its names are {', '.join(each for each in self._names if each not in self._unused)}.",
             )
         return Expression(self._source, tuple(self._operations), self._names, self._name)
 

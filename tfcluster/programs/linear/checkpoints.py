@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 
 v1 = tf.compat.v1
 
@@ -128,4 +128,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _usage_error(message: str) -> ClusterError:
-    return ClusterError(message, hint="Give another --logdir, or remove what is in this one.", exit_code=ExitCode.USAGE)
+    return usage_error(message, "Give another --logdir, or remove what is in this one.")

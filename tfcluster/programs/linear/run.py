@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
@@ -118,11 +118,7 @@ def _check_overflow(points: Dataset, data: str) -> None:
     with np.errstate(all="ignore"):
         sums = [float(points.x @ points.x), points.loss(0.0, 0.0), *(points.least_squares() or {}).values()]
     if not all(map(math.isfinite, sums)):
-        raise ClusterError(
-            f"{data}: the numbers are so large that their squares are infinite",
-            hint="Scale the data.",
-            exit_code=ExitCode.USAGE,
-        )
+        raise usage_error(f"{data}: the numbers are so large that their squares are infinite", "Scale the data.")
 
 
 def _line(points: Dataset, final: Values) -> dict[str, float]:
@@ -137,9 +133,8 @@ def _line(points: Dataset, final: Values) -> dict[str, float]:
 def _check_graph_size(rows: int, devices: int) -> None:
     """Check the size of the graph of a synchronous training, which holds all points once per device."""
     if rows * devices > settings.TRAINING_POINTS_MAX:
-        raise ClusterError(
+        raise usage_error(
             f"{rows:,} points for each of {devices} devices in step are more than "
             f"{settings.TRAINING_POINTS_MAX:,} in all",
-            hint="Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
-            exit_code=ExitCode.USAGE,
+            "Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
         )

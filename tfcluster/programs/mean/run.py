@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Progress, map_shards
@@ -81,10 +81,9 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
     """Open a file of numbers, or the upload if there is one, and note how text was parsed."""
     path, name = context.upload_path or Path(file), "standard input" if file == "-" else file
     if context.host != LOCAL_HOST and not path.exists():
-        raise ClusterError(
+        raise usage_error(
             f"{name}: no such file on {context.host}, the host that leads the run",
-            hint=f"To send a file of your machine: `tfcluster run mean - < {shlex.quote(name)}`.",
-            exit_code=ExitCode.USAGE,
+            f"To send a file of your machine: `tfcluster run mean - < {shlex.quote(name)}`.",
         )
     numbers, notes = open_numbers(path, name, column, context.folder)
     context.notes.extend(notes)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.programs.mean.source import MappedFile
 
 # Number of numbers in a window. Dispatching a window takes as long as computing some hundred thousand numbers, so large
@@ -33,10 +33,9 @@ def even_sizes(count: int, slices: int) -> list[int]:
 def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
     """Check that the slices add up to the input; `name` is the user's name for it."""
     if sum(sizes) != count:
-        raise ClusterError(
+        raise usage_error(
             f"the slices have {sum(sizes):,} numbers together, {name} has {count:,}",
-            hint="Give --slices sizes that add up, or leave it out for equal ones.",
-            exit_code=ExitCode.USAGE,
+            "Give --slices sizes that add up, or leave it out for equal ones.",
         )
 
 
