@@ -185,11 +185,7 @@ def _cluster(ctx: click.Context) -> Cluster:
     return resolve_cluster(named)
 
 
-@click.command(
-    "completion",
-    short_help="Print the completion script for a shell.",
-    epilog='Example: eval "$(tfcluster completion bash)"',
-)
+@click.command("completion", epilog='Example: eval "$(tfcluster completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:

@@ -21,7 +21,7 @@ from tfcluster.cli.options import (
     run_timeout_option,
 )
 from tfcluster.cli.run import SCRIPT, make_request
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
@@ -141,10 +141,9 @@ def _cluster(
             yield find_cluster(topology.cluster).upgrading()
             return
         if detach:
-            raise ClusterError(
+            raise usage_error(
                 "a run that is detached requires a cluster that stays up",
-                hint="Start it with `tfcluster up` first; or leave out --detach.",
-                exit_code=ExitCode.USAGE,
+                "Start it with `tfcluster up` first; or leave out --detach.",
             )
         yield stack.enter_context(temporary_cluster(topology, source))
 
@@ -187,7 +186,6 @@ command = _Launch(
     callback=_invoke,
     help=_HELP,
     epilog="Example: tfcluster launch --workers 2 train.py --epochs 3",
-    short_help="Start your script once for each task.",
     context_settings={
         "auto_envvar_prefix": "TFCLUSTER_LAUNCH",
         # All arguments after the script's path belong to the script.

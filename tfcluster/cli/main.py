@@ -20,8 +20,7 @@ from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_str
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
 
-# The short help of each command, by name. It is kept here so that `--help` imports no command; a test compares it with
-# the commands' own short help.
+# The short help of each command, by name. It is kept here so that `--help` imports no command.
 _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
@@ -105,6 +104,7 @@ class _Commands(click.Group):
         module, _, attribute = _LOCATIONS.get(name, f"{name}:command").partition(":")
         command = getattr(importlib.import_module(f"tfcluster.cli.{module}"), attribute)
         assert isinstance(command, click.Command), "each name in the table is a command's"
+        command.short_help = _COMMANDS[name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

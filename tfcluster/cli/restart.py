@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 
 import click
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_tasks
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
-from tfcluster.cli.output import confirm, echo, echo_json
+from tfcluster.cli.output import echo, echo_json, require_consent
+from tfcluster.errors import usage_error
 
 
-@click.command(
-    "restart",
-    short_help="Restart tasks.",
-    epilog="Example: tfcluster restart worker --rolling",
-)
+@click.command("restart", epilog="Example: tfcluster restart worker --rolling")
 @click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks)
 @click.option("--rolling", is_flag=True, help="Restart one task at a time, waiting for each to become ready.")
 @grace_option
@@ -57,8 +52,15 @@ def command(
 
     target = resolve_cluster(cluster).upgrading()
     plan, topology = restart.plan_restart(target, tasks)
-    may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
-    _confirm(plan.cluster, plan.losses, yes=yes, may_ask=may_ask)
+    if plan.losses:
+        losses = ", ".join(plan.losses)
+        refusal = f"cluster {plan.cluster!r} would lose {losses}: nothing was restarted"
+        if yes:
+            echo(f"LOST: {losses}", err=True)
+        else:
+            question = f"LOST: {losses}\nContinue and lose that?"
+            unasked = usage_error(refusal, "Add --yes to restart anyway.")
+            require_consent(question, output, unasked, "nothing was restarted")
     from tfcluster.ui.progress_views import RestartView
 
     view = RestartView(plan.cluster, plan.tasks, silent=output == "json")
@@ -83,22 +85,3 @@ def command(
         echo_json(status)
     else:
         view.finish_restart(status, time.monotonic() - began)
-
-
-def _confirm(cluster: str, losses: Sequence[str], *, yes: bool, may_ask: bool) -> None:
-    """Print what is lost by a restart, and ask for confirmation; raise a ClusterError without it."""
-    from tfcluster.errors import ClusterError, ExitCode
-
-    if not losses:
-        return
-    text = ", ".join(losses)
-    if yes:
-        echo(f"LOST: {text}", err=True)
-    elif not may_ask:
-        raise ClusterError(
-            f"cluster {cluster!r} would lose {text}: nothing was restarted",
-            hint="Add --yes to restart anyway.",
-            exit_code=ExitCode.USAGE,
-        )
-    elif not confirm(f"LOST: {text}\nContinue and lose that?"):
-        raise ClusterError("nothing was restarted")

@@ -137,12 +137,7 @@ def begins_script(word: str) -> bool:
     return word.endswith(".py") or "/" in word or word.startswith("-m")
 
 
-@click.group(
-    "run",
-    cls=_Programs,
-    short_help="Run a program on the cluster.",
-    epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
-)
+@click.group("run", cls=_Programs, epilog="Example: tfcluster run pi --samples 1e7 --gpus 4")
 def command() -> None:
     """Run PROGRAM, or your own script or module, on the cluster that is up, and show its progress and result.
 

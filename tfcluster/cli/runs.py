@@ -105,7 +105,7 @@ def _show_events(
     return run, result
 
 
-@click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
+@click.command("runs", epilog="Example: tfcluster runs -n 5")
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N runs.")
 @cluster_option
@@ -141,11 +141,7 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
         raise problem
 
 
-@click.command(
-    "attach",
-    short_help="Follow a run from its beginning to its result.",
-    epilog="Example: tfcluster attach pi-3f9a",
-)
+@click.command("attach", epilog="Example: tfcluster attach pi-3f9a")
 @click.argument("run", shell_complete=complete_runs)
 @cluster_option
 @output_option
@@ -169,7 +165,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
         return int(ExitCode.INTERRUPTED)
 
 
-@click.command("cancel", short_help="Stop runs.", epilog="Example: tfcluster cancel pi-3f9a")
+@click.command("cancel", epilog="Example: tfcluster cancel pi-3f9a")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @cluster_option
 @output_option

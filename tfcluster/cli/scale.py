@@ -13,16 +13,12 @@ import click
 from tfcluster.cli.completion import complete_counts
 from tfcluster.cli.options import cluster_option
 from tfcluster.cli.up import ChangeOptions, change_cluster, changing_options
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 _COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")
 
 
-@click.command(
-    "scale",
-    short_help="Change how many tasks the jobs of a cluster have.",
-    epilog="Example: tfcluster scale worker=4 --dry-run",
-)
+@click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")
 @click.argument("counts", metavar="JOB=N...", nargs=-1, required=True, shell_complete=complete_counts)
 @cluster_option
 @changing_options
@@ -53,15 +49,9 @@ def _parse(counts: tuple[str, ...]) -> dict[str, int]:
     for text in counts:
         match = _COUNT.fullmatch(text)
         if match is None:
-            raise ClusterError(
-                f"expected JOB=N, got {text!r}",
-                hint="For example, `tfcluster scale worker=4`.",
-                exit_code=ExitCode.USAGE,
-            )
+            raise usage_error(f"expected JOB=N, got {text!r}", "For example, `tfcluster scale worker=4`.")
         if desired.setdefault(match[1], int(match[2])) != int(match[2]):
-            raise ClusterError(
-                f"job {match[1]!r} has two numbers of tasks, {desired[match[1]]} and {match[2]}",
-                hint="Name each job once.",
-                exit_code=ExitCode.USAGE,
+            raise usage_error(
+                f"job {match[1]!r} has two numbers of tasks, {desired[match[1]]} and {match[2]}", "Name each job once."
             )
     return desired

@@ -12,7 +12,7 @@ import click
 from tfcluster.cli.options import output_option
 from tfcluster.cli.output import echo, echo_json
 from tfcluster.cli.up import preflight_progress
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
@@ -92,11 +92,7 @@ jobs:
 """
 
 
-@click.command(
-    "init",
-    short_help="Write a commented cluster.yaml to start from.",
-    epilog="Example: tfcluster init && tfcluster up",
-)
+@click.command("init", epilog="Example: tfcluster init && tfcluster up")
 @click.argument("spec", required=False, default="cluster.yaml", type=click.Path(path_type=Path))
 def init_command(spec: Path) -> None:
     """Write a commented spec to SPEC, ./cluster.yaml by default; SPEC `-` is standard output.
@@ -110,22 +106,14 @@ def init_command(spec: Path) -> None:
         with spec.open("x") as file:
             file.write(TEMPLATE)
     except FileExistsError as error:
-        raise ClusterError(
-            f"{spec} exists already",
-            hint="Name another file: `tfcluster init other.yaml`.",
-            exit_code=ExitCode.USAGE,
-        ) from error
+        raise usage_error(f"{spec} exists already", "Name another file: `tfcluster init other.yaml`.") from error
     except OSError as error:
         raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
     argument = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
     echo(f"wrote {spec}; start the cluster with `tfcluster up{argument}`")
 
 
-@click.command(
-    "validate",
-    short_help="Check a spec without starting anything.",
-    epilog="Example: tfcluster validate cluster.yaml",
-)
+@click.command("validate", epilog="Example: tfcluster validate cluster.yaml")
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
 @click.option("--cluster-spec", metavar="NOTATION", help="A cluster in one line instead of a file.")
 @output_option
@@ -151,11 +139,7 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
     echo(f"{topology.spec} is valid: cluster {topology.cluster!r}, {jobs}{where}")
 
 
-@click.command(
-    "doctor",
-    short_help="Check the hosts of a spec.",
-    epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'",
-)
+@click.command("doctor", epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'")
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--print-systemd",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +16,8 @@ import click
 
 from tfcluster import settings
 from tfcluster.cli.options import Command, output_option, seconds
-from tfcluster.cli.output import confirm, echo, echo_json
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.cli.output import echo, echo_json, require_consent
+from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
@@ -154,10 +153,7 @@ def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOption
     if options.yes or accepted_loss.issuperset(losses):
         return
     try:
-        if options.output != "text" or not sys.stdin.isatty() or not sys.stdout.isatty():
-            raise _unconfirmed(plan, losses)
-        if not confirm("Continue and lose that?"):
-            raise ClusterError("nothing was changed")
+        require_consent("Continue and lose that?", options.output, _unconfirmed(plan, losses), "nothing was changed")
     except BaseException:
         close_inspectors(plan.hosts)
         raise
@@ -170,14 +166,10 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
         hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
     details = [str(action) for action in plan.actions if action.data_loss]
     message = f"cluster {plan.topology.cluster!r} would lose {', '.join(losses)}: nothing was changed"
-    return ClusterError("\n".join([message, *details]), hint=hint, exit_code=ExitCode.USAGE)
+    return usage_error("\n".join([message, *details]), hint)
 
 
-@click.command(
-    "up",
-    short_help="Start a cluster from a spec and wait until it is ready.",
-    epilog="Example: tfcluster up examples/cluster.yaml --timeout 30",
-)
+@click.command("up", epilog="Example: tfcluster up examples/cluster.yaml --timeout 30")
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--cluster-spec",

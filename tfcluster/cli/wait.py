@@ -6,14 +6,10 @@ import click
 
 from tfcluster.cli.completion import complete_logs
 from tfcluster.cli.options import cluster_option, output_option, seconds
-from tfcluster.cli.output import echo, echo_error, echo_json
+from tfcluster.cli.output import echo_error, echo_result
 
 
-@click.command(
-    "wait",
-    short_help="Wait for the end of runs, or for ready tasks.",
-    epilog="Example: tfcluster wait pi-3f9a && echo done",
-)
+@click.command("wait", epilog="Example: tfcluster wait pi-3f9a && echo done")
 @click.argument("names", nargs=-1, metavar="RUN... | --ready [TASK]...", shell_complete=complete_logs)
 @click.option("--ready", is_flag=True, help="Wait until every TASK is ready; without one, until all are.")
 @click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds to wait. Default: no limit.")
@@ -41,15 +37,10 @@ def command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster:
         codes = {name: show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
         return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
     from tfcluster.client.wait import wait_until_ready
+    from tfcluster.core.text import pluralize
 
     status = wait_until_ready(target, names, timeout)
-    if output == "json":
-        echo_json(status)
-    else:
-        from tfcluster.core.text import pluralize
-
-        tasks = pluralize(len(status.tasks), "task")
-        echo(f"{status.cluster}: {tasks} ready")
+    echo_result(output, status, f"{status.cluster}: {pluralize(len(status.tasks), 'task')} ready")
     return int(ExitCode.DONE)
 
 
@@ -58,10 +49,7 @@ def show_end(event: dict[str, object], output: str) -> int:
     from tfcluster.core.runs import exit_code
     from tfcluster.errors import ClusterError
 
-    if output == "json":
-        echo_json(event)
-    else:
-        echo(f"{event['run']} {event['state']}")
-        if isinstance(error := event.get("error"), dict):
-            echo_error(ClusterError.from_json(error))
+    echo_result(output, event, f"{event['run']} {event['state']}")
+    if output == "text" and isinstance(error := event.get("error"), dict):
+        echo_error(ClusterError.from_json(error))
     return int(exit_code(event))
