@@ -121,9 +121,6 @@ def _iso(time: float) -> str:
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_STYLES = {"died": "red", "health-check-killed": "red"}
-
-
 def show_event(event: dict[str, Any]) -> None:
     """Print one event: its time, its host (if there are several), its task or the cluster, its name, its details."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
@@ -132,7 +129,7 @@ def show_event(event: dict[str, Any]) -> None:
         (f"{when}  ", "dim"),
         f"{event['host']:<10}  " if "host" in event else "",
         f"{event['task'] or 'cluster':<10}  ",
-        (f"{word:<13}", _STYLES.get(word) or style_of(word)),
+        (f"{word:<13}", style_of(word)),
         f"  {event['detail']}",
     )
     line.rstrip()
