@@ -26,7 +26,6 @@ from tfcluster.programs.mean.windows import (
     describe_non_finite,
     even_sizes,
     moments_of_pieces,
-    recompute_non_finite,
     window_size,
 )
 from tfcluster.programs.sessions import joins, task_of
@@ -63,9 +62,9 @@ def run(
     rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
     moments = moments_of_pieces(pieces, rows)
     whole = pieces.whole_windows(numbers.count, size)
-    non_finite = recompute_non_finite(moments, numbers, pieces, size, whole) if isinstance(numbers, MappedFile) else {}
     total = combine([moments[piece] for piece in whole])
-    context.notes.extend(describe_non_finite(non_finite, total))
+    if isinstance(numbers, MappedFile):
+        context.notes.extend(describe_non_finite(numbers, total))
     return {
         "mean": _finite(total.mean),
         "variance": _finite(total.variance),
