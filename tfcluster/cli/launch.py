@@ -97,7 +97,7 @@ def _invoke(
         from tfcluster.client.cluster import prestart_agent
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
-    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.cli.runs import show
     from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
@@ -111,8 +111,7 @@ def _invoke(
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     group = make_group(request, jobs, max_restarts)
     with _cluster(spec, workers, cluster, jobs, detach) as target:
-        shown = RunOutput(json=output == "json", detached=detach, is_remote=target.connect_head().transport.is_remote)
-        return show(launch(group, target), shown)
+        return show(launch(group, target), target, output, detached=detach)
 
 
 @contextlib.contextmanager

@@ -116,15 +116,12 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
+            from tfcluster.cli.options import unknown_command
             from tfcluster.programs.registry import BUNDLED
 
-            near = get_close_matches(args[0], [*_COMMANDS, *_ALIASES], 1)
-            hint = f"Did you mean {near[0]!r}?" if near else ""
-            if args[0] in BUNDLED or args[0].endswith(".py"):
-                hint = f"`tfcluster run {args[0]}` runs it."
-            raise click.UsageError(f"No such command {args[0]!r}. {_HABITS.get(args[0], hint)}".rstrip(), ctx)
+            is_program = args[0] in BUNDLED or args[0].endswith(".py")
+            hint = _HABITS.get(args[0], f"`tfcluster run {args[0]}` runs it." if is_program else "")
+            raise unknown_command(ctx, args[0], [*_COMMANDS, *_ALIASES], hint)
         return super().resolve_command(ctx, args)
 
 

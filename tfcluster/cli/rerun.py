@@ -33,7 +33,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     RUN is an id or a unique prefix of one. The script runs as it is now: a message says if it, or the git commit of its
     folder, has changed since. The cluster must be up.
     """
-    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.cli.runs import show
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.client.runs.origin import describe_changes, with_origin
@@ -69,12 +69,11 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
             shows_output=output == "text",
         )
         raw = program.declaration.is_script and now.jobs is None
-        shown = RunOutput(
-            json=output == "json", raw=raw, detached=detach, is_remote=target.connect_head().transport.is_remote
-        )
         if now.jobs is None:
-            return show(submission.events(target), shown)
-        return show(launch(make_group(submission, now.jobs, now.max_restarts), target), shown)
+            events = submission.events(target)
+        else:
+            events = launch(make_group(submission, now.jobs, now.max_restarts), target)
+        return show(events, target, output, raw=raw, detached=detach)
 
 
 def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:

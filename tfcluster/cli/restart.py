@@ -53,14 +53,7 @@ def command(
     target = resolve_cluster(cluster).upgrading()
     plan, topology = restart.plan_restart(target, tasks)
     if plan.losses:
-        losses = ", ".join(plan.losses)
-        refusal = f"cluster {plan.cluster!r} would lose {losses}: nothing was restarted"
-        if yes:
-            echo(f"LOST: {losses}", err=True)
-        else:
-            question = f"LOST: {losses}\nContinue and lose that?"
-            unasked = usage_error(refusal, "Add --yes to restart anyway.")
-            require_consent(question, output, unasked, "nothing was restarted")
+        _confirm(plan.cluster, ", ".join(plan.losses), yes, output)
     from tfcluster.ui.progress_views import RestartView
 
     view = RestartView(plan.cluster, plan.tasks, silent=output == "json")
@@ -85,3 +78,13 @@ def command(
         echo_json(status)
     else:
         view.finish_restart(status, time.monotonic() - began)
+
+
+def _confirm(cluster: str, losses: str, yes: bool, output: str) -> None:
+    """Print what is lost by a restart, and ask for confirmation; raise a ClusterError without it."""
+    if yes:
+        echo(f"LOST: {losses}", err=True)
+        return
+    refusal = f"cluster {cluster!r} would lose {losses}: nothing was restarted"
+    question = f"LOST: {losses}\nContinue and lose that?"
+    require_consent(question, output, usage_error(refusal, "Add --yes to restart anyway."), "nothing was restarted")

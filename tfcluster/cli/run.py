@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -23,6 +22,7 @@ from tfcluster.cli.options import (
     notify_option,
     output_option,
     run_timeout_option,
+    unknown_command,
 )
 
 if TYPE_CHECKING:
@@ -103,11 +103,9 @@ class _Programs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         command = self.get_command(ctx, args[0])
         if command is None:
-            matches = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
-            hint = f" Did you mean {matches[0]!r}?" if matches else ""
-            if os.path.isfile(args[0]):
-                hint = f" A script is named by its path: {ctx.command_path} ./{args[0]}"
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+            is_file = os.path.isfile(args[0])
+            hint = f"A script is named by its path: {ctx.command_path} ./{args[0]}" if is_file else ""
+            raise unknown_command(ctx, args[0], self.list_commands(ctx), hint)
         return command.name, command, args[1:]
 
 
@@ -248,16 +246,17 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
 
 def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
     """Submit a run, show its events or, if it is detached, its id, and return the exit code for its result."""
-    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.cli.runs import show
     from tfcluster.client.resolve import resolve_cluster
 
     request, cluster = make_request(program, submission, options), resolve_cluster(options.cluster).upgrading()
-    output = RunOutput(
-        json=options.output == "json",
-        log_placement=options.log_placement,
-        placement_graph=options.placement_graph,
+    return show(
+        request.events(cluster),
+        cluster,
+        options.output,
         raw=program.declaration.is_script,
         detached=options.detach,
-        is_remote=cluster.connect_head().transport.is_remote,
+        log_placement=options.log_placement,
+        placement_graph=options.placement_graph,
+        on_success=submission.on_success,
     )
-    return show(request.events(cluster), output, submission.on_success)

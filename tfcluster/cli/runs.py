@@ -5,78 +5,79 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import cluster_option, output_option
 from tfcluster.cli.output import echo, echo_error, echo_json
+from tfcluster.errors import ClusterError, ExitCode
 
-
-@dataclass(frozen=True)
-class RunOutput:
-    """How to show a run."""
-
-    json: bool  # print each event as a line of JSON, and nothing else
-    log_placement: bool = False  # show the placement events too
-    placement_graph: Path | None = None  # the file in which the placed graph is drawn
-    raw: bool = False  # pass the output of the user's own script on byte by byte, and add nothing to it
-    detached: bool = False  # there may be no result; then the run's id is shown
-    is_remote: bool = False  # the first event may take long to arrive
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
 
 
 def show(
     events: Generator[dict[str, Any], None, None],
-    output: RunOutput,
+    cluster: Cluster,
+    output: str,
+    *,
+    raw: bool = False,
+    detached: bool = False,
+    log_placement: bool = False,
+    placement_graph: Path | None = None,
     on_success: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Show the events of a run as they arrive, and return the exit code for its result.
 
-    `on_success` is called with the result event of a run that succeeded, after it is shown. Raises ClusterError if
-    there is no result, and the run was not detached.
+    With `json` as output, each event is printed as a line of JSON, and nothing else. `raw` passes the output of the
+    user's own script on byte by byte, and adds nothing to it. Without a result, this shows the id of a run that is
+    `detached`, and raises ClusterError for another one. `log_placement` shows the placements too, `placement_graph` is
+    the file in which they are drawn. `on_success` is called with the result of a run that succeeded, after it is shown.
     """
     from tfcluster.core.runs import exit_code, script_exit_code
-    from tfcluster.errors import ClusterError, ExitCode
 
+    as_json = output == "json"
     # Closing the events cancels the run if an interrupt arrives while one of them is being shown.
     with contextlib.closing(events):
         # The view is imported while the run starts; but if ssh has to connect first, it is shown at once.
-        begun = [] if output.is_remote else list(itertools.islice(events, 1))
+        begun = [] if cluster.connect_head().transport.is_remote else list(itertools.islice(events, 1))
         from tfcluster.ui.run_view import RunView
 
-        view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
+        view = RunView(silent=as_json, placements=log_placement, raw=raw)
         views: list[Callable[[dict[str, Any]], None]] = [view.update]
-        if output.placement_graph is not None:
+        if placement_graph is not None:
             from tfcluster.ui.graph_diagram import PlacedGraph
 
-            graph = PlacedGraph(output.placement_graph)
+            graph = PlacedGraph(placement_graph)
             views.append(graph.update)
         with view:
-            run, result = _show_events(itertools.chain(begun, events), output.json, views)
+            run, result = _show_events(itertools.chain(begun, events), as_json, views)
     if not result:
-        if not output.detached:
-            raise ClusterError(f"no result recorded for {run or 'the run'}", hint="`tfcluster runs` lists the runs.")
-        if not output.json:
-            echo(run)
-        return int(ExitCode.DONE)
-    if not output.json and (result["state"] == "succeeded" or script_exit_code(result) is None):
+        return _end_without_result(run, detached, as_json)
+    if not as_json and (result["state"] == "succeeded" or script_exit_code(result) is None):
         view.finish(result)
-    elif not output.json:
+    elif not as_json:
         _show_script_error(result)
-    if output.placement_graph is not None:
+    if placement_graph is not None:
         graph.write()
     if on_success is not None and result["state"] == "succeeded":
         on_success(result)
     return int(exit_code(result))
 
 
+def _end_without_result(run: str, detached: bool, as_json: bool) -> int:
+    if not detached:
+        raise ClusterError(f"no result recorded for {run or 'the run'}", hint="`tfcluster runs` lists the runs.")
+    if not as_json:
+        echo(run)
+    return int(ExitCode.DONE)
+
+
 def _show_script_error(result: dict[str, Any]) -> None:
     """Show why a script failed if it cannot say so itself: a signal ended it, or it has lost tasks."""
-    from tfcluster.errors import ClusterError
-
     # The second line of the message names the tasks that the script has lost.
     if "signal" in result["result"] or "\n" in result.get("error", {}).get("message", ""):
         echo_error(ClusterError.from_json(result["error"]))
@@ -153,13 +154,10 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import attach
-    from tfcluster.errors import ExitCode
 
     try:
         known = resolve_cluster(cluster)
-        return show(
-            attach(known, run), RunOutput(json=output == "json", is_remote=known.connect_head().transport.is_remote)
-        )
+        return show(attach(known, run), known, output)
     except KeyboardInterrupt:
         echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
         return int(ExitCode.INTERRUPTED)
