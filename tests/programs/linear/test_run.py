@@ -20,7 +20,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs import executor, sessions, settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear import servers, training
-from tfcluster.programs.linear.checkpoints import Checkpoints
+from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.servers import ParameterClient, Values
 from tfcluster.programs.sessions import open_session
 
@@ -201,7 +201,7 @@ def test_a_cancelled_run_writes_a_checkpoint_and_closes_its_sessions(
             train(replace(context, emit=emit), steps=10**9, logdir=str(tmp_path))
     finally:
         signal.signal(signal.SIGUSR1, earlier)
-    checkpoint = Checkpoints(str(tmp_path)).latest(["w", "b", "global_step"])
+    checkpoint = LogFolder(str(tmp_path)).latest(["w", "b", "global_step"])
     assert checkpoint is not None
     assert checkpoint["global_step"] >= max(steps)
     assert opened

@@ -11,6 +11,7 @@ import pytest
 from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import DeviceLostError
+from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
 from tfcluster.programs.linear.model import Roles, TrainingConfig
 from tfcluster.programs.linear.servers import RolledBackError
@@ -58,8 +59,8 @@ def play(steps: int, workers: int = 1, first: int = 0, **rolls_back: int) -> lis
     )
     steps_lost = {int(step.removeprefix("at_")): to for step, to in rolls_back.items()}
     played = [PlayedWorker(f"worker:{index}", DEVICES[index], steps_lost) for index in range(workers)]
-    training = Training(config, PlayedParameters(), played, None)  # type: ignore[arg-type]
-    training.run(first, steps, [], None, 30.0)
+    training = Training(config, PlayedParameters(), played, LogFolder(None))  # type: ignore[arg-type]
+    training.run(first, steps, [])
     return played
 
 

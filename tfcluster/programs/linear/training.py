@@ -20,7 +20,7 @@ from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
 from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
-from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
+from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.model import EvaluationGraph, TrainingConfig, TrainingGraph
 from tfcluster.programs.linear.servers import (
     LOSSES,
@@ -154,11 +154,7 @@ class Training:
     """A training from its beginning, or from a checkpoint, to its end."""
 
     def __init__(
-        self,
-        config: TrainingConfig,
-        parameters: ParameterClient,
-        workers: Sequence[Worker],
-        summaries: Summaries | None,
+        self, config: TrainingConfig, parameters: ParameterClient, workers: Sequence[Worker], log: LogFolder
     ) -> None:
         self.config = config
         self.ended = threading.Event()
@@ -166,10 +162,10 @@ class Training:
         self._context = config.context
         self.parameters = parameters
         self._workers = {worker.name: worker for worker in workers}
-        self._summaries = summaries
+        self._log = log
         self._started_at: float | None = None
         self._done_at: float | None = None
-        self._read_at = self._written_at = time.monotonic()
+        self._read_at = time.monotonic()
         self._metric_times: dict[str, float] = {}
 
     @property
@@ -178,30 +174,22 @@ class Training:
         now = time.monotonic() if self._done_at is None else self._done_at
         return 0.0 if self._started_at is None else now - self._started_at
 
-    def run(
-        self,
-        first: int,
-        steps: int,
-        evaluators: Sequence[Evaluator],
-        checkpoints: Checkpoints | None,
-        checkpoint_every: float,
-    ) -> Values:
+    def run(self, first: int, steps: int, evaluators: Sequence[Evaluator]) -> Values:
         """Do the steps from `first` on; return the variables' last values.
 
-        A checkpoint is written every `checkpoint_every` seconds, at the end, and when the run is cancelled. The
-        sessions are closed in every case, because a server keeps the graph of a session that is not closed for as long
-        as it lives.
+        Checkpoints are written meanwhile, at the end, and when the run is cancelled. The sessions are closed in every
+        case, because a server keeps the graph of a session that is not closed for as long as it lives.
         """
         join_seconds, close_seconds = settings.CANCELLED_JOIN_SECONDS, settings.CANCELLED_CLOSE_SECONDS
         for evaluator in evaluators:
             evaluator.start()
         try:
-            final = self._train(first, steps, checkpoints, checkpoint_every)
+            final = self._train(first, steps)
             join_seconds, close_seconds = settings.EVALUATOR_JOIN_SECONDS, settings.SESSION_CLOSE_SECONDS
         except BaseException as error:
             # A run that is cancelled leaves a checkpoint, so that the next run can resume.
-            if checkpoints is not None and not isinstance(error, Exception):
-                self._write_last_checkpoint(checkpoints)
+            if self._log.folder is not None and not isinstance(error, Exception):
+                self._write_last_checkpoint()
             raise
         finally:
             self.ended.set()
@@ -209,17 +197,12 @@ class Training:
             for evaluator in evaluators:
                 evaluator.join(join_seconds)
             self._note_lost_workers()
-            owners: list[ParameterClient | Worker | Evaluator] = [
-                self.parameters,
-                *self._workers.values(),
-                *evaluators,
-            ]
+            owners: list[ParameterClient | Worker | Evaluator] = [self.parameters, *self._workers.values(), *evaluators]
             close_all([each.session for each in owners if each.session is not None], close_seconds)
-        if checkpoints is not None:
-            checkpoints.write(final)
+        self._log.write(final)
         return final
 
-    def _train(self, first: int, steps: int, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
+    def _train(self, first: int, steps: int) -> Values:
         done = 0
         while True:
             try:
@@ -228,7 +211,8 @@ class Training:
                 for part in self._blocks(first, steps, done):
                     done += part.count
                     self._report_block(part, done, steps)
-                    self._take_snapshot(checkpoints, checkpoint_every)
+                    if time.monotonic() - self._read_at >= settings.SNAPSHOT_INTERVAL_SECONDS:
+                        self._log.write_if_due(self._read())
                 if done == steps:
                     return self._read()
             except RolledBackError as error:  # even after the last step
@@ -278,8 +262,7 @@ class Training:
             stats = self._context.stats_of(device)
             stats["steps"] = stats.get("steps", 0) + part.count
             stats["examples"] = stats.get("examples", 0) + part.count * (end - begin)
-        if self._summaries is not None:
-            self._summaries.add(step, metrics)
+        self._log.add_summary(step, metrics)
         if done == steps:
             self._done_at = time.monotonic()
         # Metrics are more frequent at first, when the values change most.
@@ -290,15 +273,6 @@ class Training:
         self._context.progress(done, steps, "steps")
         metrics["examples_per_s"] = round(part.count * batches.size / max(block.seconds, 1e-6))
         self._context.emit("metric", worker=part.device, step=step, **metrics, seconds=round(now, 6))
-
-    def _take_snapshot(self, checkpoints: Checkpoints | None, checkpoint_every: float) -> None:
-        """Read the variables if the last snapshot is old, and write a checkpoint if one is due."""
-        if time.monotonic() - self._read_at < settings.SNAPSHOT_INTERVAL_SECONDS:
-            return
-        values = self._read()
-        if checkpoints is not None and time.monotonic() - self._written_at >= checkpoint_every:
-            checkpoints.write(values)
-            self._written_at = time.monotonic()
 
     def _read(self) -> Values:
         values = self.parameters.read()
@@ -312,7 +286,7 @@ class Training:
                 kind = type(worker.lost[1]).__name__
                 self._context.notes.append(f"{worker.name}: lost ({kind}) and not back when the training ended")
 
-    def _write_last_checkpoint(self, checkpoints: Checkpoints) -> None:
+    def _write_last_checkpoint(self) -> None:
         """Write a checkpoint of the current variables, or of the snapshot if the servers do not respond in time."""
 
         def read() -> None:
@@ -323,7 +297,7 @@ class Training:
         reading.start()
         reading.join(settings.CANCELLED_READ_SECONDS)
         if self.parameters.snapshot and _are_finite(self.parameters.snapshot):
-            checkpoints.write(self.parameters.snapshot)
+            self._log.write(self.parameters.snapshot)
 
 
 class Evaluator(threading.Thread):
