@@ -62,7 +62,9 @@ _LOCATIONS = {
     "events": "logs:events_command",
     "init": "spec:init_command",
     "metrics": "status:metrics_command",
+    "scale": "up:scale_command",
     "validate": "spec:validate_command",
+    "wait": "runs:wait_command",
 }
 
 # What users of Docker, Kubernetes and similar tools type by habit, and the command that does it here.

@@ -1,4 +1,4 @@
-"""The commands `tfcluster runs`, `attach` and `cancel`, and the output of a run, which `tfcluster run` shows too."""
+"""The commands `tfcluster runs`, `attach`, `cancel` and `wait`, and the output of a run, which `run` shows too."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfcluster.cli.completion import complete_runs
-from tfcluster.cli.options import cluster_option, output_option
-from tfcluster.cli.output import echo, echo_error, echo_json
+from tfcluster.cli.completion import complete_logs, complete_runs
+from tfcluster.cli.options import cluster_option, output_option, seconds
+from tfcluster.cli.output import echo, echo_error, echo_json, echo_result
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -173,7 +173,6 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
     A run that has ended already is not changed. Exits with 124 if a run has not ended within 20 seconds.
     """
     from tfcluster import settings
-    from tfcluster.cli.wait import show_end
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import cancel_run
     from tfcluster.client.wait import wait_for_runs
@@ -181,4 +180,48 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
     target = resolve_cluster(cluster).upgrading()
     cancelled = [str(cancel_run(target, run)["run"]) for run in runs]
     for _, event in wait_for_runs(target, cancelled, settings.CANCEL_TIMEOUT_SECONDS):
-        show_end(event, output)
+        _show_end(event, output)
+
+
+@click.command("wait", epilog="Example: tfcluster wait pi-3f9a && echo done")
+@click.argument("names", nargs=-1, metavar="RUN... | --ready [TASK]...", shell_complete=complete_logs)
+@click.option("--ready", is_flag=True, help="Wait until every TASK is ready; without one, until all are.")
+@click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds to wait. Default: no limit.")
+@cluster_option
+@output_option
+def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster: str | None, output: str) -> int:
+    """Wait until each RUN has ended, or with --ready until tasks are ready, and show nothing until then.
+
+    RUN is an id, a name, or a unique prefix of an id. The exit code is that of the run, as `run` and `attach` have it:
+    0 for one that succeeded, the script's own for a script. Of several runs, it is that of the first one in the order
+    of the arguments that did not succeed. TASK is a task, a job or a pattern, as for `logs`.
+
+    Exits with 124 if the timeout expires, 4 if a task has failed, 3 if the cluster is not running. Ctrl-C ends only the
+    wait.
+    """
+    from tfcluster.client.resolve import resolve_cluster
+
+    if not names and not ready:
+        raise click.UsageError("name the runs to wait for, or add --ready to wait for tasks")
+    target = resolve_cluster(cluster)
+    if not ready:
+        from tfcluster.client.wait import wait_for_runs
+
+        codes = {name: _show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
+        return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
+    from tfcluster.client.wait import wait_until_ready
+    from tfcluster.core.text import pluralize
+
+    status = wait_until_ready(target, names, timeout)
+    echo_result(output, status, f"{status.cluster}: {pluralize(len(status.tasks), 'task')} ready")
+    return int(ExitCode.DONE)
+
+
+def _show_end(event: dict[str, object], output: str) -> int:
+    """Show how a run has ended, and return its exit code."""
+    from tfcluster.core.runs import exit_code
+
+    echo_result(output, event, f"{event['run']} {event['state']}")
+    if output == "text" and isinstance(error := event.get("error"), dict):
+        echo_error(ClusterError.from_json(error))
+    return int(exit_code(event))
