@@ -21,8 +21,7 @@ MEAN_SHARDS = 16  # are shown
 TEXT_BLOCK_NUMBERS = 1 << 16  # converted at once: little memory, and few calls
 
 # Expressions of `run graph`.
-EXPRESSION_MAX_DEPTH = 60  # far below Python's recursion limit, and more than a person writes by hand
-EXPRESSION_MAX_OPERATIONS = 1000
+EXPRESSION_MAX_CHARS = 4000  # more than a person writes by hand
 EXPRESSION_CONTEXT_CHARS = 40  # shown on either side of a syntax error
 
 # Training (linear, expfit).
