@@ -121,8 +121,8 @@ class TopApp(App[ClusterError | int]):
             self.screen.refresh(layout=True)
         screen = self.screen_stack[0]
         width, height = self.size
-        order = ORDERS[self._order]
-        screen.query_one("#title", Static).update(rows.title_line(view, order.name, self._pattern))
+        order = list(ORDERS)[self._order]
+        screen.query_one("#title", Static).update(rows.title_line(view, order, self._pattern))
         hosts = rows.host_lines(view, max(2, height // 6))
         screen.query_one("#hosts", Static).update(join_lines(hosts))
         scroll_bar = 1

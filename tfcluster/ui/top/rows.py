@@ -39,23 +39,15 @@ class Content:
         return self.columns, self.widths, list(self.rows)
 
 
-@dataclass(frozen=True)
-class Order:
-    """A sort order of the tasks."""
-
-    name: str  # as the screen says it
-    key: Callable[[TaskStatus], Any]
-
-
-#: The sort orders that `s` goes through.
-ORDERS = (
-    Order("spec", lambda task: 0),
-    Order("state", lambda task: (task.state is TaskState.READY, task.state.value)),
-    Order("CPU", lambda task: -(task.cpu_percent or 0.0)),
-    Order("memory", lambda task: -(task.rss_bytes or 0)),
-    Order("restarts", lambda task: -task.restarts),
-    Order("host", lambda task: task.host),
-)
+#: The sort orders of the tasks that `s` goes through, as the screen names them.
+ORDERS: dict[str, Callable[[TaskStatus], Any]] = {
+    "spec": lambda task: 0,
+    "state": lambda task: (task.state is TaskState.READY, task.state.value),
+    "CPU": lambda task: -(task.cpu_percent or 0.0),
+    "memory": lambda task: -(task.rss_bytes or 0),
+    "restarts": lambda task: -task.restarts,
+    "host": lambda task: task.host,
+}
 
 
 def title_line(view: LiveView, order: str, pattern: str) -> Text:
@@ -70,26 +62,23 @@ def title_line(view: LiveView, order: str, pattern: str) -> Text:
     )
     if len(status.hosts) > 1:
         line.append(f" on {len(status.hosts)} hosts")
-    line.append(f"  sorted by {order}" if order != ORDERS[0].name else "")
+    line.append(f"  sorted by {order}" if order != next(iter(ORDERS)) else "")
     line.append(f"  filter: {pattern}" if pattern else "", "bold")
     return line
 
 
 def host_lines(view: LiveView, limit: int) -> list[Text]:
     """Return a line for each host; if there are too many, those that are unreachable come first."""
-    hosts = list(view.status.hosts)
+    hosts, rest = list(view.status.hosts), []
     if len(hosts) > limit:
-        hosts = sorted(hosts, key=lambda host: host.state == "up")
-        rest = hosts[limit - 1 :]
-        up = sum(host.state == "up" for host in rest)
-        lines = _format_hosts(hosts[: limit - 1], view)
-        return [*lines, Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim")]
-    return _format_hosts(hosts, view)
-
-
-def _format_hosts(hosts: Sequence[HostStatus], view: LiveView) -> list[Text]:
+        hosts.sort(key=lambda host: host.state == "up")
+        hosts, rest = hosts[: limit - 1], hosts[limit - 1 :]
     width = max((len(host.host) for host in hosts), default=0)
-    return [_host_line(host, view, width) for host in hosts]
+    lines = [_host_line(host, view, width) for host in hosts]
+    if rest:
+        up = sum(host.state == "up" for host in rest)
+        lines.append(Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim"))
+    return lines
 
 
 def _host_line(host: HostStatus, view: LiveView, width: int) -> Text:
@@ -119,9 +108,9 @@ def _share(used: int, total: int) -> str:
     return f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
 
 
-def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Content:
+def task_content(view: LiveView, order: str, pattern: str, width: int) -> Content:
     """Return the table of the tasks that match the pattern, ignoring case, with as many columns as fit the width."""
-    tasks = sorted(view.status.tasks, key=order.key)
+    tasks = sorted(view.status.tasks, key=ORDERS[order])
     away = {host for host, link in view.links.items() if link.lost_at is not None}
     cells = {task.short: _task_cells(task, view.rates.get(task.task)) for task in tasks}
     has_hosts = len({task.host for task in tasks}) > 1
