@@ -209,14 +209,6 @@ grace_option = click.option(
 )
 
 
-def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> list[click.Parameter]:
-    """Return the parameters that option decorators add, in their order, for a command that is not a function."""
-    command = click.Command(None)
-    for option in options:
-        option(command)
-    return command.params
-
-
 def check_period(since: float | None, until: float | None, *, follow: bool) -> None:
     """Check that --since and --until enclose a time that can be shown, or else raise a UsageError."""
     if until is not None and follow:

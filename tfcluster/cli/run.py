@@ -17,7 +17,6 @@ from tfcluster.cli.options import (
     WholeNumber,
     cluster_option,
     detach_option,
-    make_params,
     name_option,
     notify_option,
     output_option,
@@ -111,7 +110,7 @@ class _Programs(click.Group):
 
 def _after_shared_options(args: list[str]) -> list[str]:
     """Return what follows the options that every program has; it begins with the first other option or argument."""
-    command = click.Command(None, params=_shared_params())
+    command = click.Command(None, params=_shared.params)
     context = click.Context(command, ignore_unknown_options=True, allow_interspersed_args=False)
     try:
         return command.make_parser(context).parse_args(list(args))[1]
@@ -150,7 +149,7 @@ def command_of(
     from tfcluster.programs.api import SharedOptions, Submission
 
     own: click.Command = program.load("options", "command", click.Command)
-    shared = _shared_params()
+    shared = _shared.params
     used = {each for param in shared for each in (param.name, *param.opts)}
     if conflicts := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
         raise program.error(f"{program.module}.options declares {conflicts[0]}, which every program has already")
@@ -177,39 +176,35 @@ def command_of(
     )
 
 
-def _shared_params() -> list[click.Parameter]:
-    """Return the options that every program has; their names are the fields of SharedOptions."""
-    options: list[Callable[[click.Command], click.Command]] = [
-        click.option(
-            "--seed",
-            type=WholeNumber(0, 2**63 - 1),
-            help="The same seed gives the same result; chosen and shown when left out.",
-        ),
-        click.option(
-            "--devices",
-            multiple=True,
-            metavar="PATTERN",
-            help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
-        ),
-        click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use."),
-        click.option(
-            "--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for, or a task is not ready."
-        ),
-        click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
-        click.option(
-            "--placement-graph",
-            type=OutputFilePath((".svg", ".dot")),
-            metavar="FILE",
-            help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
-        ),
-        run_timeout_option,
-        name_option,
-        detach_option,
-        notify_option,
-        cluster_option,
-        output_option,
-    ]
-    return make_params(options)
+@click.command()
+@click.option(
+    "--seed",
+    type=WholeNumber(0, 2**63 - 1),
+    help="The same seed gives the same result; chosen and shown when left out.",
+)
+@click.option(
+    "--devices",
+    multiple=True,
+    metavar="PATTERN",
+    help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
+)
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use.")
+@click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for, or a task is not ready.")
+@click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on.")
+@click.option(
+    "--placement-graph",
+    type=OutputFilePath((".svg", ".dot")),
+    metavar="FILE",
+    help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
+)
+@run_timeout_option
+@name_option
+@detach_option
+@notify_option
+@cluster_option
+@output_option
+def _shared() -> None:
+    """Have the options that every program has; their names are the fields of SharedOptions."""
 
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunSubmission:
