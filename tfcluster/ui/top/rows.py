@@ -15,6 +15,7 @@ from tfcluster.protocol.serialization import to_json
 from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_bytes, format_duration, style_of
 from tfcluster.ui.listings import format_outcome
+from tfcluster.ui.log_view import format_event
 from tfcluster.ui.task_cells import GAP, TASK_CELLS, cell_width, fit_columns
 
 _BAR = 14
@@ -170,14 +171,8 @@ def _describe_metric(event: Mapping[str, Any]) -> str:
 
 def event_lines(view: LiveView, limit: int) -> list[Text]:
     """Return the last events, the oldest first."""
-    lines = []
-    for event in view.events[max(0, len(view.events) - limit) :]:
-        when = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-        host = f"{event['host']} " if event.get("host") else ""
-        what = f"{host}{event['task'] or 'cluster'}"
-        word = (event["event"], style_of(event["event"]))
-        lines.append(Text.assemble((f" {when}  ", "dim"), f"{what:<12}  ", word, f"  {event['detail']}"))
-    return lines
+    last = view.events[max(0, len(view.events) - limit) :]
+    return [Text.assemble(" ", format_event(event, "%H:%M:%S")) for event in last]
 
 
 def join_lines(lines: Sequence[Text]) -> Text:
