@@ -80,7 +80,7 @@ OWNERS = {
     "click": {"cli", "programs/options"},
     "grpc": {"processes"},
     "google": {"processes"},
-    "asyncio": {"agent", "transport"},
+    "asyncio": {"agent", "transport", "ui"},  # Textual runs its loop
     "numpy": {"programs"},
 }
 

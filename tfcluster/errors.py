@@ -44,3 +44,8 @@ class ClusterError(Exception):
     def from_json(cls, value: dict[str, Any]) -> ClusterError:
         """Return the error that `to_json` encoded."""
         return cls(value["message"], hint=value["hint"], exit_code=ExitCode(value["exit_code"]))
+
+
+def usage_error(message: str, hint: str = "") -> ClusterError:
+    """Return the error for a mistake of the user's, for which a command exits with 2."""
+    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)

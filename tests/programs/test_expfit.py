@@ -13,7 +13,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import run as expfit
 from tfcluster.programs.expfit.partitioning import BatchShard, partition
-from tfcluster.programs.expfit.run import Examples, initial_layers, parameter_device
+from tfcluster.programs.expfit.run import initial_layers, parameter_device, stream_examples
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(5))
 
@@ -44,7 +44,7 @@ def numpy_losses(seed: int, steps: int, rate: float, batch: int) -> list[float]:
     """The loss of each step, its gradients derived by hand."""
     hidden, output = initial_layers(seed)
     losses = []
-    for x in Examples(seed, batch).next(steps):
+    for x in stream_examples(seed, batch)(steps):
         between = np.tanh(np.outer(x, hidden[0]) + hidden[1])
         error = between @ output[:-1, 0] + output[-1, 0] - np.exp(x)
         losses.append(float(np.mean(error**2)))
@@ -133,10 +133,10 @@ def numpy_losses_until_they_burst() -> list[float]:
 
 
 def test_the_examples_do_not_depend_on_how_they_are_fetched() -> None:
-    whole, parts = Examples(3, 7), Examples(3, 7)
-    pieces = np.concatenate([parts.next(steps) for steps in (1, 4, 5)])
-    assert np.array_equal(whole.next(10), pieces)
-    assert not np.array_equal(Examples(4, 7).next(10), pieces)
+    whole, parts = stream_examples(3, 7), stream_examples(3, 7)
+    pieces = np.concatenate([parts(steps) for steps in (1, 4, 5)])
+    assert np.array_equal(whole(10), pieces)
+    assert not np.array_equal(stream_examples(4, 7)(10), pieces)
     assert pieces.min() >= -1
     assert pieces.max() <= 1
 

@@ -237,22 +237,6 @@ def test_an_error_names_all_devices_if_none_recovers(monkeypatch: pytest.MonkeyP
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
 
 
-def test_a_device_whose_loss_is_final_is_not_tried_again(join_threads: Callable[[], None]) -> None:
-    attempts: list[str] = []
-
-    def step(device: str, first: int, size: int) -> int:
-        if device == "b":
-            return size
-        attempts.append(device)
-        raise DeviceLostError("a is lost", worked=False, is_final=True)
-
-    assert sum(part.value for part in map_shards(["a", "b"], 100, step, all_lost_seconds=0.0)) == 100
-    join_threads()
-    assert len(attempts) <= 1
-    with pytest.raises(DeviceLostError, match=r"^a is lost$"):
-        list(map_shards(["a"], 100, step))
-
-
 def test_a_lost_device_begins_with_fewer_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
     sizes: list[int] = []

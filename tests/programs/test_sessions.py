@@ -29,9 +29,9 @@ def test_a_lost_network_is_a_lost_server(
     context = local_run(1)
     monkeypatch.setattr(socket, "create_connection", fail)
     with pytest.raises(ConnectionError) as caught:
-        check_listening(context, context.devices[0], 1.0)
+        check_listening(context, context.devices[0])
     assert isinstance(caught.value, SERVER_LOST)
-    assert caught.value.errno == number
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 def test_an_exhausted_limit_is_not_a_lost_server(
@@ -43,5 +43,5 @@ def test_an_exhausted_limit_is_not_a_lost_server(
     context = local_run(1)
     monkeypatch.setattr(socket, "create_connection", fail)
     with pytest.raises(OSError, match="Too many open files") as caught:
-        check_listening(context, context.devices[0], 1.0)
+        check_listening(context, context.devices[0])
     assert not isinstance(caught.value, SERVER_LOST)

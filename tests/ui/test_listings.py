@@ -61,15 +61,6 @@ def test_what_an_error_announces_is_not_left_out() -> None:
     assert format_outcome(run) == "the driver of pi-1 died (SIGKILL); its last output: MemoryError"
 
 
-def test_only_inputs_and_results_take_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(monkeypatch, 90)
-    assert all(len(line) <= 90 for line in lines)
-    starts = [line for line in lines if not line.startswith(" ")]
-    assert [line.split()[0] for line in starts] == ["RUN", "pi-3f9a", "train-77ab"]
-    assert starts[2].startswith("train-77ab  failed     2026-01-31 14:30:00  1m 15s  train.py")
-    assert "".join("".join(lines).split()).count("exitcode3") == 1
-
-
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 75, 80, 90, 100, 120])
 def test_numbers_are_not_split_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     words = "\n".join(shown(monkeypatch, width)).split()
@@ -77,7 +68,7 @@ def test_numbers_are_not_split_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPa
         assert word in words
 
 
-def test_a_paragraph_for_each_where_no_table_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paragraph_for_each_where_the_table_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 40) == [
         "pi-3f9a succeeded 2026-01-31 14:30:00",
         "  0.4s",

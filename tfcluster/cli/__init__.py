@@ -1,1 +1,1 @@
-"""The command line: one module per command, imported lazily when the command is called."""
+"""The command line: modules of commands, imported lazily when a command is called."""

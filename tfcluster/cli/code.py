@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tfcluster.cli.output import confirm, echo
+from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.ui.progress_views import SendingView
@@ -14,15 +15,12 @@ if TYPE_CHECKING:
 
 def approve_code(description: str, *, yes: bool) -> None:
     """Ask, unless `yes` is set, whether to send a large amount of code; raise a ClusterError if the user refuses."""
-    from tfcluster.errors import ClusterError, ExitCode
-
     if yes:
         echo(description, err=True)
     elif not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ClusterError(
+        raise usage_error(
             f"{description}: that is a large amount of code to send",
-            hint="List the files that the script does not use in .tfclusterignore, or send it anyway with --yes.",
-            exit_code=ExitCode.USAGE,
+            "List the files that the script does not use in .tfclusterignore, or send it anyway with --yes.",
         )
     elif not confirm(f"{description}\nSend it?"):
         raise ClusterError("nothing was sent", hint=".tfclusterignore names files to leave out, as .gitignore does.")

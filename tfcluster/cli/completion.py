@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The environment variable by which the scripts ask for completions.
 VARIABLE = "_TFCLUSTER_COMPLETE"
+
+_Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 # Names that a shell would have to quote are left to its own completion of files.
 _PLAIN_NAME = re.compile(r"[\w./+-]+")
@@ -92,48 +94,42 @@ def complete_and_exit(group: click.Group) -> NoReturn:
     os._exit(0)
 
 
-def complete_clusters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a running cluster."""
+def _complete(list_names: Callable[[click.Context], Iterable[str]]) -> _Complete:
+    """Return the function by which a parameter completes names, in this order."""
+    return lambda ctx, param, incomplete: _matching(list_names(ctx), incomplete)
+
+
+def _clusters(ctx: click.Context) -> list[str]:
     from tfcluster.paths import running_clusters
 
-    return _matching(running_clusters(), incomplete)
+    return running_clusters()
 
 
-def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a job or a task of the cluster."""
+def _jobs_and_tasks(ctx: click.Context) -> list[str]:
     topology = _topology(ctx)
-    return _matching([*topology.addresses(), *(task.short for task in topology.tasks)], incomplete)
+    return [*topology.addresses(), *(task.short for task in topology.tasks)]
 
 
-def complete_exec_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the target of a command: a task, a host, or all hosts."""
+def _exec_targets(ctx: click.Context) -> list[str]:
     topology = _topology(ctx)
-    hosts = [host.name for host in topology.hosts]
-    return _matching(["all", *hosts, *(task.short for task in topology.tasks)], incomplete)
+    return ["all", *(host.name for host in topology.hosts), *(task.short for task in topology.tasks)]
 
 
-def complete_counts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a job with its present number of tasks, for `scale`."""
-    return _matching([f"{job}={len(tasks)}" for job, tasks in _topology(ctx).addresses().items()], incomplete)
-
-
-def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the id of a run, the latest first."""
+def _runs(ctx: click.Context) -> list[str]:
+    """Return the ids of the runs, the latest first."""
     from tfcluster.protocol.api.runs import RunsRequest
 
-    runs = _cluster(ctx).connect_head().call(RunsRequest(None)).runs
-    return _matching([run.run for run in reversed(runs)], incomplete)
+    return [run.run for run in reversed(_cluster(ctx).connect_head().call(RunsRequest(None)).runs)]
 
 
-def complete_logs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a job, a task or a run, which all have logs."""
-    return [*complete_tasks(ctx, param, incomplete), *complete_runs(ctx, param, incomplete)]
-
-
-def complete_stacks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the id of a run, or a task."""
-    tasks = [task.short for task in _topology(ctx).tasks]
-    return [*complete_runs(ctx, param, incomplete), *_matching(tasks, incomplete)]
+complete_clusters = _complete(_clusters)
+complete_tasks = _complete(_jobs_and_tasks)
+complete_exec_targets = _complete(_exec_targets)
+#: A job with its present number of tasks, for `scale`.
+complete_counts = _complete(lambda ctx: [f"{job}={len(each)}" for job, each in _topology(ctx).addresses().items()])
+complete_runs = _complete(_runs)
+complete_logs = _complete(lambda ctx: [*_jobs_and_tasks(ctx), *_runs(ctx)])  # all of them have logs
+complete_stacks = _complete(lambda ctx: [*_runs(ctx), *(task.short for task in _topology(ctx).tasks)])
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -168,7 +164,7 @@ def _modules(folder: Path, prefix: str) -> Iterator[str]:
             yield from _modules(path, f"{name}.")
 
 
-def _matching(names: list[str], incomplete: str) -> list[CompletionItem]:
+def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -185,11 +181,7 @@ def _cluster(ctx: click.Context) -> Cluster:
     return resolve_cluster(named)
 
 
-@click.command(
-    "completion",
-    short_help="Print the completion script for a shell.",
-    epilog='Example: eval "$(tfcluster completion bash)"',
-)
+@click.command("completion", epilog='Example: eval "$(tfcluster completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:

@@ -8,14 +8,10 @@ import click
 
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import OutputFilePath, cluster_option, output_option
-from tfcluster.cli.output import echo, echo_json
+from tfcluster.cli.output import echo_result
 
 
-@click.command(
-    "dashboard",
-    short_help="Show the cluster as a page in the browser.",
-    epilog="Example: tfcluster dashboard --report pi.html pi-3f9a",
-)
+@click.command("dashboard", epilog="Example: tfcluster dashboard --report pi.html pi-3f9a")
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; default: a free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
@@ -40,26 +36,15 @@ def command(
 
     target = resolve_cluster(cluster)
     if report is not None:
-        _check_alone(port=port, no_browser=no_browser)
+        if port or no_browser:
+            raise click.UsageError("--report writes a file and serves nothing: leave out --port and --no-browser.")
         from tfcluster.dashboard.report import write_report
 
         run_id = write_report(target, run, report)
-        if output == "json":
-            echo_json({"run": run_id, "report": str(report)})
-        else:
-            echo(f"the report of {run_id} is in {report}")
+        echo_result(output, {"run": run_id, "report": str(report)}, f"the report of {run_id} is in {report}")
         return
     with serve(target, port, run) as page:
-        if output == "json":
-            echo_json({"url": page.url})
-        else:
-            echo(f"{target.name}: {page.url} (Ctrl-C ends it)")
+        echo_result(output, {"url": page.url}, f"{target.name}: {page.url} (Ctrl-C ends it)")
         if not no_browser:
             page.open_browser()
         page.wait()
-
-
-def _check_alone(*, port: int, no_browser: bool) -> None:
-    """Check that --report is given without the options of a page that is served."""
-    if port or no_browser:
-        raise click.UsageError("--report writes a file and serves nothing: leave out --port and --no-browser.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, output_option
-from tfcluster.cli.output import confirm, echo, echo_json
+from tfcluster.cli.output import can_ask, confirm, echo, echo_json
 
 if TYPE_CHECKING:
     from tfcluster.core.status import RunStatus
 
 
-@click.command("down", short_help="Stop a cluster.", epilog="Example: tfcluster down --grace 2")
+@click.command("down", epilog="Example: tfcluster down --grace 2")
 @cluster_option
 @click.option(
     "--all",
@@ -43,7 +42,7 @@ def command(
     from tfcluster.errors import ClusterError
     from tfcluster.ui.progress_views import DownView
 
-    may_ask = not yes and output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
+    may_ask = not yes and can_ask(output)
     errors: list[ClusterError] = []
     for each in down.clusters_to_stop(cluster, all_clusters):
         view = DownView(each.name, silent=output == "json")

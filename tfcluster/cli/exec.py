@@ -18,7 +18,6 @@ _ALL_HOSTS = "all"
 
 @click.command(
     "exec",
-    short_help="Run any command with the cluster's environment.",
     epilog="Example: tfcluster exec --on worker:0 -- nvidia-smi",
     context_settings={"allow_interspersed_args": False},
 )
@@ -67,11 +66,7 @@ def _run_everywhere(cluster: Cluster, argv: tuple[str, ...]) -> int:
         return int(ExitCode.INTERRUPTED if commands.is_interrupted else commands.exit_code)
 
 
-@click.command(
-    "env",
-    short_help="Print the cluster's environment, for your own scripts.",
-    epilog='Example: eval "$(tfcluster env)"',
-)
+@click.command("env", epilog='Example: eval "$(tfcluster env)"')
 @click.argument("task", required=False, shell_complete=complete_tasks)
 @click.option(
     "--format",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,68 +15,78 @@ from tfcluster.cli.options import (
     WholeNumber,
     cluster_option,
     detach_option,
-    make_params,
     name_option,
     notify_option,
     output_option,
     run_timeout_option,
 )
 from tfcluster.cli.run import SCRIPT, make_request
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
 
 
-_HELP = """Start SCRIPT.py once for each task of the job `worker` (and of `chief`, if there is one), on the task's host.
+class _Launch(click.Command):
+    """The command, whose options are followed by those of scripts."""
 
-Each process finds its own place in TF_CONFIG, with free addresses, as MultiWorkerMirroredStrategy requires it. In
-ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts} (as {ps_hosts}) are replaced.
-
-The group ends together: when one process fails, the others are stopped, and its error is shown with its last lines.
-When all have succeeded, processes of the job `ps` are stopped. It is a run like any other: Ctrl-C cancels it.
-
-If no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
-"""
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters; the program `script` is not imported before they are needed."""
+        added = super().get_params(ctx)[len(self.params) :]  # --help, which stands last
+        return [*self.params, *_script_command().params, *added]
 
 
-def _own_params() -> list[click.Parameter]:
-    options: list[Callable[[click.Command], click.Command]] = [
-        click.option(
-            "--each",
-            metavar="JOB[,JOB...]",
-            help="The jobs whose tasks get a process. Default: worker, with chief where there is one.",
-        ),
-        click.option(
-            "--max-restarts",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            metavar="N",
-            help="How often the whole group is restarted after a failure.",
-        ),
-        click.option(
-            "--spec",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            callback=remember_target,
-            help="Bring the cluster of this spec up for the run.",
-        ),
-        click.option(
-            "--workers", type=click.IntRange(min=1), metavar="N", help="Bring N workers up on this machine for the run."
-        ),
-        click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of random numbers, for all processes."),
-        run_timeout_option,
-        name_option,
-        detach_option,
-        notify_option,
-        cluster_option,
-        output_option,
-    ]
-    return make_params(options)
+def _script_command() -> click.Command:
+    from tfcluster.programs.registry import find
+
+    program = find(SCRIPT)
+    assert program is not None, "tfcluster includes it"
+    command: click.Command = program.load("options", "command", click.Command)
+    return command
 
 
-def _invoke(
+@click.command(
+    "launch",
+    cls=_Launch,
+    epilog="Example: tfcluster launch --workers 2 train.py --epochs 3",
+    context_settings={
+        "auto_envvar_prefix": "TFCLUSTER_LAUNCH",
+        # All arguments after the script's path belong to the script.
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+    },
+)
+@click.option(
+    "--each",
+    metavar="JOB[,JOB...]",
+    help="The jobs whose tasks get a process. Default: worker, with chief where there is one.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="How often the whole group is restarted after a failure.",
+)
+@click.option(
+    "--spec",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    callback=remember_target,
+    help="Bring the cluster of this spec up for the run.",
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Bring N workers up on this machine for the run."
+)
+@click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of random numbers, for all processes.")
+@run_timeout_option
+@name_option
+@detach_option
+@notify_option
+@cluster_option
+@output_option
+def command(
     each: str | None,
     max_restarts: int,
     spec: Path | None,
@@ -90,6 +100,16 @@ def _invoke(
     output: str,
     **script: Any,
 ) -> int:
+    """Start SCRIPT.py once for each task of the job `worker` (and of `chief`, if there is one), on the task's host.
+
+    Each process finds its own place in TF_CONFIG, with free addresses, as MultiWorkerMirroredStrategy requires it. In
+    ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts} (as {ps_hosts}) are replaced.
+
+    The group ends together: when one process fails, the others are stopped, and its error is shown with its last lines.
+    When all have succeeded, processes of the job `ps` are stopped. It is a run like any other: Ctrl-C cancels it.
+
+    If no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
+    """
     source = click.get_current_context().get_parameter_source("cluster")
     if source is ParameterSource.ENVIRONMENT and (spec is not None or workers is not None):
         cluster = None  # TFCLUSTER_CLUSTER is for commands on a cluster that is up
@@ -99,7 +119,7 @@ def _invoke(
         from tfcluster.client.cluster import prestart_agent
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
-    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.cli.runs import show
     from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
@@ -115,8 +135,7 @@ def _invoke(
     with _cluster(spec, workers, cluster, jobs, detach) as target:
         if spec is not None or workers is not None:
             remember_cluster(target.name)
-        shown = RunOutput(json=output == "json", detached=detach, is_remote=target.connect_head().transport.is_remote)
-        return show(launch(group, target), shown)
+        return show(launch(group, target), target, output, detached=detach)
 
 
 @contextlib.contextmanager
@@ -145,10 +164,9 @@ def _cluster(
             yield find_cluster(topology.cluster).upgrading()
             return
         if detach:
-            raise ClusterError(
+            raise usage_error(
                 "a run that is detached requires a cluster that stays up",
-                hint="Start it with `tfcluster up` first; or leave out --detach.",
-                exit_code=ExitCode.USAGE,
+                "Start it with `tfcluster up` first; or leave out --detach.",
             )
         yield stack.enter_context(temporary_cluster(topology, source))
 
@@ -165,37 +183,3 @@ def _running_cluster(named: str | None) -> Cluster:
             f"{error.hint} Or bring one up for this run only: `tfcluster launch --workers 2 SCRIPT.py`, or --spec FILE."
         )
         raise ClusterError(error.message, hint=hint, exit_code=error.exit_code) from None
-
-
-class _Launch(click.Command):
-    """The command, whose options are followed by those of scripts."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters; the program `script` is not imported before they are needed."""
-        added = super().get_params(ctx)[len(self.params) :]  # --help, which stands last
-        return [*self.params, *_script_command().params, *added]
-
-
-def _script_command() -> click.Command:
-    from tfcluster.programs.registry import find
-
-    program = find(SCRIPT)
-    assert program is not None, "tfcluster includes it"
-    command: click.Command = program.load("options", "command", click.Command)
-    return command
-
-
-command = _Launch(
-    "launch",
-    params=_own_params(),
-    callback=_invoke,
-    help=_HELP,
-    epilog="Example: tfcluster launch --workers 2 train.py --epochs 3",
-    short_help="Start your script once for each task.",
-    context_settings={
-        "auto_envvar_prefix": "TFCLUSTER_LAUNCH",
-        # All arguments after the script's path belong to the script.
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-    },
-)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tfcluster.ui.log_view import LogView
 
 
-@click.command(
-    "logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs 'worker:[0-3]' ps --grep loss -f"
-)
+@click.command("logs", epilog="Example: tfcluster logs 'worker:[0-3]' ps --grep loss -f")
 @click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_logs)
 @click.option("-f", "--follow", is_flag=True, help="Also show what the tasks print from now on, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
@@ -106,11 +104,7 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
             view.show(line["task"], line["time"], format_placement(placement))
 
 
-@click.command(
-    "events",
-    short_help="Show what happened to the tasks, and why.",
-    epilog="Example: tfcluster events -f",
-)
+@click.command("events", epilog="Example: tfcluster events -f")
 @click.option("-f", "--follow", is_flag=True, help="Also show new events, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
 @since_option

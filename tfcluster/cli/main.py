@@ -21,8 +21,7 @@ from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_str
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
 
-# The short help of each command, by name. It is kept here so that `--help` imports no command; a test compares it with
-# the commands' own short help.
+# The short help of each command, by name. It is kept here so that `--help` imports no command.
 _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
@@ -64,7 +63,9 @@ _LOCATIONS = {
     "events": "logs:events_command",
     "init": "spec:init_command",
     "metrics": "status:metrics_command",
+    "scale": "up:scale_command",
     "validate": "spec:validate_command",
+    "wait": "runs:wait_command",
 }
 
 # What users of Docker, Kubernetes and similar tools type by habit, and the command that does it here.
@@ -106,6 +107,7 @@ class _Commands(click.Group):
         module, _, attribute = _LOCATIONS.get(name, f"{name}:command").partition(":")
         command = getattr(importlib.import_module(f"tfcluster.cli.{module}"), attribute)
         assert isinstance(command, click.Command), "each name in the table is a command's"
+        command.short_help = _COMMANDS[name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -125,15 +127,12 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
+            from tfcluster.cli.options import unknown_command
             from tfcluster.programs.registry import BUNDLED
 
-            near = get_close_matches(args[0], [*_COMMANDS, *_ALIASES], 1)
-            hint = f"Did you mean {near[0]!r}?" if near else ""
-            if args[0] in BUNDLED or args[0].endswith(".py"):
-                hint = f"`tfcluster run {args[0]}` runs it."
-            raise click.UsageError(f"No such command {args[0]!r}. {_HABITS.get(args[0], hint)}".rstrip(), ctx)
+            is_program = args[0] in BUNDLED or args[0].endswith(".py")
+            hint = _HABITS.get(args[0], f"`tfcluster run {args[0]}` runs it." if is_program else "")
+            raise unknown_command(ctx, args[0], [*_COMMANDS, *_ALIASES], hint)
         return super().resolve_command(ctx, args)
 
 

@@ -26,8 +26,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 if TYPE_CHECKING:  # ParamType is generic since click 8.4
     _IntType = click.ParamType[int]
     _FloatType = click.ParamType[float]
+    _PathType = click.ParamType[Path]
+    _FileType = click.ParamType[BinaryIO]
 else:
-    _IntType = _FloatType = click.ParamType
+    _IntType = _FloatType = _PathType = _FileType = click.ParamType
 
 
 class WholeNumber(_IntType):
@@ -89,13 +91,6 @@ class Timestamp(_FloatType):
             self.fail(
                 f"{value!r} is not a time (10m, 1h30m, 2d, 2026-01-31T14:30 and 2026-01-31T13:30Z are)", param, ctx
             )
-
-
-if TYPE_CHECKING:
-    _PathType = click.ParamType[Path]
-    _FileType = click.ParamType[BinaryIO]
-else:
-    _PathType = _FileType = click.ParamType
 
 
 class OutputFilePath(_PathType):
@@ -218,17 +213,18 @@ grace_option = click.option(
 )
 
 
-def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> list[click.Parameter]:
-    """Return the parameters that option decorators add, in their order, for a command that is not a function."""
-    command = click.Command(None)
-    for option in options:
-        option(command)
-    return command.params
-
-
 def check_period(since: float | None, until: float | None, *, follow: bool) -> None:
     """Check that --since and --until enclose a time that can be shown, or else raise a UsageError."""
     if until is not None and follow:
         raise click.UsageError("--until cannot be combined with --follow")
     if since is not None and until is not None and since > until:
         raise click.UsageError("--since is later than --until: exchange them (1h is earlier than 10m)")
+
+
+def unknown_command(ctx: click.Context, name: str, names: Sequence[str], hint: str) -> click.UsageError:
+    """Return the error for a command that does not exist; without a hint, it names the one that is nearest."""
+    from difflib import get_close_matches
+
+    if not hint and (near := get_close_matches(name, names, 1)):
+        hint = f"Did you mean {near[0]!r}?"
+    return click.UsageError(f"No such command {name!r}. {hint}".rstrip(), ctx)

@@ -54,6 +54,14 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(value, default=_fields))
 
 
+def echo_result(output: str, value: Any, text: str) -> None:
+    """Print the result of a command in the output format: a value as JSON, or a text."""
+    if output == "json":
+        echo_json(value)
+    else:
+        echo(text)
+
+
 def _fields(value: Any) -> Any:
     from tfcluster.protocol.serialization import to_json
 
@@ -63,6 +71,19 @@ def _fields(value: Any) -> Any:
 def confirm(question: str) -> bool:
     """Ask a yes-or-no question on standard error and return the answer."""
     return click.confirm(escape_control_characters(question), err=True)
+
+
+def can_ask(output: str) -> bool:
+    """Return whether there is somebody to answer a question of a command with this output format."""
+    return output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def require_consent(question: str, output: str, refusal: ClusterError, declined: str) -> None:
+    """Ask a question; raise `refusal` if there is nobody to ask, and an error with the text `declined` after a no."""
+    if not can_ask(output):
+        raise refusal
+    if not confirm(question):
+        raise ClusterError(declined)
 
 
 def echo_error(error: ClusterError) -> None:

@@ -8,14 +8,10 @@ import click
 
 from tfcluster.cli.completion import complete_tasks
 from tfcluster.cli.options import FiniteFloat, cluster_option, output_option
-from tfcluster.cli.output import echo, echo_json
+from tfcluster.cli.output import echo, echo_result
 
 
-@click.command(
-    "profile",
-    short_help="Capture a trace of tasks for TensorBoard.",
-    epilog="Example: tfcluster profile worker --seconds 5 --logdir logs",
-)
+@click.command("profile", epilog="Example: tfcluster profile worker --seconds 5 --logdir logs")
 @click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks)
 @click.option(
     "--seconds",
@@ -48,9 +44,7 @@ def command(tasks: tuple[str, ...], seconds: float, logdir: Path, cluster: str |
     profile = capture_profile(resolve_cluster(cluster), tasks, seconds, logdir)
     if profile.idle:
         echo(f"note: nothing has run on {', '.join(profile.idle)} meanwhile", err=True)
-    if output == "json":
-        echo_json({"folder": str(profile.folder), "tasks": profile.tasks, "idle": profile.idle})
-    else:
-        echo(f"the traces of {', '.join(profile.tasks)} are in {profile.folder}")
+    written = {"folder": str(profile.folder), "tasks": profile.tasks, "idle": profile.idle}
+    echo_result(output, written, f"the traces of {', '.join(profile.tasks)} are in {profile.folder}")
     if profile.problem is not None:
         raise profile.problem

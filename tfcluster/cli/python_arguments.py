@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfcluster.cli.run import SCRIPT, begins_script, command_of, make_request
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.submission import RunSubmission
@@ -39,11 +39,11 @@ def parse_request(
 
     for name, hint in _REFUSED.items():
         if options.get(name) is not None:
-            raise ClusterError(f"{name} is not an option of a run in Python", hint=hint, exit_code=ExitCode.USAGE)
+            raise usage_error(f"{name} is not an option of a run in Python", hint)
     is_script = begins_script(program)
     installed = find(SCRIPT if is_script else program)
     if installed is None:
-        raise ClusterError(f"there is no program {program!r}", exit_code=ExitCode.USAGE)
+        raise usage_error(f"there is no program {program!r}")
     argv = [*_option_argv({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
     command = command_of(installed, _make_request)
     with contextlib.ExitStack() as stack:
@@ -51,7 +51,7 @@ def parse_request(
             context = stack.enter_context(command.make_context(installed.name, argv))
             parsed = command.invoke(context)
         except click.ClickException as error:
-            raise ClusterError(error.format_message(), exit_code=ExitCode.USAGE) from None
+            raise usage_error(error.format_message()) from None
         yield parsed
 
 

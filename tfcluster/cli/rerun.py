@@ -14,13 +14,13 @@ from tfcluster.cli.code import approve_code, show_sending
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import cluster_option, name_option, output_option
 from tfcluster.cli.output import echo
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.core.runs import RunOptions
 
 
-@click.command("rerun", short_help="Run a run again.", epilog="Example: tfcluster rerun pi-3f9a")
+@click.command("rerun", epilog="Example: tfcluster rerun pi-3f9a")
 @click.argument("run", shell_complete=complete_runs)
 @name_option
 @click.option("--detach", is_flag=True, help="Print the new run's id and return; see `tfcluster attach`.")
@@ -33,7 +33,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     RUN is an id or a unique prefix of one. The script runs as it is now: a message says if it, or the git commit of its
     folder, has changed since. The cluster must be up.
     """
-    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.cli.runs import show
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.client.runs.origin import describe_changes, with_origin
@@ -69,12 +69,11 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
             shows_output=output == "text",
         )
         raw = program.declaration.is_script and now.jobs is None
-        shown = RunOutput(
-            json=output == "json", raw=raw, detached=detach, is_remote=target.connect_head().transport.is_remote
-        )
         if now.jobs is None:
-            return show(submission.events(target), shown)
-        return show(launch(make_group(submission, now.jobs, now.max_restarts), target), shown)
+            events = submission.events(target)
+        else:
+            events = launch(make_group(submission, now.jobs, now.max_restarts), target)
+        return show(events, target, output, raw=raw, detached=detach)
 
 
 def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:
@@ -82,12 +81,11 @@ def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> B
 
     path = options.parameters.get("path") if options.upload is None else None
     if path is not None and not Path(path).is_file():
-        raise ClusterError(f"{path}: the script of {run} is not there any more", exit_code=ExitCode.USAGE)
+        raise usage_error(f"{path}: the script of {run} is not there any more")
     if options.upload == "":
-        raise ClusterError(
+        raise usage_error(
             f"{run} read its input from a pipe or from standard input, which cannot be read again",
-            hint="Give the input again: `tfcluster run`.",
-            exit_code=ExitCode.USAGE,
+            "Give the input again: `tfcluster run`.",
         )
     if options.upload is None:
         return None

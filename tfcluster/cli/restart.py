@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 
 import click
 
@@ -12,14 +10,11 @@ from tfcluster import settings
 from tfcluster.cli.completion import complete_tasks
 from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
-from tfcluster.cli.output import confirm, echo, echo_json
+from tfcluster.cli.output import echo, echo_json, require_consent
+from tfcluster.errors import usage_error
 
 
-@click.command(
-    "restart",
-    short_help="Restart tasks.",
-    epilog="Example: tfcluster restart worker --rolling",
-)
+@click.command("restart", epilog="Example: tfcluster restart worker --rolling")
 @click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks)
 @click.option("--rolling", is_flag=True, help="Restart one task at a time, waiting for each to become ready.")
 @grace_option
@@ -58,8 +53,8 @@ def command(
 
     target = resolve_cluster(cluster).upgrading()
     plan, topology = restart.plan_restart(target, tasks)
-    may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
-    _confirm(plan.cluster, plan.losses, yes=yes, may_ask=may_ask)
+    if plan.losses:
+        _confirm(plan.cluster, ", ".join(plan.losses), yes, output)
     from tfcluster.ui.progress_views import RestartView
 
     view = RestartView(plan.cluster, plan.tasks, silent=output == "json")
@@ -86,20 +81,11 @@ def command(
         view.finish_restart(status, time.monotonic() - began)
 
 
-def _confirm(cluster: str, losses: Sequence[str], *, yes: bool, may_ask: bool) -> None:
+def _confirm(cluster: str, losses: str, yes: bool, output: str) -> None:
     """Print what is lost by a restart, and ask for confirmation; raise a ClusterError without it."""
-    from tfcluster.errors import ClusterError, ExitCode
-
-    if not losses:
-        return
-    text = ", ".join(losses)
     if yes:
-        echo(f"LOST: {text}", err=True)
-    elif not may_ask:
-        raise ClusterError(
-            f"cluster {cluster!r} would lose {text}: nothing was restarted",
-            hint="Add --yes to restart anyway.",
-            exit_code=ExitCode.USAGE,
-        )
-    elif not confirm(f"LOST: {text}\nContinue and lose that?"):
-        raise ClusterError("nothing was restarted")
+        echo(f"LOST: {losses}", err=True)
+        return
+    refusal = f"cluster {cluster!r} would lose {losses}: nothing was restarted"
+    question = f"LOST: {losses}\nContinue and lose that?"
+    require_consent(question, output, usage_error(refusal, "Add --yes to restart anyway."), "nothing was restarted")

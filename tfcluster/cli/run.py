@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -18,11 +17,11 @@ from tfcluster.cli.options import (
     WholeNumber,
     cluster_option,
     detach_option,
-    make_params,
     name_option,
     notify_option,
     output_option,
     run_timeout_option,
+    unknown_command,
 )
 
 if TYPE_CHECKING:
@@ -103,17 +102,15 @@ class _Programs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         command = self.get_command(ctx, args[0])
         if command is None:
-            matches = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
-            hint = f" Did you mean {matches[0]!r}?" if matches else ""
-            if os.path.isfile(args[0]):
-                hint = f" A script is named by its path: {ctx.command_path} ./{args[0]}"
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+            is_file = os.path.isfile(args[0])
+            hint = f"A script is named by its path: {ctx.command_path} ./{args[0]}" if is_file else ""
+            raise unknown_command(ctx, args[0], self.list_commands(ctx), hint)
         return command.name, command, args[1:]
 
 
 def _after_shared_options(args: list[str]) -> list[str]:
     """Return what follows the options that every program has; it begins with the first other option or argument."""
-    command = click.Command(None, params=_shared_params())
+    command = click.Command(None, params=_shared.params)
     context = click.Context(command, ignore_unknown_options=True, allow_interspersed_args=False)
     try:
         return command.make_parser(context).parse_args(list(args))[1]
@@ -137,12 +134,7 @@ def begins_script(word: str) -> bool:
     return word.endswith(".py") or "/" in word or word.startswith("-m")
 
 
-@click.group(
-    "run",
-    cls=_Programs,
-    short_help="Run a program on the cluster.",
-    epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
-)
+@click.group("run", cls=_Programs, epilog="Example: tfcluster run pi --samples 1e7 --gpus 4")
 def command() -> None:
     """Run PROGRAM, or your own script or module, on the cluster that is up, and show its progress and result.
 
@@ -157,7 +149,7 @@ def command_of(
     from tfcluster.programs.api import SharedOptions, Submission
 
     own: click.Command = program.load("options", "command", click.Command)
-    shared = _shared_params()
+    shared = _shared.params
     used = {each for param in shared for each in (param.name, *param.opts)}
     if conflicts := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
         raise program.error(f"{program.module}.options declares {conflicts[0]}, which every program has already")
@@ -184,39 +176,35 @@ def command_of(
     )
 
 
-def _shared_params() -> list[click.Parameter]:
-    """Return the options that every program has; their names are the fields of SharedOptions."""
-    options: list[Callable[[click.Command], click.Command]] = [
-        click.option(
-            "--seed",
-            type=WholeNumber(0, 2**63 - 1),
-            help="The same seed gives the same result; chosen and shown when left out.",
-        ),
-        click.option(
-            "--devices",
-            multiple=True,
-            metavar="PATTERN",
-            help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
-        ),
-        click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use."),
-        click.option(
-            "--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for, or a task is not ready."
-        ),
-        click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
-        click.option(
-            "--placement-graph",
-            type=OutputFilePath((".svg", ".dot")),
-            metavar="FILE",
-            help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
-        ),
-        run_timeout_option,
-        name_option,
-        detach_option,
-        notify_option,
-        cluster_option,
-        output_option,
-    ]
-    return make_params(options)
+@click.command()
+@click.option(
+    "--seed",
+    type=WholeNumber(0, 2**63 - 1),
+    help="The same seed gives the same result; chosen and shown when left out.",
+)
+@click.option(
+    "--devices",
+    multiple=True,
+    metavar="PATTERN",
+    help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
+)
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use.")
+@click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for, or a task is not ready.")
+@click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on.")
+@click.option(
+    "--placement-graph",
+    type=OutputFilePath((".svg", ".dot")),
+    metavar="FILE",
+    help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
+)
+@run_timeout_option
+@name_option
+@detach_option
+@notify_option
+@cluster_option
+@output_option
+def _shared() -> None:
+    """Have the options that every program has; their names are the fields of SharedOptions."""
 
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunSubmission:
@@ -253,16 +241,17 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
 
 def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
     """Submit a run, show its events or, if it is detached, its id, and return the exit code for its result."""
-    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.cli.runs import show
     from tfcluster.client.resolve import resolve_cluster
 
     request, cluster = make_request(program, submission, options), resolve_cluster(options.cluster).upgrading()
-    output = RunOutput(
-        json=options.output == "json",
-        log_placement=options.log_placement,
-        placement_graph=options.placement_graph,
+    return show(
+        request.events(cluster),
+        cluster,
+        options.output,
         raw=program.declaration.is_script,
         detached=options.detach,
-        is_remote=cluster.connect_head().transport.is_remote,
+        log_placement=options.log_placement,
+        placement_graph=options.placement_graph,
+        on_success=submission.on_success,
     )
-    return show(request.events(cluster), output, submission.on_success)

@@ -1,83 +1,84 @@
-"""The commands `tfcluster runs`, `attach` and `cancel`, and the output of a run, which `tfcluster run` shows too."""
+"""The commands `tfcluster runs`, `attach`, `cancel` and `wait`, and the output of a run, which `run` shows too."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfcluster.cli.completion import complete_runs
+from tfcluster.cli.completion import complete_logs, complete_runs
 from tfcluster.cli.hints import complete_hint
-from tfcluster.cli.options import cluster_option, output_option
-from tfcluster.cli.output import echo, echo_error, echo_json
+from tfcluster.cli.options import cluster_option, output_option, seconds
+from tfcluster.cli.output import echo, echo_error, echo_json, echo_result
+from tfcluster.errors import ClusterError, ExitCode
 
-
-@dataclass(frozen=True)
-class RunOutput:
-    """How to show a run."""
-
-    json: bool  # print each event as a line of JSON, and nothing else
-    log_placement: bool = False  # show the placement events too
-    placement_graph: Path | None = None  # the file in which the placed graph is drawn
-    raw: bool = False  # pass the output of the user's own script on byte by byte, and add nothing to it
-    detached: bool = False  # there may be no result; then the run's id is shown
-    is_remote: bool = False  # the first event may take long to arrive
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
 
 
 def show(
     events: Generator[dict[str, Any], None, None],
-    output: RunOutput,
+    cluster: Cluster,
+    output: str,
+    *,
+    raw: bool = False,
+    detached: bool = False,
+    log_placement: bool = False,
+    placement_graph: Path | None = None,
     on_success: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Show the events of a run as they arrive, and return the exit code for its result.
 
-    `on_success` is called with the result event of a run that succeeded, after it is shown. Raises ClusterError if
-    there is no result, and the run was not detached.
+    With `json` as output, each event is printed as a line of JSON, and nothing else. `raw` passes the output of the
+    user's own script on byte by byte, and adds nothing to it. Without a result, this shows the id of a run that is
+    `detached`, and raises ClusterError for another one. `log_placement` shows the placements too, `placement_graph` is
+    the file in which they are drawn. `on_success` is called with the result of a run that succeeded, after it is shown.
     """
     from tfcluster.core.runs import exit_code, script_exit_code
-    from tfcluster.errors import ClusterError, ExitCode
 
+    as_json = output == "json"
     # Closing the events cancels the run if an interrupt arrives while one of them is being shown.
     with contextlib.closing(events):
         # The view is imported while the run starts; but if ssh has to connect first, it is shown at once.
-        begun = [] if output.is_remote else list(itertools.islice(events, 1))
+        begun = [] if cluster.connect_head().transport.is_remote else list(itertools.islice(events, 1))
         from tfcluster.ui.run_view import RunView
 
-        view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
+        view = RunView(silent=as_json, placements=log_placement, raw=raw)
         views: list[Callable[[dict[str, Any]], None]] = [view.update]
-        if output.placement_graph is not None:
+        if placement_graph is not None:
             from tfcluster.ui.graph_diagram import PlacedGraph
 
-            graph = PlacedGraph(output.placement_graph)
+            graph = PlacedGraph(placement_graph)
             views.append(graph.update)
         with view:
-            run, result = _show_events(itertools.chain(begun, events), output.json, views)
+            run, result = _show_events(itertools.chain(begun, events), as_json, views)
     if not result:
-        if not output.detached:
-            raise ClusterError(f"no result recorded for {run or 'the run'}", hint="`tfcluster runs` lists the runs.")
-        if not output.json:
-            echo(run)
-        return int(ExitCode.DONE)
-    if not output.json and (result["state"] == "succeeded" or script_exit_code(result) is None):
+        return _end_without_result(run, detached, as_json)
+    if not as_json and (result["state"] == "succeeded" or script_exit_code(result) is None):
         view.finish(result)
-    elif not output.json:
+    elif not as_json:
         _show_script_error(result)
-    if output.placement_graph is not None:
+    if placement_graph is not None:
         graph.write()
     if on_success is not None and result["state"] == "succeeded":
         on_success(result)
     return int(exit_code(result))
 
 
+def _end_without_result(run: str, detached: bool, as_json: bool) -> int:
+    if not detached:
+        raise ClusterError(f"no result recorded for {run or 'the run'}", hint="`tfcluster runs` lists the runs.")
+    if not as_json:
+        echo(run)
+    return int(ExitCode.DONE)
+
+
 def _show_script_error(result: dict[str, Any]) -> None:
     """Show why a script failed if it cannot say so itself: a signal ended it, or it has lost tasks."""
-    from tfcluster.errors import ClusterError
-
     # The second line of the message names the tasks that the script has lost.
     if "signal" in result["result"] or "\n" in result.get("error", {}).get("message", ""):
         echo_error(ClusterError.from_json(result["error"]))
@@ -106,7 +107,7 @@ def _show_events(
     return run, result
 
 
-@click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
+@click.command("runs", epilog="Example: tfcluster runs -n 5")
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N runs.")
 @cluster_option
@@ -142,11 +143,7 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
         raise problem
 
 
-@click.command(
-    "attach",
-    short_help="Follow a run from its beginning to its result.",
-    epilog="Example: tfcluster attach pi-3f9a",
-)
+@click.command("attach", epilog="Example: tfcluster attach pi-3f9a")
 @click.argument("run", shell_complete=complete_runs)
 @cluster_option
 @output_option
@@ -158,19 +155,16 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import attach
-    from tfcluster.errors import ExitCode
 
     try:
         known = resolve_cluster(cluster)
-        return show(
-            attach(known, run), RunOutput(json=output == "json", is_remote=known.connect_head().transport.is_remote)
-        )
+        return show(attach(known, run), known, output)
     except KeyboardInterrupt:
         echo(complete_hint(f"detached; stop it with `tfcluster cancel {run}`"), err=True)
         return int(ExitCode.INTERRUPTED)
 
 
-@click.command("cancel", short_help="Stop runs.", epilog="Example: tfcluster cancel pi-3f9a")
+@click.command("cancel", epilog="Example: tfcluster cancel pi-3f9a")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @cluster_option
 @output_option
@@ -180,7 +174,6 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
     A run that has ended already is not changed. Exits with 124 if a run has not ended within 20 seconds.
     """
     from tfcluster import settings
-    from tfcluster.cli.wait import show_end
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import cancel_run
     from tfcluster.client.wait import wait_for_runs
@@ -188,4 +181,48 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
     target = resolve_cluster(cluster).upgrading()
     cancelled = [str(cancel_run(target, run)["run"]) for run in runs]
     for _, event in wait_for_runs(target, cancelled, settings.CANCEL_TIMEOUT_SECONDS):
-        show_end(event, output)
+        _show_end(event, output)
+
+
+@click.command("wait", epilog="Example: tfcluster wait pi-3f9a && echo done")
+@click.argument("names", nargs=-1, metavar="RUN... | --ready [TASK]...", shell_complete=complete_logs)
+@click.option("--ready", is_flag=True, help="Wait until every TASK is ready; without one, until all are.")
+@click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds to wait. Default: no limit.")
+@cluster_option
+@output_option
+def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster: str | None, output: str) -> int:
+    """Wait until each RUN has ended, or with --ready until tasks are ready, and show nothing until then.
+
+    RUN is an id, a name, or a unique prefix of an id. The exit code is that of the run, as `run` and `attach` have it:
+    0 for one that succeeded, the script's own for a script. Of several runs, it is that of the first one in the order
+    of the arguments that did not succeed. TASK is a task, a job or a pattern, as for `logs`.
+
+    Exits with 124 if the timeout expires, 4 if a task has failed, 3 if the cluster is not running. Ctrl-C ends only the
+    wait.
+    """
+    from tfcluster.client.resolve import resolve_cluster
+
+    if not names and not ready:
+        raise click.UsageError("name the runs to wait for, or add --ready to wait for tasks")
+    target = resolve_cluster(cluster)
+    if not ready:
+        from tfcluster.client.wait import wait_for_runs
+
+        codes = {name: _show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
+        return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
+    from tfcluster.client.wait import wait_until_ready
+    from tfcluster.core.text import pluralize
+
+    status = wait_until_ready(target, names, timeout)
+    echo_result(output, status, f"{status.cluster}: {pluralize(len(status.tasks), 'task')} ready")
+    return int(ExitCode.DONE)
+
+
+def _show_end(event: dict[str, object], output: str) -> int:
+    """Show how a run has ended, and return its exit code."""
+    from tfcluster.core.runs import exit_code
+
+    echo_result(output, event, f"{event['run']} {event['state']}")
+    if output == "text" and isinstance(error := event.get("error"), dict):
+        echo_error(ClusterError.from_json(error))
+    return int(exit_code(event))

@@ -12,91 +12,16 @@ import click
 from tfcluster.cli.options import output_option, spec_argument
 from tfcluster.cli.output import echo, echo_json
 from tfcluster.cli.up import preflight_progress
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
 
 #: What `init` writes.
-TEMPLATE = """\
-# A TensorFlow cluster. Start it with `tfcluster up`; check this file with `tfcluster validate`.
-# To use a key that is commented out, delete the # before it.
-# It is code, like a Makefile: `tfcluster up` runs `setup` and `python` on the hosts that it names.
-
-# The name by which commands find the cluster. Default: the folder's for a cluster.yaml, else the file's.
-#name: demo
-
-# The machines on which tasks are placed in turn, by names of your choice; `localhost` is this one. Default: localhost.
-#   address  what the other hosts connect to, a name or an IP address. Default: the name here.
-#   ssh      where ssh finds it, as user@host or a name of ~/.ssh/config. Default: the name here.
-#   python   the Python there that has TensorFlow. Default: python3.
-#   env      added to the environment of each task there. Default: nothing.
-#   state    the folder there for logs and runs. Default: ~/.local/state/tfcluster, or what XDG_STATE_HOME is there.
-#   setup    shell commands that `up` runs there once, before anything else. Default: none.
-#   slots    how many tasks of a job it gets before the next host gets some. Default: 1.
-# For localhost only address, env and slots apply. If hosts need no settings, write [alpha, beta]. `hostfile: FILE`
-# reads them from a hostfile of Open MPI or DeepSpeed (a line is `alpha slots=2`).
-#hosts: {localhost: {address: 10.0.0.10}, alpha: {address: 10.0.0.11, ssh: tf@alpha, python: /opt/tf/bin/python}}
-
-# The jobs of the cluster; a job's name is free, for example ps, worker, chief, master or local.
-jobs:
-  ps:
-    # How many tasks (TensorFlow servers) the job has; their ports are chosen and kept.
-    # A list such as ["localhost:2222", "localhost:2223"] fixes them.
-    tasks: 1
-  worker:
-    tasks: 2
-    # The hosts on which its tasks are placed in turn; one may be named repeatedly. Default: all of them.
-    #hosts: [localhost]
-    # Servers learn each other's addresses when they start. With `max` the addresses of that many tasks are known from
-    # the start, and the job can grow up to it (`tfcluster scale worker=4`) without restarting any. Default: tasks.
-    #max: 8
-    # The logical CPU devices of each task, to try programs for several devices without GPUs. Default: 1.
-    #cpus: 2
-    # The GPUs that each task has to itself. Default: 0.
-    #gpus: 1
-    # Added to the environment of each task; write numbers in quotes. The value in {secret: VALUE} is shown nowhere.
-    # Default: nothing.
-    #env: {OMP_NUM_THREADS: "1", TOKEN: {secret: "abc"}}
-    # Keys of `restart` (below) that are different for this job. Default: nothing.
-    #restart: {policy: never}
-  # A job may also be written as the list of its addresses, as in TensorFlow's ClusterSpec; with the name or the address
-  # of one of the hosts in each.
-  #local: ["localhost:2222", "localhost:2223"]
-
-# Who can connect to the tasks: closed (every account on the hosts of this cluster, and runs code as you), private
-# (only you: the cluster has its own network, in which programs reach nothing else and your own ones are started
-# by `tfcluster exec`), or open (everyone who reaches the ports: TensorFlow asks for no password). Default: closed.
-#network: closed
-
-# Which tasks that exit are restarted: never, on-failure (killed, or an exit code other than 0) or always
-# (policy, default: on-failure). The first restart is immediate; the seconds before the next ones start with
-# `initial` and double up to `max` (backoff, default: 0.1 and 30), and each wait is shortened by a random part of up to
-# one half, so that tasks that died together do not all restart at the same moment. More restarts than the
-# limit in that number of seconds make a task fail (default: 5 in 60).
-#restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
-
-# How much of the output of tasks and runs is kept. For each task, `count` files of this size (default: 5 and 10 MB);
-# rotation deletes the oldest. For each run, its beginning and its end, together of the size `run` (default: 100 MB); a
-# command that follows it shows all of it. For all runs on a host together, the size `runs` (default: 2 GB); the output
-# of the oldest ones is removed first. A size is written 10 MB, 1 GiB, 500 kB or in bytes.
-#logs: {size: 10 MB, count: 5, run: 100 MB, runs: 2 GB}
-
-# Where notices of failed tasks, unreachable hosts and finished runs are sent (events, default: all three): a
-# webhook gets JSON by HTTP POST, a shell command gets it as input. A notice that fails is sent again. Default: none.
-#notify: {webhook: "https://hooks.example.org/T0", command: "logger", events: [task-failed, host-away, run-finished]}
-
-# A host that no command has reached for this many seconds stops its part of the cluster, so that nothing keeps running
-# where you can no longer connect. Default: never.
-#lease: 86400
-"""
+TEMPLATE = (Path(__file__).parent / "template.yaml").read_text()
 
 
-@click.command(
-    "init",
-    short_help="Write a commented cluster.yaml to start from.",
-    epilog="Example: tfcluster init && tfcluster up",
-)
+@click.command("init", epilog="Example: tfcluster init && tfcluster up")
 @click.argument("spec", required=False, default="cluster.yaml", type=click.Path(path_type=Path))
 def init_command(spec: Path) -> None:
     """Write a commented spec to SPEC, ./cluster.yaml by default; SPEC `-` is standard output.
@@ -110,22 +35,14 @@ def init_command(spec: Path) -> None:
         with spec.open("x") as file:
             file.write(TEMPLATE)
     except FileExistsError as error:
-        raise ClusterError(
-            f"{spec} exists already",
-            hint="Name another file: `tfcluster init other.yaml`.",
-            exit_code=ExitCode.USAGE,
-        ) from error
+        raise usage_error(f"{spec} exists already", "Name another file: `tfcluster init other.yaml`.") from error
     except OSError as error:
         raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
     argument = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
     echo(f"wrote {spec}; start the cluster with `tfcluster up{argument}`")
 
 
-@click.command(
-    "validate",
-    short_help="Check a spec without starting anything.",
-    epilog="Example: tfcluster validate cluster.yaml",
-)
+@click.command("validate", epilog="Example: tfcluster validate cluster.yaml")
 @spec_argument
 @click.option("--cluster-spec", metavar="NOTATION", help="A cluster in one line instead of a file.")
 @output_option
@@ -151,11 +68,7 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
     echo(f"{topology.spec} is valid: cluster {topology.cluster!r}, {jobs}{where}")
 
 
-@click.command(
-    "doctor",
-    short_help="Check the hosts of a spec.",
-    epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'",
-)
+@click.command("doctor", epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'")
 @spec_argument
 @click.option(
     "--print-systemd",

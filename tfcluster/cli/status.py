@@ -8,7 +8,7 @@ from tfcluster.cli.options import cluster_option, host_timeout_option, output_op
 from tfcluster.cli.output import echo_exactly, echo_json
 
 
-@click.command("status", short_help="Show what runs where.", epilog="Example: tfcluster status -o json | jq .state")
+@click.command("status", epilog="Example: tfcluster status -o json | jq .state")
 @cluster_option
 @host_timeout_option
 @output_option
@@ -46,11 +46,7 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
 
 
-@click.command(
-    "devices",
-    short_help="Show every device of every task.",
-    epilog="Example: tfcluster devices -o json | jq '.[].name'",
-)
+@click.command("devices", epilog="Example: tfcluster devices -o json | jq '.[].name'")
 @cluster_option
 @host_timeout_option
 @output_option
@@ -77,11 +73,7 @@ def devices_command(cluster: str | None, timeout: float | None, output: str) -> 
     return int(ExitCode.DONE)
 
 
-@click.command(
-    "metrics",
-    short_help="Print the metrics of a cluster for Prometheus.",
-    epilog="Example: tfcluster metrics -c demo > demo.prom",
-)
+@click.command("metrics", epilog="Example: tfcluster metrics -c demo > demo.prom")
 @cluster_option
 @host_timeout_option
 def metrics_command(cluster: str | None, timeout: float | None) -> None:

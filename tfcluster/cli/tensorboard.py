@@ -8,14 +8,10 @@ import click
 
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import cluster_option, output_option
-from tfcluster.cli.output import echo, echo_json
+from tfcluster.cli.output import echo_result
 
 
-@click.command(
-    "tensorboard",
-    short_help="Show the data of a run in TensorBoard.",
-    epilog="Example: tfcluster tensorboard linear-0b51",
-)
+@click.command("tensorboard", epilog="Example: tfcluster tensorboard linear-0b51")
 @click.argument("data", required=False, metavar="[RUN|LOGDIR|HOST:LOGDIR]", shell_complete=complete_runs)
 @cluster_option
 @output_option
@@ -46,10 +42,9 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
             progress.show("starting TensorBoard")  # which may import TensorFlow
             with progress, serve(target, folder) as server:
                 progress.end()
-                if output == "json":
-                    echo_json({"url": server.url, "host": server.host, "logdir": server.logdir})
-                else:
-                    echo(f"TensorBoard shows {server.logdir} on {server.host}: {server.url} (Ctrl-C ends it)")
+                found = {"url": server.url, "host": server.host, "logdir": server.logdir}
+                text = f"TensorBoard shows {server.logdir} on {server.host}: {server.url} (Ctrl-C ends it)"
+                echo_result(output, found, text)
                 raise server.wait()
         except NoLogFolderError:
             if number == len(folders):

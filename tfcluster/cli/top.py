@@ -8,9 +8,10 @@ import sys
 import click
 
 from tfcluster.cli.options import cluster_option
+from tfcluster.errors import usage_error
 
 
-@click.command("top", short_help="Watch a cluster, full screen.", epilog="Example: tfcluster top -c demo")
+@click.command("top", epilog="Example: tfcluster top -c demo")
 @cluster_option
 def command(cluster: str | None) -> int:
     """Watch a cluster, full screen: hosts, tasks, runs with their progress, and the last events.
@@ -33,12 +34,9 @@ def command(cluster: str | None) -> int:
 
 
 def _refuse_without_screen() -> None:
-    from tfcluster.errors import ClusterError, ExitCode
-
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
     if not all(stream.isatty() for stream in streams) or os.environ.get("TERM", "dumb") == "dumb":
-        raise ClusterError(
+        raise usage_error(
             "`tfcluster top` requires a terminal",
-            hint="`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
-            exit_code=ExitCode.USAGE,
+            "`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
         )

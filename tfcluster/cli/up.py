@@ -1,10 +1,10 @@
-"""The command `tfcluster up`, and its phases, which `scale` shares: plan, confirm data losses, apply, and wait."""
+"""The commands `tfcluster up` and `scale`, and their phases: plan, confirm data losses, apply, and wait."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING
 import click
 
 from tfcluster import settings
+from tfcluster.cli.completion import complete_counts
 from tfcluster.cli.hints import complete_hint, remember_cluster
-from tfcluster.cli.options import Command, output_option, seconds, spec_argument
-from tfcluster.cli.output import confirm, echo, echo_json
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.cli.options import Command, cluster_option, output_option, seconds, spec_argument
+from tfcluster.cli.output import echo, echo_json, require_consent
+from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
     from tfcluster.ui.progress_views import StatusLine
+
+
+_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")  # of `scale`
 
 
 def changing_options(function: Command) -> Command:
@@ -155,10 +159,7 @@ def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOption
     if options.yes or accepted_loss.issuperset(losses):
         return
     try:
-        if options.output != "text" or not sys.stdin.isatty() or not sys.stdout.isatty():
-            raise _unconfirmed(plan, losses)
-        if not confirm("Continue and lose that?"):
-            raise ClusterError("nothing was changed")
+        require_consent("Continue and lose that?", options.output, _unconfirmed(plan, losses), "nothing was changed")
     except BaseException:
         close_inspectors(plan.hosts)
         raise
@@ -171,14 +172,10 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
         hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
     details = [str(action) for action in plan.actions if action.data_loss]
     message = f"cluster {plan.topology.cluster!r} would lose {', '.join(losses)}: nothing was changed"
-    return ClusterError("\n".join([message, *details]), hint=hint, exit_code=ExitCode.USAGE)
+    return usage_error("\n".join([message, *details]), hint)
 
 
-@click.command(
-    "up",
-    short_help="Start a cluster from a spec and wait until it is ready.",
-    epilog="Example: tfcluster up examples/cluster.yaml --timeout 30",
-)
+@click.command("up", epilog="Example: tfcluster up examples/cluster.yaml --timeout 30")
 @spec_argument
 @click.option(
     "--cluster-spec",
@@ -235,3 +232,42 @@ def command(
         up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
     )
     change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+
+
+@click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")
+@click.argument("counts", metavar="JOB=N...", nargs=-1, required=True, shell_complete=complete_counts)
+@cluster_option
+@changing_options
+def scale_command(
+    counts: tuple[str, ...], cluster: str | None, dry_run: bool, yes: bool, timeout: float, output: str
+) -> None:
+    """Change the number of tasks of jobs while the cluster runs; N is the new number, and 0 removes the job.
+
+    Added tasks are like the last task of their job; the last tasks are removed. Up to `max:` of the spec nothing is
+    restarted; beyond it, running servers must learn the addresses of new ones, and a ps that is restarted loses its
+    variables: in that case this asks for confirmation, or requires --yes. The file of the spec does not change, so
+    `up` returns to the numbers in it.
+    """
+    began = time.monotonic()
+    from tfcluster.client import up
+    from tfcluster.client.resolve import resolve_cluster
+
+    desired = _parse(counts)
+    threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
+    target = resolve_cluster(cluster)
+
+    make_plan = partial(up.plan_scale, target, desired)
+    change_cluster(target.name, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+
+
+def _parse(counts: tuple[str, ...]) -> dict[str, int]:
+    desired: dict[str, int] = {}
+    for text in counts:
+        match = _COUNT.fullmatch(text)
+        if match is None:
+            raise usage_error(f"expected JOB=N, got {text!r}", "For example, `tfcluster scale worker=4`.")
+        if desired.setdefault(match[1], int(match[2])) != int(match[2]):
+            raise usage_error(
+                f"job {match[1]!r} has two numbers of tasks, {desired[match[1]]} and {match[2]}", "Name each job once."
+            )
+    return desired

@@ -11,7 +11,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.status import TaskStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task, latest_topology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,13 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
     samples = {task.job: task for task in (*observed.reserved, *observed.tasks) if task.job in observed.host_order}
     for job in counts:
         if job not in samples:
-            raise _refused(
+            raise usage_error(
                 f"cluster {observed.cluster!r} has no job {job!r}",
                 f"Its jobs are {', '.join(observed.addresses())}; `tfcluster up SPEC` adds one that the spec has.",
             )
     unchanged = sum(task.job not in counts for task in observed.tasks)
     if (total := unchanged + sum(counts.values())) > settings.MAX_TASKS:
-        raise _refused(f"{total} tasks: a cluster has at most {settings.MAX_TASKS}", "Ask for fewer.")
+        raise usage_error(f"{total} tasks: a cluster has at most {settings.MAX_TASKS}", "Ask for fewer.")
     tasks: list[Task] = []
     reserved: list[Task] = []
     for job in dict.fromkeys([*observed.addresses(), *samples]):
@@ -150,7 +150,7 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
         tasks += slots[:count]
         reserved += slots[count : max(observed.max.get(job, 0), count)]
     if not tasks:
-        raise _refused(
+        raise usage_error(
             f"no task of cluster {observed.cluster!r} would remain", f"`tfcluster down -c {observed.cluster}` stops it."
         )
     return replace(observed, tasks=tuple(tasks), reserved=tuple(reserved))
@@ -183,7 +183,3 @@ def _next(sample: Task, index: int, topology: ClusterTopology) -> Task:
         valid_until_generation=None,
         from_host=tuple(name for name in host.env if name not in own),
     )
-
-
-def _refused(message: str, hint: str) -> ClusterError:
-    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from http import HTTPStatus
 from typing import Any
 
@@ -38,15 +38,6 @@ class Api:
     def __init__(self, cluster: Cluster, feed: Feed) -> None:
         self._cluster = cluster
         self._feed = feed
-        self._routes: dict[tuple[str, str], Callable[[dict[str, str], dict[str, Any]], Any]] = {
-            ("GET", "/api/state"): lambda query, body: self._follow_state(),
-            ("GET", "/api/logs"): lambda query, body: self._read_logs(query),
-            ("GET", "/metrics"): lambda query, body: collect_metrics(self._cluster, settings.DASHBOARD_METRICS_SECONDS)[
-                0
-            ],
-            ("POST", "/api/cancel"): lambda query, body: cancel_run(self._cluster, _text(body, "run")),
-            ("POST", "/api/restart"): lambda query, body: self._restart(body),
-        }
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
         """Answer a request with a stream, text, or a value for JSON.
@@ -55,12 +46,20 @@ class Api:
             RequestError: There is nothing at this path, or the request is wrong.
             ClusterError: The cluster could not do it.
         """
-        if method == "GET" and (match := _RUN.fullmatch(path)):
-            return self._show_run(match[1], has_graph=match[2] is not None)
-        route = self._routes.get((method, path))
-        if route is None:
-            raise RequestError(HTTPStatus.NOT_FOUND, f"nothing is at {path:.80}")
-        return route(query, body)
+        if method == "GET" and (run := _RUN.fullmatch(path)):
+            return self._show_run(run[1], has_graph=run[2] is not None)
+        match method, path:
+            case "GET", "/api/state":
+                return self._follow_state()
+            case "GET", "/api/logs":
+                return self._read_logs(query)
+            case "GET", "/metrics":
+                return collect_metrics(self._cluster, settings.DASHBOARD_METRICS_SECONDS)[0]
+            case "POST", "/api/cancel":
+                return cancel_run(self._cluster, _text(body, "run"))
+            case "POST", "/api/restart":
+                return self._restart(body)
+        raise RequestError(HTTPStatus.NOT_FOUND, f"nothing is at {path:.80}")
 
     def _follow_state(self) -> Stream:
         self._feed.open_page()

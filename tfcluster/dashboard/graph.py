@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
@@ -34,13 +35,10 @@ def placed_graph(cluster: Cluster, history: RunHistory) -> dict[str, Any]:
         grep = (f"^{re.escape(history.run)}/",)  # the name scope of its operations
     elif RunState(record["state"]) not in ACTIVE_RUN_STATES:
         until = latest_end(record)
-    placements: list[PlacementEvent] = []
     accepted = PlacementFilter(history.run if grep else None)
-    for line in read_logs(cluster, since=record["started"], until=until, grep=grep):
-        placement = accepted.parse_line(line["line"])
-        if placement is not None:
-            device = placement.device.replace("/replica:0", "")
-            placements.append(PlacementEvent(placement.op, placement.type, device))
+    lines = read_logs(cluster, since=record["started"], until=until, grep=grep)
+    parsed = (accepted.parse_line(line["line"]) for line in lines)
+    placements = [placement for placement in parsed if placement is not None]
     nodes = [Node(name, kind, tuple(inputs)) for name, kind, inputs in history.operations]
     return _draw(nodes, placements)
 
@@ -52,17 +50,15 @@ def latest_end(record: dict[str, Any]) -> float:
 
 def _draw(nodes: Sequence[Node], placements: Sequence[PlacementEvent]) -> dict[str, Any]:
     """Return the size of the drawing and of a box, a lane for each device, and boxes and edges with their places."""
-    from tfcluster.ui.graph_diagram import BOX, LANE_GAP, MARGIN, build_diagram, place
+    from tfcluster.ui.graph_diagram import BOX, arrange, build_diagram
 
     diagram = build_diagram(nodes, placements)
-    devices = sorted({box.device for box in diagram.boxes})
-    places, widths, height = place(diagram, devices)
-    lanes, x = [], MARGIN
-    for device in devices:
-        lanes.append({"device": device, "x": x, "width": widths[device]})
-        x += widths[device] + LANE_GAP
+    layout = arrange(diagram)
+    numbers = {lane.device: number for number, lane in enumerate(layout.lanes)}
     boxes = [
-        {"label": box.label, "detail": box.detail, "lane": devices.index(box.device), "x": left, "y": top}
-        for box, (left, top) in zip(diagram.boxes, places, strict=True)
+        {"label": box.label, "detail": box.detail, "lane": numbers[box.device], "x": left, "y": top}
+        for box, (left, top) in zip(diagram.boxes, layout.corners, strict=True)
     ]
-    return {"width": x, "height": height, "box": BOX, "lanes": lanes, "boxes": boxes, "edges": diagram.edges}
+    lanes = [asdict(lane) for lane in layout.lanes]
+    size = {"width": layout.width, "height": layout.height, "box": BOX}
+    return {**size, "lanes": lanes, "boxes": boxes, "edges": diagram.edges}

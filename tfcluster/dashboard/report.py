@@ -24,7 +24,7 @@ from tfcluster.client.runs.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.dashboard.graph import latest_end, placed_graph
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__
 
@@ -46,10 +46,9 @@ def write_report(cluster: Cluster, run: str | None, path: Path) -> str:
     """
     record = find_record(cluster, run) if run is not None else _latest(cluster)
     if RunState(record["state"]) in ACTIVE_RUN_STATES:
-        raise ClusterError(
+        raise usage_error(
             f"{record['run']} has not ended: a report is of a finished run",
-            hint=f"`tfcluster wait {record['run']}` waits for its end; `tfcluster dashboard` shows it live.",
-            exit_code=ExitCode.USAGE,
+            f"`tfcluster wait {record['run']}` waits for its end; `tfcluster dashboard` shows it live.",
         )
     leader, run_id = locate_run(cluster, record["run"], start=True)
     history = RunHistory(run_id)
@@ -64,9 +63,7 @@ def _latest(cluster: Cluster) -> dict[str, Any]:
     ended = [run for run in runs if RunState(run["state"]) not in ACTIVE_RUN_STATES]
     if ended:
         return ended[-1]
-    raise problem or ClusterError(
-        f"no run of {cluster.name} has ended yet", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE
-    )
+    raise problem or usage_error(f"no run of {cluster.name} has ended yet", "`tfcluster runs` lists the runs.")
 
 
 def collect(cluster: Cluster, record: dict[str, Any], history: RunHistory) -> dict[str, Any]:

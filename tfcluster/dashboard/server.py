@@ -31,7 +31,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.runs import find_record
 from tfcluster.dashboard.api import Api, RequestError, Stream
 from tfcluster.dashboard.feed import Feed
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.version import __version__
 
 _LOOPBACK = "127.0.0.1"
@@ -112,10 +112,9 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((_LOOPBACK, port), _Handler)
         except OSError as error:
-            raise ClusterError(
+            raise usage_error(
                 f"port {port} of {_LOOPBACK} cannot be used: {error.strerror}",
-                hint="Give another one with --port, or none for a free one.",
-                exit_code=ExitCode.USAGE,
+                "Give another one with --port, or none for a free one.",
             ) from None
 
     @property
@@ -238,24 +237,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps(value).encode())
 
     def _send(self, status: int, kind: str, data: bytes) -> None:
+        self._send_headers(status, {"Content-Type": kind, "Content-Length": str(len(data))})
+        self.wfile.write(data)
+
+    def _send_headers(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        for name, value in _HEADERS.items():
+        for name, value in {**headers, **_HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
 
     def _send_stream(self, stream: Stream) -> None:
         """Send server-sent events until the browser closes the connection."""
         self.close_connection = True
         self.connection.settimeout(settings.DASHBOARD_REQUEST_SECONDS)
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "text/event-stream")
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        self.end_headers()
+        self._send_headers(HTTPStatus.OK, {"Content-Type": "text/event-stream"})
         try:
             for messages in stream:
                 lines = [f"event: {kind}\ndata: {json.dumps(value)}\n\n" for kind, value in messages]

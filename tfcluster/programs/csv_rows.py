@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 
 def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, list[str]]]:
@@ -23,10 +23,10 @@ def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, li
             try:
                 row = next(rows, None)
             except UnicodeDecodeError as error:
-                raise ClusterError(f"{name}: is not UTF-8 text", hint=hint, exit_code=ExitCode.USAGE) from error
+                raise usage_error(f"{name}: is not UTF-8 text", hint) from error
             except csv.Error as error:
                 message = f"{where}: is not a valid CSV row: {error}"
-                raise ClusterError(message, hint=hint, exit_code=ExitCode.USAGE) from error
+                raise usage_error(message, hint) from error
             if row is None:
                 return
             if not row or (len(row) == 1 and row[0].isspace()):
@@ -35,7 +35,7 @@ def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, li
                 width = len(row)
             if len(row) != width:
                 message = f"{where}: has {len(row)} columns, the first line has {width}"
-                raise ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)
+                raise usage_error(message, hint)
             yield where, row
 
 

@@ -19,10 +19,9 @@ Value = TypeVar("Value")
 class DeviceLostError(Exception):
     """Raised when a device cannot be used because its task died, was restarted, or does not respond."""
 
-    def __init__(self, message: str, *, worked: bool, is_final: bool = False) -> None:
+    def __init__(self, message: str, *, worked: bool) -> None:
         super().__init__(message)
         self.worked = worked  # it was lost during a step, and not before it
-        self.is_final = is_final  # it is not tried again
 
 
 class StepTimeoutError(Exception):
@@ -73,7 +72,6 @@ def map_shards(
 
     Raises:
         ClusterError: Every device stayed lost, the same shards lost too many tasks, or one takes too long.
-        DeviceLostError: The final loss of the last device that was left.
         Exception: The first other exception of `step`; no device begins another step after it.
     """
     if shards and not devices:
@@ -113,8 +111,6 @@ def _next_result(
         except queue.Empty:
             _raise_if_all_are_lost(workers, time.monotonic() - limit)
             continue
-        if isinstance(result, DeviceLostError) and not all(worker.is_dropped for worker in workers):
-            continue
         if isinstance(result, Exception):
             raise result
         return result
@@ -133,7 +129,6 @@ class _Worker(Generic[Value]):
     ) -> None:
         self.lost: tuple[float, DeviceLostError] | None = None  # since when, in monotonic seconds, and the latest error
         self.is_trying = False  # a step is in progress
-        self.is_dropped = False  # the loss is final
         self._device = device
         self._scheduler = scheduler
         self._step = step
@@ -159,8 +154,6 @@ class _Worker(Generic[Value]):
                 elif (seconds := self._run_step(span)) is not None:
                     size = next_size(size, span.count, seconds)
                     pause = settings.MAP_RETRY_INITIAL_SECONDS
-                elif self.is_dropped:
-                    return
                 else:
                     self._scheduler.pause(pause)
                     pause = min(2 * pause, settings.MAP_RETRY_MAX_SECONDS)
@@ -181,9 +174,6 @@ class _Worker(Generic[Value]):
             self._scheduler.requeue(span, self._device, worked=error.worked)
             if span.losses >= settings.MAP_SHARD_LOSSES_MAX:
                 raise _lost_tasks_error(span, error) from error
-            if error.is_final:
-                self.is_dropped = True
-                self._results.put(error)
             return None
         except StepTimeoutError as error:
             if span.count == 1:

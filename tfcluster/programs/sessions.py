@@ -115,7 +115,7 @@ class ServerSession:
                 raise ConnectionError("the session is closed")
             if self._session is None:
                 for device in {task_of(device): device for device in self._devices}.values():
-                    _check_server(self._context, device)
+                    check_listening(self._context, device)
                 connect = partial(open_session, self._context, self._graph, self._devices, **self._options)
                 self._session = self.call(connect)
             return self._session
@@ -139,7 +139,7 @@ class ServerSession:
             try:
                 value, error = outcome.get(timeout=settings.SESSION_SERVER_POLL_SECONDS)
             except queue.Empty:
-                _check_server(self._context, self._devices[0])
+                check_listening(self._context, self._devices[0])
                 continue
             if error is not None:
                 raise error
@@ -176,7 +176,7 @@ def close_all(sessions: Iterable[ServerSession], seconds: float) -> None:
 def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
     """Return whether the task of a device accepts connections and completes an empty step in a new session in time."""
     try:
-        check_listening(context, device, settings.SESSION_CONNECT_SECONDS)
+        check_listening(context, device)
     except OSError:
         return False
     spec = tf.DeviceSpec.from_string(device)
@@ -192,20 +192,21 @@ def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
     return True
 
 
-def check_listening(context: Context, device: str, timeout: float) -> None:
-    """Check that a process listens at the address of a device's task; wait for at most `timeout` seconds.
+def check_listening(context: Context, device: str) -> None:
+    """Check that a process listens at the address of a device's task; one that is slow to accept counts as listening.
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
     back-off even when the task has recovered. Raises ConnectionError if the connection is refused, or the network to
-    the host is lost; TimeoutError if the host, which may be busy, does neither in time; OSError if no attempt could be
-    made, for example because the limit on open files is reached.
+    the host is lost; OSError if no attempt could be made, for example because the limit on open files is reached.
     """
     try:
-        _connect(context, device, timeout).close()
+        _connect(context, device).close()
+    except TimeoutError:
+        pass
     except OSError as error:
-        if error.errno in _NETWORK_LOST:
-            raise ConnectionError(error.errno, error.strerror) from error
-        raise
+        if not isinstance(error, ConnectionError) and error.errno not in _NETWORK_LOST:
+            raise
+        raise ConnectionError(f"nothing listens at {short_task(device)}") from error
 
 
 def joins(context: Context, device: str) -> bool:
@@ -215,7 +216,7 @@ def joins(context: Context, device: str) -> bool:
     forwarder, which accepts connections although the link to the task's host is lost.
     """
     try:
-        with _connect(context, device, settings.SESSION_CONNECT_SECONDS) as connection:
+        with _connect(context, device) as connection:
             answers = bool(connection.recv(1))
     except OSError:
         return False
@@ -224,20 +225,10 @@ def joins(context: Context, device: str) -> bool:
     return answers
 
 
-def _connect(context: Context, device: str, timeout: float) -> socket.socket:
+def _connect(context: Context, device: str) -> socket.socket:
     spec = tf.DeviceSpec.from_string(device)
     host, _, port = context.addresses[spec.job][spec.task].rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout)
-
-
-def _check_server(context: Context, device: str) -> None:
-    """Raise ConnectionError if no process listens at a task's address; a server that is slow to accept counts as up."""
-    try:
-        check_listening(context, device, settings.SESSION_CONNECT_SECONDS)
-    except TimeoutError:
-        pass
-    except ConnectionError as error:
-        raise ConnectionError(f"nothing listens at {short_task(device)}") from error
+    return socket.create_connection((host.strip("[]"), int(port)), settings.SESSION_CONNECT_SECONDS)
 
 
 def _emit_graph(context: Context, graph: tf.Graph) -> None:

@@ -21,8 +21,7 @@ MEAN_SHARDS = 16  # are shown
 TEXT_BLOCK_NUMBERS = 1 << 16  # converted at once: little memory, and few calls
 
 # Expressions of `run graph`.
-EXPRESSION_MAX_DEPTH = 60  # far below Python's recursion limit, and more than a person writes by hand
-EXPRESSION_MAX_OPERATIONS = 1000
+EXPRESSION_MAX_CHARS = 4000  # more than a person writes by hand
 EXPRESSION_CONTEXT_CHARS = 40  # shown on either side of a syntax error
 
 # Training (linear, expfit).
@@ -39,7 +38,7 @@ PARAMETER_RETRY_SECONDS = 0.1
 SNAPSHOT_INTERVAL_SECONDS = 1.0  # the loss of a parameter server costs the steps since the last snapshot
 EVALUATION_INTERVAL_SECONDS = 0.5
 EVALUATION_SCORES_MIN = 1000  # with twice as many every second one is dropped, so that a run of days keeps few
-WORKER_FAILURES_MAX = 5  # in a row: each halves the block, so that the last two blocks had one step
+WORKERS_LOST_SECONDS = 30.0  # all of them; then the training fails
 EVALUATOR_JOIN_SECONDS = 10.0  # of the last score; a thread that is blocked by a hanging server ends with the driver
 CANCELLED_READ_SECONDS = 0.5  # with the next two, less than RUN_STOP_GRACE_SECONDS: read the variables for a last
 CANCELLED_JOIN_SECONDS = 1.0  # checkpoint, wait for the evaluator,

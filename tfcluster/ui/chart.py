@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import operator
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import reduce
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.ui.console import Text, error_console
 
 Curve = Sequence[Sequence[float]]
@@ -21,8 +23,8 @@ _Cells = dict[tuple[int, int], dict[str, int]]
 _ROWS = 10
 # The width of an axis label; that of 1.2e-123.
 _LABEL = 8
-_STYLES = ("green", "yellow", "cyan")
-_MARKS = "*+o"
+# The mark of each curve without braille, and its colour.
+_GLYPHS = (("*", "green"), ("+", "yellow"), ("o", "cyan"))
 # The bits of a braille cell's dots, by their row and column.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BRAILLE = 0x2800
@@ -47,10 +49,12 @@ def draw_chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> lis
         high=max(y for _, y in all_points),
     )
     cells = _draw_cells(area, points, *((2, 4) if braille else (1, 1)))
-    lines = [_draw_row(area, row, cells, list(points), braille) for row in range(_ROWS)]
+    glyphs = dict(zip(points, cycle(_GLYPHS), strict=False))
+    lines = [_draw_row(area, row, cells, glyphs, braille) for row in range(_ROWS)]
     lines += _draw_axis(area, braille)
     if len(points) > 1:
-        lines.append(_draw_legend(list(points), braille))
+        legend = [(f"{'━━' if braille else mark} {name}   ", style) for name, (mark, style) in glyphs.items()]
+        lines.append(Text.assemble(" " * (_LABEL + 2), *legend))
     return lines
 
 
@@ -96,7 +100,7 @@ def _draw_axis(area: _PlotArea, braille: bool) -> list[Text]:
     ]
 
 
-def _draw_row(area: _PlotArea, row: int, cells: _Cells, names: list[str], braille: bool) -> Text:
+def _draw_row(area: _PlotArea, row: int, cells: _Cells, glyphs: Mapping[str, tuple[str, str]], braille: bool) -> Text:
     value = 10 ** (area.high + (area.low - area.high) * row / (_ROWS - 1))
     # Every third row is labelled with its value.
     label = f"{value:.2g}" if row % 3 == 0 else ""
@@ -106,28 +110,10 @@ def _draw_row(area: _PlotArea, row: int, cells: _Cells, names: list[str], braill
         if not curves:
             line.append(" ")
             continue
-        curves_in_cell = [name for name in names if name in curves]
-        number = names.index(curves_in_cell[column // 2 % len(curves_in_cell)])
-        dots = 0
-        for bits in curves.values():
-            dots |= bits
-        line.append(chr(_BRAILLE + dots) if braille else _mark(number), _style(number))
+        mark, style = glyphs[list(curves)[column // 2 % len(curves)]]
+        dots = reduce(operator.or_, curves.values())
+        line.append(chr(_BRAILLE + dots) if braille else mark, style)
     return line
-
-
-def _draw_legend(names: list[str], braille: bool) -> Text:
-    legend = Text(" " * (_LABEL + 2))
-    for number, name in enumerate(names):
-        legend.append(f"{'━━' if braille else _mark(number)} {name}   ", _style(number))
-    return legend
-
-
-def _style(number: int) -> str:
-    return _STYLES[number % len(_STYLES)]
-
-
-def _mark(number: int) -> str:
-    return _MARKS[number % len(_MARKS)]
 
 
 # The curves of one seed coincide, so each is thinner than the one below it and has its own dash pattern.
@@ -137,10 +123,9 @@ _LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
 def refuse_without_matplotlib() -> None:
     """Raise a usage error before a run if Matplotlib, which draws its plot, is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ClusterError(
+        raise usage_error(
             "--plot requires matplotlib, which is not installed",
-            hint=f"Type `{shlex.quote(sys.executable)} -m pip install matplotlib`.",
-            exit_code=ExitCode.USAGE,
+            f"Type `{shlex.quote(sys.executable)} -m pip install matplotlib`.",
         )
 
 

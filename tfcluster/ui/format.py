@@ -22,6 +22,8 @@ _STYLES = {
     "problem": "red",
     "note": "yellow",
     "failed": "bold red",
+    "died": "red",
+    "health-check-killed": "red",
     "unreadable": "red",
     "stopped": "dim",
     "cancelled": "dim",

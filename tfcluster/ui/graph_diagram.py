@@ -22,7 +22,7 @@ Key = tuple[str, str]
 # Light shades of the palette of Okabe and Ito (2008), which color-blind people can distinguish too.
 _COLORS = ("#a6d8f5", "#f7d488", "#9ee0c6", "#f5b48a", "#e6b8d4", "#b8c9e8", "#f5ef9e", "#d0d0d0")
 BOX = _WIDTH, _HEIGHT = 170, 38
-_GAP, MARGIN, LANE_GAP = 26, 24, 40
+_GAP, _MARGIN, _LANE_GAP = 26, 24, 40
 _LABEL = 24  # the number of characters that fit into a box
 
 
@@ -53,6 +53,25 @@ class GraphDiagram:
     edges: tuple[tuple[int, int], ...]  # from the index of a box to that of a box that depends on it
 
 
+@dataclass(frozen=True)
+class Lane:
+    """The part of the drawing that has the boxes of a device."""
+
+    device: str
+    x: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything in a drawing is, and its size."""
+
+    lanes: list[Lane]  # in the order of the devices' names
+    corners: list[tuple[int, int]]  # the upper left one of each box
+    width: int
+    height: int
+
+
 def build_diagram(nodes: Iterable[Node], placements: Iterable[PlacementEvent]) -> GraphDiagram:
     """Build the diagram of a placed graph, or of several graphs that have the same names on different devices.
 
@@ -60,7 +79,7 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[PlacementEvent]) -
     """
     devices: dict[str, list[str]] = {}
     for placement in placements:
-        devices.setdefault(placement.op, []).append(placement.device)
+        devices.setdefault(placement.op, []).append(without_replica(placement.device))
     nodes_by_name = {node.name: node for node in nodes if node.name in devices}
     keys = _keys({name: devices[name] for name in nodes_by_name})
     members: dict[Key, list[Node]] = {}
@@ -140,27 +159,27 @@ def _children_first(targets: Sequence[Sequence[int]]) -> list[int]:
 
 def render_svg(diagram: GraphDiagram, title: str) -> str:
     """Return the diagram as the text of an SVG file."""
-    devices = sorted({box.device for box in diagram.boxes})
-    corners, lanes, height = place(diagram, devices)
-    width = max(sum(lanes.values()) + LANE_GAP * (len(lanes) - 1), 400) + 2 * MARGIN
+    layout = arrange(diagram)
+    width, height = max(layout.width, 400 + 2 * _MARGIN), layout.height
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#666"/></marker></defs>',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{MARGIN}" y="{MARGIN}" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{_MARGIN}" y="{_MARGIN}" font-size="15" font-weight="bold">{escape(title)}</text>',
     ]
-    x = MARGIN
-    for number, device in enumerate(devices):
+    colors = {}
+    for number, lane in enumerate(layout.lanes):
+        colors[lane.device] = _color(number)
         lines.append(
-            f'<rect x="{x - 8}" y="36" width="{lanes[device] + 16}" height="{height - 48}" rx="6" '
+            f'<rect x="{lane.x - 8}" y="36" width="{lane.width + 16}" height="{height - 48}" rx="6" '
             f'fill="{_color(number)}" fill-opacity="0.25"/>'
-            f'<text x="{x}" y="56" font-weight="bold">{escape(device)}</text>'
+            f'<text x="{lane.x}" y="56" font-weight="bold">{escape(lane.device)}</text>'
         )
-        x += lanes[device] + LANE_GAP
-    lines += [_edge(corners[source], corners[target]) for source, target in diagram.edges]
-    lines += [_box(box, corners[number], _color(devices.index(box.device))) for number, box in enumerate(diagram.boxes)]
+    lines += [_edge(layout.corners[source], layout.corners[target]) for source, target in diagram.edges]
+    boxes = zip(diagram.boxes, layout.corners, strict=True)
+    lines += [_box(box, corner, colors[box.device]) for box, corner in boxes]
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -185,29 +204,25 @@ def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
-def place(diagram: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[int, int]], dict[str, int], int]:
-    """Lay out the boxes: a lane for each device and a row for each depth, with the boxes of both side by side.
-
-    Return the upper left corner of each box, the width of each device's lane, and the height of the whole diagram.
-    """
-    rows: dict[tuple[str, int], int] = {}
-    cells = []
+def arrange(diagram: GraphDiagram) -> Layout:
+    """Arrange the boxes: a lane for each device and a row for each depth, with the boxes of both side by side."""
+    cells: dict[tuple[str, int], int] = {}
+    columns = []
     for box in diagram.boxes:
-        column = rows.get((box.device, box.depth), 0)
-        rows[box.device, box.depth] = column + 1
-        cells.append(column)
-    widest = {device: max(count for (name, _), count in rows.items() if name == device) for device in devices}
-    lanes = {device: max(count * (_WIDTH + 12) - 12, 7 * len(device)) for device, count in widest.items()}
-    starts, x = {}, MARGIN
-    for device in devices:
-        starts[device] = x
-        x += lanes[device] + LANE_GAP
+        columns.append(cells.get((box.device, box.depth), 0))
+        cells[box.device, box.depth] = columns[-1] + 1
+    lanes, x = {}, _MARGIN
+    for device in sorted({device for device, _ in cells}):
+        widest = max(count for (name, _), count in cells.items() if name == device)
+        lanes[device] = Lane(device, x, max(widest * (_WIDTH + 12) - 12, 7 * len(device)))
+        x += lanes[device].width + _LANE_GAP
     corners = [
-        (starts[box.device] + column * (_WIDTH + 12), 70 + box.depth * (_HEIGHT + _GAP))
-        for box, column in zip(diagram.boxes, cells, strict=True)
+        (lanes[box.device].x + column * (_WIDTH + 12), 70 + box.depth * (_HEIGHT + _GAP))
+        for box, column in zip(diagram.boxes, columns, strict=True)
     ]
     deepest = max((box.depth for box in diagram.boxes), default=0)
-    return corners, lanes, 70 + (deepest + 1) * (_HEIGHT + _GAP) + MARGIN
+    height = 70 + (deepest + 1) * (_HEIGHT + _GAP) + _MARGIN
+    return Layout(list(lanes.values()), corners, x - _LANE_GAP + _MARGIN, height)
 
 
 def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
@@ -248,7 +263,7 @@ class PlacedGraph:
         elif event["event"] == "graph":
             self._nodes += [Node(name, kind, tuple(inputs)) for name, kind, inputs in event["operations"]]
         elif event["event"] == "placement":
-            self._placements.append(PlacementEvent(event["op"], event["type"], without_replica(event["device"])))
+            self._placements.append(PlacementEvent(event["op"], event["type"], event["device"]))
 
     def write(self) -> None:
         """Write the collected graph to the file, and print the file's name; raise OSError if it cannot be written."""

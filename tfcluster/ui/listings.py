@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from rich.table import Table
 
 from tfcluster import settings
 from tfcluster.client.preflight.checks import CheckResult, Severity
@@ -16,21 +14,9 @@ from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, make_table
-from tfcluster.ui.format import format_bytes, format_duration, format_optional, short_device, style_of
+from tfcluster.ui.format import format_bytes, format_duration, style_of
+from tfcluster.ui.task_cells import GAP, TASK_CELLS, fit_columns
 
-_CELLS: dict[str, Callable[[TaskStatus], str]] = {
-    "TASK": lambda task: task.short,
-    "HOST": lambda task: task.host,
-    "ADDRESS": lambda task: task.address,
-    "STATE": lambda task: task.state.value,
-    "PID": lambda task: format_optional(task.pid),
-    "UPTIME": lambda task: format_duration(task.uptime_s),
-    "RESTARTS": lambda task: str(task.restarts),
-    "CPU": lambda task: "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
-    "MEMORY": lambda task: format_bytes(task.rss_bytes),
-    "DEVICES": lambda task: " ".join(map(short_device, task.devices)) or "-",
-}
-_COLUMNS = tuple(_CELLS)
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
 # The columns to leave out, in this order, if the terminal is too narrow for all; `-o json` has all of them.
 _LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "ADDRESS")
@@ -39,17 +25,10 @@ _LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "A
 def show_status(status: ClusterStatus) -> None:
     """Print the cluster, its tasks, the last exit of tasks that exited unexpectedly, and its latest runs."""
     screen = console()
-    tasks = _tasks(status, _COLUMNS)
     hosts = {task.host for task in status.tasks}
-    columns = list(_COLUMNS)
-    for column in _LEFT_OUT:
-        if _width(tasks) <= screen.width:
-            break
-        if column == "HOST" and len(hosts) > 1:  # only a single host can be named in the title instead
-            continue
-        columns.remove(column)
-        tasks = _tasks(status, columns)
-    once = "HOST" not in columns
+    rows = [{column: cell(task) for column, cell in TASK_CELLS.items()} for task in status.tasks]
+    left_out = _LEFT_OUT[1:] if len(hosts) > 1 else _LEFT_OUT  # only a single host can be named in the title instead
+    columns = fit_columns(list(TASK_CELLS), rows, left_out, screen.width + GAP)
     versions = sorted({host.tensorflow for host in status.hosts if host.tensorflow})
     screen.print(
         Text.assemble(
@@ -57,14 +36,14 @@ def show_status(status: ClusterStatus) -> None:
             "  ",
             (status.state.value, style_of(status.state.value)),
             f"  TensorFlow {', '.join(versions)}" if versions else "",
-            f"  on {', '.join(hosts)}" if once else "",
+            f"  on {', '.join(hosts)}" if "HOST" not in columns else "",
             f"  {status.network} network",
             f"  {status.spec}",
         ),
         soft_wrap=True,
     )
     screen.print()
-    screen.print(tasks)
+    screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
     for tasks_of_exit, exit_text in _unexpected_exits(status.tasks):
@@ -74,8 +53,8 @@ def show_status(status: ClusterStatus) -> None:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]
         earlier = len(status.runs) - len(latest)
-        rows = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
-        screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+        runs = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
+        screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), runs, right=("TIME",)))
         if earlier:
             more = pluralize(earlier, "earlier run")
             screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
@@ -91,16 +70,6 @@ def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], 
             names.setdefault(text, []).append(task.short)
     for text, short_names in names.items():
         yield short_names, text
-
-
-def _width(content: Table) -> int:
-    screen = console()
-    return screen.measure(content, options=screen.options.update(max_width=10_000)).maximum
-
-
-def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
-    rows = [[_CELLS[column](task) for column in columns] for task in status.tasks]
-    return make_table(columns, rows, right=_NUMBERS)
 
 
 def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
@@ -121,7 +90,7 @@ def _kind(device: Device) -> str:
 
 
 def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of runs; if it would split a number or another word on this terminal, a paragraph for each run."""
+    """Print a table of runs or, on a terminal that is too narrow for it, a paragraph for each run."""
     rows = [
         (
             run["run"],
@@ -134,14 +103,14 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
         for run in runs
     ]
     columns = ("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
-    content = make_table(columns, rows, right=("TIME",), wrapped=columns[4:])
-    if _fit_between_words(content, 4, [columns, *rows]):
-        console().print(content)
+    content, screen = make_table(columns, rows, right=("TIME",)), console()
+    if screen.measure(content, options=screen.options.update(max_width=10_000)).maximum <= screen.width:
+        screen.print(content)
     else:
         for row in rows:
             for indent, cells in (("", row[:4]), ("  ", row[4:5]), ("  ", row[5:])):
-                for line in _wrap_words(indent + " ".join(cells), console().width):
-                    console().print(line, soft_wrap=True)
+                for line in _wrap_words(indent + " ".join(cells), screen.width):
+                    screen.print(line, soft_wrap=True)
     if incomplete := [run["run"] for run in runs if run["missing_output"]]:
         text = f"note: not all output is stored of {summarize_list(incomplete)}: `logs:` in the spec has the limits"
         error_console().print(text, style="yellow", soft_wrap=True)
@@ -185,26 +154,6 @@ def _format_metrics(metrics: Mapping[str, Any]) -> str:
 
 def _cleanness(origin: Mapping[str, Any]) -> str:
     return "clean" if origin["is_clean"] else "with changes"
-
-
-def _fit_between_words(content: Table, first: int, rows: Sequence[Sequence[str]]) -> bool:
-    """Set the widths of a table's last two columns so that their cells are wrapped between words only.
-
-    `first` is the index of the first of the two; the rows include the headings. Return whether the table fits then.
-    """
-    columns = content.columns[first : first + 2]
-    cells = [[row[first + number] for row in rows] for number in range(len(columns))]
-    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in cells]
-    left, right = (max(map(len, column)) - word for column, word in zip(cells, words, strict=True))  # may be added
-    for column, word in zip(columns, words, strict=True):
-        column.width = word
-    space = console().width - _width(content)
-    if space < 0:
-        return False
-    added = min(left, max(space // 2, space - right))
-    for column, word, more in zip(columns, words, (added, min(right, space - added)), strict=True):
-        column.width = word + more
-    return True
 
 
 def _wrap_words(text: str, width: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
@@ -121,22 +121,22 @@ def _iso(time: float) -> str:
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_STYLES = {"died": "red", "health-check-killed": "red"}
-
-
-def show_event(event: dict[str, Any]) -> None:
-    """Print one event: its time, its host (if there are several), its task or the cluster, its name, its details."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
-    word = event["event"]
+def format_event(event: Mapping[str, Any], clock: str) -> Text:
+    """Format one event: its time, its host (if there are several), its task or the cluster, its name, its details."""
     line = Text.assemble(
-        (f"{when}  ", "dim"),
-        f"{event['host']:<10}  " if "host" in event else "",
+        (f"{time.strftime(clock, time.localtime(event['time']))}  ", "dim"),
+        f"{event['host']:<10}  " if event.get("host") else "",
         f"{event['task'] or 'cluster':<10}  ",
-        (f"{word:<13}", _STYLES.get(word) or style_of(word)),
+        (f"{event['event']:<13}", style_of(event["event"])),
         f"  {event['detail']}",
     )
     line.rstrip()
-    console().print(line, soft_wrap=True)
+    return line
+
+
+def show_event(event: Mapping[str, Any]) -> None:
+    """Print one event."""
+    console().print(format_event(event, "%Y-%m-%d %H:%M:%S"), soft_wrap=True)
 
 
 def format_placement(event: PlacementEvent) -> str:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import TracebackType
 
 from rich.status import Status
-from rich.table import Table
 
 from tfcluster import settings
 from tfcluster.core.plan import PlannedAction, data_losses, summary, terminated_tasks
@@ -21,6 +20,7 @@ from tfcluster.protocol.api.logs import LogLine
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 from tfcluster.ui.format import format_bytes
 from tfcluster.ui.log_view import LogView
+from tfcluster.ui.task_cells import make_tasks_table
 
 
 class StatusLine:
@@ -29,6 +29,7 @@ class StatusLine:
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
         self._shown = ""
+        self._shown_at = time.monotonic()
         self._status: Status | None = None
         self._limits: dict[str, int] = {}  # by phase: how many may remain for the next line in a pipe
 
@@ -68,6 +69,18 @@ class StatusLine:
             self._status.update(text)
         self._shown = text
 
+    def show_amount(self, done: int, total: int, verb: str = "") -> None:
+        """Show how many of all bytes are done, the first time after a second, and not too often."""
+        interval = settings.PIPE_PROGRESS_SECONDS if self._status is None else settings.PROGRESS_INTERVAL_SECONDS
+        if time.monotonic() - self._shown_at >= interval:
+            self._shown_at = time.monotonic()
+            self.show(f"{format_bytes(done)} of {format_bytes(total)}{verb}")
+
+    def show_stopping(self, cluster: str, tasks: Collection[TaskStatus]) -> None:
+        """Show which of some tasks have not stopped yet."""
+        if running := [task.short for task in tasks if task.state not in TERMINAL_STATES]:
+            self.show(f"{cluster}: stopping {summarize_list(running)}", "stop", len(running), len(tasks))
+
 
 class UpView(StatusLine):
     """Shows the progress of a cluster towards its desired state."""
@@ -101,9 +114,7 @@ class UpView(StatusLine):
     def stopping(self, status: ClusterStatus, actions: Sequence[PlannedAction]) -> None:
         """Show the tasks that have to stop and have not stopped yet."""
         names = terminated_tasks(actions)
-        running = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
-        if running:
-            self.show(f"{self._cluster}: stopping {summarize_list(running)}", "stop", len(running), len(names))
+        self.show_stopping(self._cluster, [task for task in status.tasks if task.task in names])
 
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are not ready yet."""
@@ -127,16 +138,6 @@ class UpView(StatusLine):
             return
         screen.print(make_tasks_table(status.tasks))
         screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
-
-
-def make_tasks_table(tasks: Sequence[TaskStatus]) -> Table:
-    """Return a table with a row for each task, and a column for the hosts if there are several."""
-    if len({task.host for task in tasks}) == 1:
-        return make_table(
-            ("TASK", "ADDRESS", "STATE"), [(task.short, task.address, task.state.value) for task in tasks]
-        )
-    rows = [(task.short, task.host, task.address, task.state.value) for task in tasks]
-    return make_table(("TASK", "HOST", "ADDRESS", "STATE"), rows)
 
 
 def _row(action: PlannedAction) -> tuple[str, str, str, str, str]:
@@ -176,15 +177,11 @@ class FetchView(StatusLine):
         super().__init__(silent=silent)
         self._total = total
         self._done = 0
-        self._shown_at = time.monotonic()
 
     def add(self, size: int) -> None:
         """Show that more bytes have arrived."""
         self._done += size
-        interval = settings.PIPE_PROGRESS_SECONDS if self._status is None else settings.PROGRESS_INTERVAL_SECONDS
-        if time.monotonic() - self._shown_at >= interval:
-            self._shown_at = time.monotonic()
-            self.show(f"{format_bytes(self._done)} of {format_bytes(self._total)}")
+        self.show_amount(self._done, self._total)
 
 
 class SendingView(StatusLine):
@@ -194,19 +191,16 @@ class SendingView(StatusLine):
         super().__init__(silent=not is_interactive(error_console()))
         self._lock = threading.Lock()  # several hosts at the same time
         self._hosts: dict[str, tuple[int, int]] = {}
-        self._shown_at = time.monotonic()
 
     def update(self, host: str, size: int, remaining_bytes: int) -> None:
         """Show what is left of the code for a host; at the end of all, the line disappears."""
         with self._lock:
             self._hosts[host] = (size, remaining_bytes)
             size, remaining_bytes = (sum(values) for values in zip(*self._hosts.values(), strict=True))
-            interval = settings.PIPE_PROGRESS_SECONDS if self._status is None else settings.PROGRESS_INTERVAL_SECONDS
             if remaining_bytes == 0:
                 self.end()
-            elif time.monotonic() - self._shown_at >= interval:
-                self._shown_at = time.monotonic()
-                self.show(f"{format_bytes(size - remaining_bytes)} of {format_bytes(size)} sent")
+            else:
+                self.show_amount(size - remaining_bytes, size, " sent")
 
 
 class DownView(StatusLine):
@@ -220,9 +214,7 @@ class DownView(StatusLine):
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are still running."""
         self._tasks = len(status.tasks)
-        running = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
-        if running:
-            self.show(f"{self._cluster}: stopping {summarize_list(running)}", "stop", len(running), self._tasks)
+        self.show_stopping(self._cluster, status.tasks)
 
     def finish(self) -> None:
         """Print that the cluster is down."""

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
+from tfcluster.programs.linear.checkpoints import LogFolder
 
 VALUES = {"w": np.float64(2.006), "b": np.float64(0.1), "global_step": np.int64(7), "w/Adagrad": np.float64(3.5)}
 NAMES = list(VALUES)
@@ -17,24 +17,24 @@ NAMES = list(VALUES)
 
 def refusal(folder: Path, names: list[str] = NAMES) -> str:
     with pytest.raises(ClusterError) as caught:
-        Checkpoints(str(folder)).latest(names)
+        LogFolder(str(folder)).latest(names)
     assert caught.value.exit_code is ExitCode.USAGE
     assert caught.value.hint
     return caught.value.message
 
 
 def written(folder: Path) -> Path:
-    Checkpoints(str(folder)).write(VALUES)
+    LogFolder(str(folder)).write(VALUES)
     return folder
 
 
 def test_a_checkpoint_can_be_read_by_tfcluster_and_by_tensorflow(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    checkpoints = Checkpoints(str(folder))
+    checkpoints = LogFolder(str(folder))
     assert checkpoints.latest(NAMES) is None
     for step in range(7, 15):
         checkpoints.write({**VALUES, "global_step": np.int64(step)})
-    assert Checkpoints(str(folder)).latest(NAMES) == {**VALUES, "global_step": 14}
+    assert LogFolder(str(folder)).latest(NAMES) == {**VALUES, "global_step": 14}
     path = tf.train.latest_checkpoint(str(folder))
     assert path == str(folder / "model.ckpt-14")
     assert dict(tf.train.list_variables(path)) == {name: [] for name in NAMES}
@@ -43,7 +43,7 @@ def test_a_checkpoint_can_be_read_by_tfcluster_and_by_tensorflow(tmp_path: Path)
 
 def test_checkpoints_of_an_earlier_run_are_cleaned_up_too(tmp_path: Path) -> None:
     for step in range(7, 15):
-        Checkpoints(str(tmp_path)).write({**VALUES, "global_step": np.int64(step)})
+        LogFolder(str(tmp_path)).write({**VALUES, "global_step": np.int64(step)})
     assert len(list(tmp_path.glob("*.index"))) == 5
 
 
@@ -52,7 +52,7 @@ def test_a_checkpoint_with_other_variables(tmp_path: Path) -> None:
     assert refusal(tmp_path, ["w", "b", "global_step"]).endswith("is a checkpoint with another optimizer: w/Adagrad")
     assert "with another optimizer: w/Adagrad, w/Adam" in refusal(tmp_path, ["w", "b", "global_step", "w/Adam"])
     other = tmp_path / "other"
-    Checkpoints(str(other)).write({"kernel": np.float32(1), "global_step": np.int64(1)})
+    LogFolder(str(other)).write({"kernel": np.float32(1), "global_step": np.int64(1)})
     assert "is a checkpoint of another model: b, kernel, w" in refusal(other)
 
 
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_the_error_about_a_deleted_folder_has_the_parameters(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path / "a"))
+    checkpoints = LogFolder(str(tmp_path / "a"))
     (tmp_path / "a").rmdir()
     (tmp_path / "a").write_text("")
     with pytest.raises(ClusterError) as caught:
@@ -88,10 +88,9 @@ def test_the_error_about_a_deleted_folder_has_the_parameters(tmp_path: Path) -> 
 
 
 def test_summaries_are_read_by_tensorflow(tmp_path: Path) -> None:
-    summaries = Summaries(str(tmp_path))
-    for step in (8, 16, 12, 40):
-        summaries.add(step, {"loss": 1.0 / step, "w": 2.0})
-    summaries.close()
+    with LogFolder(str(tmp_path)) as log:
+        for step in (8, 16, 12, 40):
+            log.add_summary(step, {"loss": 1.0 / step, "w": 2.0})
     (path,) = tmp_path.iterdir()
     events = [event for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value]
     assert [event.step for event in events] == [8, 16, 40]
@@ -100,5 +99,13 @@ def test_summaries_are_read_by_tensorflow(tmp_path: Path) -> None:
 
 def test_summaries_of_two_runs_within_a_second_are_both_kept(tmp_path: Path) -> None:
     for _ in range(3):  # two of three at least begin in the same second
-        Summaries(str(tmp_path)).close()
+        with LogFolder(str(tmp_path)) as log:
+            log.add_summary(1, {"loss": 1.0})
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_checkpoint_is_written_when_it_is_due(tmp_path: Path) -> None:
+    LogFolder(str(tmp_path), 1000.0).write_if_due(VALUES)
+    assert list(tmp_path.iterdir()) == []
+    LogFolder(str(tmp_path), 0.0).write_if_due(VALUES)
+    assert LogFolder(str(tmp_path)).latest(NAMES) == VALUES

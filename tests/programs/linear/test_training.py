@@ -6,11 +6,9 @@ import threading
 from typing import Any
 
 import numpy as np
-import pytest
 
-from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
-from tfcluster.programs.executor import DeviceLostError
+from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
 from tfcluster.programs.linear.model import Roles, TrainingConfig
 from tfcluster.programs.linear.servers import RolledBackError
@@ -58,8 +56,8 @@ def play(steps: int, workers: int = 1, first: int = 0, **rolls_back: int) -> lis
     )
     steps_lost = {int(step.removeprefix("at_")): to for step, to in rolls_back.items()}
     played = [PlayedWorker(f"worker:{index}", DEVICES[index], steps_lost) for index in range(workers)]
-    training = Training(config, PlayedParameters(), played, None)  # type: ignore[arg-type]
-    training.run(first, steps, [], None, 30.0)
+    training = Training(config, PlayedParameters(), played, LogFolder(None))  # type: ignore[arg-type]
+    training.run(first, steps, [])
     return played
 
 
@@ -88,13 +86,3 @@ def test_a_rollback_does_not_go_before_the_start() -> None:
 def test_variables_lost_with_the_last_step_are_trained_again() -> None:
     (worker,) = play(500, at_499=480)
     assert [step for block in worker.blocks for step in block][-20:] == list(range(480, 500))
-
-
-def test_an_error_says_how_far_the_training_came_if_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def give_up(self: PlayedWorker, first: int, count: int) -> Block:
-        self.devices = []
-        raise DeviceLostError(f"{self.name} is lost", worked=False, is_final=True)
-
-    monkeypatch.setattr(PlayedWorker, "train", give_up)
-    with pytest.raises(ClusterError, match=r"^no worker was left after 0 of 500 steps: "):
-        play(500, workers=2)

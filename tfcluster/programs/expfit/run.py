@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,16 +43,13 @@ def parameter_device(context: Context) -> str | None:
     return f"{tasks[0].replace('/task', '/replica:0/task')}/device:CPU:0" if tasks else None
 
 
-class Examples:
-    """A stream of batches, which depends on the seed alone and not on how the work is partitioned."""
+def stream_examples(seed: int, batch: int) -> Callable[[int], Any]:
+    """Return a function of a number of steps that returns the x of the next batches, of shape [steps, batch].
 
-    def __init__(self, seed: int, batch: int) -> None:
-        self._generator = np.random.default_rng([seed, 1])
-        self._batch = batch
-
-    def next(self, steps: int) -> Any:
-        """Return the x of the next batches, of shape [steps, batch]; the stream does not depend on the calls' sizes."""
-        return self._generator.uniform(_LOW, _HIGH, (steps, self._batch))
+    They depend on the seed alone, and neither on the numbers of steps nor on how the work is partitioned.
+    """
+    generator = np.random.default_rng([seed, 1])
+    return lambda steps: generator.uniform(_LOW, _HIGH, (steps, batch))
 
 
 def initial_layers(seed: int) -> list[Any]:
@@ -87,7 +84,7 @@ class _Training:
     def train(self, steps: int, before: int, total: int) -> dict[str, Any]:
         """Train, after `before` of all `total` steps; return the result that `run` describes, without seed."""
         network = build(self._context, self._partitioning, initial_layers(self._seed), self._rate)
-        examples = Examples(self._seed, self._batch)
+        next_examples = stream_examples(self._seed, self._batch)
         stride = -(-steps // settings.TRAINING_CURVE_POINTS)
         curve: list[list[float]] = []
         done, size = 0, settings.TRAINING_FIRST_STEPS
@@ -97,7 +94,7 @@ class _Training:
             while done < steps:
                 size = max(1, min(size, steps - done, settings.TRAINING_CALL_EXAMPLES_MAX // self._batch))
                 started = time.monotonic()
-                losses = self._call(session, network, examples.next(size), count=done == 0)
+                losses = self._call(session, network, next_examples(size), count=done == 0)
                 seconds = max(time.monotonic() - started, 1e-6)
                 self._check_finite(losses, done)
                 numbered = enumerate(losses.tolist(), done + 1)

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfcluster.core.text import pluralize
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.programs import settings
 
 _TOKEN = re.compile(
@@ -54,7 +53,13 @@ def parse(source: str, overrides: Mapping[str, float] | None = None) -> Expressi
     `overrides` replaces the values of names. A name that does not occur in the text is a usage error, as is a syntax
     error.
     """
-    return _Parser(source, dict(overrides or {})).parse()
+    if len(source) > settings.EXPRESSION_MAX_CHARS:
+        message = f"an expression has at most {settings.EXPRESSION_MAX_CHARS:,} characters"
+        raise syntax_error(source, settings.EXPRESSION_MAX_CHARS, message)
+    try:
+        return _Parser(source, dict(overrides or {})).parse()
+    except RecursionError:
+        raise usage_error("the expression is nested too deeply", "Give parts of it names.") from None
 
 
 def syntax_error(
@@ -93,7 +98,6 @@ class _Parser:
         self._names: dict[str, int] = {}
         self._name = ""
         self._at = 0  # index of the next token
-        self._count = 0  # of the operations, and of those whose operands are still to be parsed
 
     def parse(self) -> Expression:
         for name, value in self._overrides.items():
@@ -108,22 +112,21 @@ class _Parser:
         if not self._name:
             raise self._error(token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
         for name in sorted(self._unused):
-            raise ClusterError(
+            raise usage_error(
                 f"{name} is given a value, but the expression has no {name}",
-                hint=f"Its names are {', '.join(each for each in self._names if each not in self._unused)}.",
-                exit_code=ExitCode.USAGE,
+                f"Its names are {', '.join(each for each in self._names if each not in self._unused)}.",
             )
         return Expression(self._source, tuple(self._operations), self._names, self._name)
 
     def _parse_statement(self, start: _Token) -> None:
-        first = self._count = len(self._operations)
+        first = len(self._operations)
         is_named = start.kind == "name" and self._tokens[self._at + 1].text == "="
         self._name = start.text if is_named else self._free_name()
         if is_named:
             self._at += 2
             if self._name in self._names and self._name not in self._overrides:
                 raise self._error(start, f"{self._name} has a value already", "Give the new value its own name.")
-        value = self._parse_value(0)
+        value = self._parse_value()
         self._expect(";", *_SEPARATORS, "")
         if not is_named and any(token.text not in _SEPARATORS for token in self._tokens[self._at : -1]):
             raise self._error(start, "only the last statement may have no name", "Write it as name = expression.")
@@ -140,39 +143,35 @@ class _Parser:
             name, number = f"{_UNNAMED}{number}", number + 1
         return name
 
-    def _parse_value(self, depth: int, precedence: int = 1) -> int:
+    def _parse_value(self, precedence: int = 1) -> int:
         """Parse operands joined by operators of at least this precedence; return the index of the last operation."""
-        value = self._parse_signed(depth)
+        value = self._parse_signed()
         while _PRECEDENCES.get((token := self._tokens[self._at]).text, 0) >= precedence:
             self._at += 1
-            self._check_limits(token, depth, 1)
-            operand = self._parse_value(depth, _PRECEDENCES[token.text] + 1)
+            operand = self._parse_value(_PRECEDENCES[token.text] + 1)
             value = self._emit(token.text, token.at, value, operand)
         return value
 
-    def _parse_signed(self, depth: int) -> int:
+    def _parse_signed(self) -> int:
         """Parse an operand with its signs and its exponent, which binds tighter than they do."""
         token = self._tokens[self._at]
         if token.text in _SIGNS:
             self._at += 1
-            self._check_limits(token, depth + 1, token.text == "-")
-            value = self._parse_signed(depth + 1)
+            value = self._parse_signed()
             return self._emit("negative", token.at, value) if token.text == "-" else value
-        value = self._parse_operand(depth)
+        value = self._parse_operand()
         if (token := self._tokens[self._at]).text == "**":
             self._at += 1
-            self._check_limits(token, depth + 1, 1)
-            value = self._emit("**", token.at, value, self._parse_signed(depth + 1))
+            value = self._emit("**", token.at, value, self._parse_signed())
         return value
 
-    def _parse_operand(self, depth: int) -> int:
+    def _parse_operand(self) -> int:
         """Parse a number, a name or an expression in parentheses."""
         token = self._tokens[self._at]
         self._at += 1
         if token.kind == "number":
             if not math.isfinite(float(token.text)):
                 raise self._error(token, "this number is too large", "The largest one is about 1.8e308.")
-            self._count += 1
             return self._emit("number", token.at, number=float(token.text))
         if token.kind == "name":
             if token.text not in self._names:
@@ -183,8 +182,7 @@ class _Parser:
             return self._names[token.text]
         if token.text != "(":
             raise self._error(token, f"{token} where a number, a name or ( should be")
-        self._check_limits(token, depth + 1, 0)
-        value = self._parse_value(depth + 1)
+        value = self._parse_value()
         self._expect(")", ")")
         self._at += 1
         return value
@@ -192,17 +190,6 @@ class _Parser:
     def _expect(self, described: str, *texts: str) -> None:
         if (token := self._tokens[self._at]).text not in texts:
             raise self._error(token, f"{token} where an operator or {described} should be")
-
-    def _check_limits(self, token: _Token, depth: int, operations: int) -> None:
-        """Check the depth and the number of operations at a token before an operand, which adds some operations."""
-        self._count += operations
-        if depth > settings.EXPRESSION_MAX_DEPTH:
-            message = f"this is nested more than {settings.EXPRESSION_MAX_DEPTH} deep"
-            raise self._error(token, message, "Give parts of it names.")
-        if self._count > settings.EXPRESSION_MAX_OPERATIONS:
-            raise self._error(
-                token, f"there are more than {pluralize(settings.EXPRESSION_MAX_OPERATIONS, 'operation')}"
-            )
 
     def _emit(self, operator: str, at: int, *operands: int, number: float = 0.0) -> int:
         self._operations.append(Operation(operator, operands, number, self._name, at))

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster.core.devices import without_replica
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.programs.api import Context
 from tfcluster.programs.graph.parser import Expression, parse, syntax_error
 from tfcluster.programs.sessions import count_operations, open_session, run_graph
@@ -76,7 +76,7 @@ def choose_devices(program: Expression, context: Context, placed: Mapping[str, s
     for name in placed:
         if name not in program.names:
             hint = f"Its names are {', '.join(program.names)}."
-            raise _usage_error(f"--device {name}={placed[name]}: the expression has no {name}", hint)
+            raise usage_error(f"--device {name}={placed[name]}: the expression has no {name}", hint)
     devices = {}
     for number, name in enumerate(program.names):
         default = context.devices[number % len(context.devices)]
@@ -91,12 +91,12 @@ def _complete(name: str, requested: str, default: str, addresses: Mapping[str, l
         given, other = tf.DeviceSpec.from_string(requested), tf.DeviceSpec.from_string(default)
     except ValueError:
         hint = "Write it as /job:worker/task:1/device:CPU:0; parts may be left out."
-        raise _usage_error(f"{option}: this is not the TensorFlow device string of one device", hint) from None
+        raise usage_error(f"{option}: this is not the TensorFlow device string of one device", hint) from None
     job = given.job or other.job
     task = given.task if given.task is not None else (other.task if given.job is None else 0)
     if given.replica or task >= len(addresses.get(job, ())):
         tasks = (f"/job:{job}/task:{task}" for job, listed in addresses.items() for task in range(len(listed)))
-        raise _usage_error(f"{option}: the cluster has no such task", f"Its tasks are {', '.join(tasks)}.")
+        raise usage_error(f"{option}: the cluster has no such task", f"Its tasks are {', '.join(tasks)}.")
     return str(given.replace(job=job, replica=0, task=task).to_string())
 
 
@@ -153,7 +153,3 @@ def _missing_devices_error(missing: Mapping[str, str], existing: Iterable[str]) 
         f"{requests}, which the cluster does not have",
         hint=f"The cluster's tasks have {devices}. Choose one of these, or drop --strict.",
     )
-
-
-def _usage_error(message: str, hint: str) -> ClusterError:
-    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.programs import settings
 from tfcluster.programs.csv_rows import is_number, read_rows
 
@@ -123,4 +123,4 @@ def _parse_row(position: str, row: list[str], columns: tuple[int, int]) -> tuple
 
 
 def _usage_error(message: str) -> ClusterError:
-    return ClusterError(message, hint=_HINT, exit_code=ExitCode.USAGE)
+    return usage_error(message, _HINT)

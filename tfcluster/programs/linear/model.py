@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,30 +146,28 @@ def unpack(values: Sequence[Any]) -> list[Any]:
     return [*tf.unstack(packed, num=3 - len(others)), *others]
 
 
-class BatchShare:
-    """One device's share of each batch: the positions `begin` … `end - 1`."""
+def batch_share(batches: Batches, device: str, begin: int, end: int) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """Return a function of a step, w and b that computes on a device the positions `begin` … `end - 1` of the batch.
 
-    def __init__(self, batches: Batches, device: str, begin: int, end: int) -> None:
-        self._batches = batches
-        self._device = device
-        self._begin, self._end = begin, end
-        constants = slice(begin, end) if batches.is_whole else slice(None)
+    It returns this share's part of the loss, and of its gradient: float64 [2], for w and b.
+    """
+    constants = slice(begin, end) if batches.is_whole else slice(None)
+    with v1.device(device):
+        all_x, all_y = tf.constant(batches.points.x[constants]), tf.constant(batches.points.y[constants])
+
+    def differentiate(step: Any, w: Any, b: Any) -> tuple[Any, Any]:
         with v1.device(device):
-            self._x, self._y = tf.constant(batches.points.x[constants]), tf.constant(batches.points.y[constants])
-
-    def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
-        """Return the share's part of the loss of a step's batch, and of its gradient: float64 [2], for w and b."""
-        with v1.device(self._device):
-            x, y = self._x, self._y
-            if not self._batches.is_whole:
-                task = tf.DeviceSpec.from_string(self._device)
+            x, y = all_x, all_y
+            if not batches.is_whole:
+                task = tf.DeviceSpec.from_string(device)
                 with v1.device(cpu_of(task.job, task.task)):  # RandomIndexShuffle has no GPU kernel
-                    rows = self._batches.rows(step, self._begin, self._end)
+                    rows = batches.rows(step, begin, end)
                 x, y = tf.gather(x, rows), tf.gather(y, rows)
             error = w * x + b - y
             slope, intercept = tf.reduce_sum(2 * error * x), tf.reduce_sum(2 * error)
-            size = self._batches.size
-            return tf.reduce_sum(error * error) / size, tf.stack([slope, intercept]) / size
+            return tf.reduce_sum(error * error) / batches.size, tf.stack([slope, intercept]) / batches.size
+
+    return differentiate
 
 
 @contextlib.contextmanager
@@ -218,14 +216,14 @@ class TrainingGraph:
             variables = Variables(config)
             self.first, self.count = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
             shares = [
-                BatchShare(config.batches, device, begin, end)
+                batch_share(config.batches, device, begin, end)
                 for device, (begin, end) in zip(devices, config.batches.split(len(devices)), strict=True)
                 if end > begin
             ]
 
             def train(step: Any, _: Any, *values: Any) -> list[Any]:
                 w, _, b = unpack(values)
-                losses, gradients = zip(*(share.differentiate(step, w, b) for share in shares), strict=True)
+                losses, gradients = zip(*(differentiate(step, w, b) for differentiate in shares), strict=True)
                 following, loss = step + 1, tf.add_n(losses)
                 with tf.control_dependencies([variables.apply(gradients)]):
                     # Read on the servers, right after the update. A read that starts on the worker would cost one

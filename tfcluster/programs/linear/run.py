@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 from typing import Any
 
 import numpy as np
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
-from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
+from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.dataset import Batches, Dataset, read_csv, synthetic_dataset
 from tfcluster.programs.linear.model import LEARNING_RATES, StateGraph, TrainingConfig, assign_roles
 from tfcluster.programs.linear.servers import ParameterClient, Values
@@ -43,8 +42,8 @@ def run(
         sync, seed, resumed_from (the step of the checkpoint, or None), least_squares (w and b in closed form),
         evaluations ([step, loss] of the evaluator).
     """
-    checkpoints = Checkpoints(logdir) if logdir else None
-    seed = _choose_seed(context, seed, checkpoints)
+    log = LogFolder(logdir, checkpoint_every)
+    seed = _choose_seed(context, seed, log)
     points = synthetic_dataset(seed) if context.upload_path is None else read_csv(context.upload_path, data)
     _check_overflow(points, data)
     roles = assign_roles(context.addresses, context.head_address, context.devices)
@@ -55,33 +54,27 @@ def run(
     if epochs is not None:
         steps = -(-epochs * len(points) // batches.size)
     config = TrainingConfig(context, roles, batches, optimizer, rate)
-    return _fit(config, steps, sync, logdir, checkpoints, checkpoint_every)
+    with log:
+        return _fit(config, steps, sync, logdir, log)
 
 
-def _choose_seed(context: Context, seed: int | None, checkpoints: Checkpoints | None) -> int:
+def _choose_seed(context: Context, seed: int | None, log: LogFolder) -> int:
     """Choose the seed: by default that of the training that is continued, which has the same data."""
-    recorded = None if checkpoints is None else checkpoints.seed()
+    recorded = log.seed()
     if seed is not None and recorded not in (None, seed):
         context.notes.append(f"the checkpoint is of a training with --seed {recorded}, whose data were others")
     if seed is None:
         seed = secrets.randbits(32) if recorded is None else recorded
-    if checkpoints is not None and seed != recorded:
-        checkpoints.record_seed(seed)
+    if seed != recorded:
+        log.record_seed(seed)
     return seed
 
 
-def _fit(
-    config: TrainingConfig,
-    steps: int,
-    sync: bool,
-    logdir: str | None,
-    checkpoints: Checkpoints | None,
-    checkpoint_every: float,
-) -> dict[str, Any]:
-    """Train from the latest checkpoint in `logdir`, if there is one; return the result that `run` describes."""
+def _fit(config: TrainingConfig, steps: int, sync: bool, logdir: str | None, log: LogFolder) -> dict[str, Any]:
+    """Train from the latest checkpoint, if there is one; return the result that `run` describes."""
     roles, batches = config.roles, config.batches
     state = StateGraph(config)
-    values = checkpoints.latest(list(state.values)) if checkpoints else None
+    values = log.latest(list(state.values))
     resumed_from = None if values is None else int(values["global_step"])
     if resumed_from is not None:
         config.context.notes.append(f"resumed from the checkpoint of step {resumed_from:,} in {logdir}")
@@ -92,10 +85,9 @@ def _fit(
         devices = {name: [device] for device, name in roles.replica_names().items()}
     parameters = ParameterClient(config, state, values or {})
     workers = [Worker(config, name, used, parameters) for name, used in devices.items()]
-    with contextlib.closing(Summaries(logdir)) if logdir else contextlib.nullcontext() as summaries:
-        training = Training(config, parameters, workers, summaries)
-        evaluators = [Evaluator(training, roles.evaluator)] if roles.evaluator else []
-        final = training.run(resumed_from or 0, steps, evaluators, checkpoints, checkpoint_every)
+    training = Training(config, parameters, workers, log)
+    evaluators = [Evaluator(training, roles.evaluator)] if roles.evaluator else []
+    final = training.run(resumed_from or 0, steps, evaluators)
     return {
         **_line(batches.points, final),
         "steps": int(final["global_step"]),
@@ -118,11 +110,7 @@ def _check_overflow(points: Dataset, data: str) -> None:
     with np.errstate(all="ignore"):
         sums = [float(points.x @ points.x), points.loss(0.0, 0.0), *(points.least_squares() or {}).values()]
     if not all(map(math.isfinite, sums)):
-        raise ClusterError(
-            f"{data}: the numbers are so large that their squares are infinite",
-            hint="Scale the data.",
-            exit_code=ExitCode.USAGE,
-        )
+        raise usage_error(f"{data}: the numbers are so large that their squares are infinite", "Scale the data.")
 
 
 def _line(points: Dataset, final: Values) -> dict[str, float]:
@@ -137,9 +125,8 @@ def _line(points: Dataset, final: Values) -> dict[str, float]:
 def _check_graph_size(rows: int, devices: int) -> None:
     """Check the size of the graph of a synchronous training, which holds all points once per device."""
     if rows * devices > settings.TRAINING_POINTS_MAX:
-        raise ClusterError(
+        raise usage_error(
             f"{rows:,} points for each of {devices} devices in step are more than "
             f"{settings.TRAINING_POINTS_MAX:,} in all",
-            hint="Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
-            exit_code=ExitCode.USAGE,
+            "Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
         )

@@ -20,7 +20,7 @@ from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
 from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
-from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
+from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.model import EvaluationGraph, TrainingConfig, TrainingGraph
 from tfcluster.programs.linear.servers import (
     LOSSES,
@@ -49,15 +49,13 @@ class Worker:
 
     def __init__(self, config: TrainingConfig, name: str, devices: Sequence[str], parameters: ParameterClient) -> None:
         self.name = name
-        self.devices = list(devices)  # those that are left; none if the worker takes no further part
+        self.devices = list(devices)  # those that are left
         self.lost: tuple[float, Exception] | None = None  # since when, in monotonic seconds, and the error
         self.session: TrainingSession | None = None  # on the devices and the parameter servers
         self._config = config
         self._parameters = parameters
         self._notes = config.context.notes
-        self._failures = 0  # consecutive failures since the last finished block
         self._deadline: float | None = None  # of the recovery, in monotonic seconds
-        self._is_extended = False
         self._has_begun = False
         self._lock = threading.Lock()  # after a rollback a block may still be in progress when the next one begins
 
@@ -81,84 +79,57 @@ class Worker:
     def train(self, first: int, count: int) -> Block:
         """Do the steps `first` … `first + count - 1`.
 
-        Raises DeviceLostError if a server is lost, with a final loss if the worker gives up; the next call connects
-        again. Raises RolledBackError if the variables are those of an earlier step.
+        Raises DeviceLostError if a server is lost; the next call connects again. Raises RolledBackError if the
+        variables are those of an earlier step.
         """
         with self._lock:
             if self.lost is not None:
-                self._recover(*self.lost)
+                self._prepare_recovery(self.lost[1])
+            assert self.session is not None
             started_at = time.monotonic()
             try:
-                results = self._run_steps(first, count)
+                results = self.session.run(self._graph.results, self._feed(first, count))
             except LOSSES as error:
-                self.lost = time.monotonic(), error
-                self._failures += 1
-                if self._failures >= settings.WORKER_FAILURES_MAX:
-                    self._give_up(f"{self.name}: failed {self._failures} times in a row: {_describe(error)}")
-                raise DeviceLostError(str(error), worked=False, is_final=not self.devices) from error
-            self._failures = 0
+                self.lost = self.lost or (time.monotonic(), error)
+                problem = summarize_error(f"{type(error).__name__}: {error}")
+                raise DeviceLostError(f"{self.name}: {problem}", worked=False) from error
+            if self.lost is not None:
+                seconds, kind = started_at - self.lost[0], type(self.lost[1]).__name__
+                self._notes.append(f"{self.name}: lost for {seconds:.1f} s ({kind}), then continued")
+                self.lost = self._deadline = None
             return Block(results, time.monotonic() - started_at, self.devices)
 
     def _build(self) -> TrainingSession:
         self._graph = TrainingGraph(self._config, self.devices)
         return TrainingSession(self._config, self._graph.graph, *self.devices)
 
-    def _run_steps(self, first: int, count: int) -> Any:
-        assert self.session is not None
-        return self.session.run(self._graph.results, self._feed(first, count))
-
     def _feed(self, first: int, count: int) -> dict[Any, int]:
         return {self._graph.first: first, self._graph.count: count}
 
-    def _recover(self, lost_at: float, first_error: Exception) -> None:
-        """Run zero steps in a new session; after too many failures, continue without the tasks that do not respond."""
+    def _prepare_recovery(self, error: Exception) -> None:
+        """Restore the variables if they are lost too; after a while, continue without devices that do not respond."""
         self._parameters.read()
         # The timeout starts when the parameter servers are up, because a worker cannot recover without them.
         self._deadline = self._deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS
-        try:
-            self._run_steps(0, 0)
-        except LOSSES as error:
-            if time.monotonic() >= self._deadline:
-                self._deadline = None
-                self._continue_without_lost(error)
-            raise DeviceLostError(str(error), worked=False, is_final=not self.devices) from error
-        kind = type(first_error).__name__
-        self._notes.append(f"{self.name}: lost for {time.monotonic() - lost_at:.1f} s ({kind}), then continued")
-        self.lost = self._deadline = None
-        self._is_extended = False
-
-    def _continue_without_lost(self, error: Exception) -> None:
-        """Continue without the devices whose tasks do not respond, if there are any left."""
+        if len(self.devices) == 1 or time.monotonic() < self._deadline:
+            return
         lost = [device for device in self.devices if not is_responsive(self._config, device)]
-        for device in lost:
-            self._notes.append(
-                f"{short_task(device)}: lost ({type(error).__name__}) and not back within "
-                f"{settings.PARAMETER_RECOVERY_SECONDS:.0f} s; the training continued without it"
-            )
-        if len(lost) == len(self.devices):
-            self._give_up()
-        elif lost:
-            self.devices = [device for device in self.devices if device not in lost]
-            self.session = self._build()
-        elif self._is_extended:
-            self._give_up(f"{self.name}: answers, but cannot train: {_describe(error)}")
-        self._is_extended = True  # once: if all devices respond, the worker has only just recovered
-
-    def _give_up(self, *notes: str) -> None:
-        self.devices = []
-        self.lost = None
-        self._notes.extend(notes)
+        if not 0 < len(lost) < len(self.devices):
+            return
+        self.devices = [device for device in self.devices if device not in lost]
+        self.session = self._build()
+        self._notes += [
+            f"{short_task(device)}: lost ({type(error).__name__}) and not back within "
+            f"{settings.PARAMETER_RECOVERY_SECONDS:.0f} s; the training continued without it"
+            for device in lost
+        ]
 
 
 class Training:
     """A training from its beginning, or from a checkpoint, to its end."""
 
     def __init__(
-        self,
-        config: TrainingConfig,
-        parameters: ParameterClient,
-        workers: Sequence[Worker],
-        summaries: Summaries | None,
+        self, config: TrainingConfig, parameters: ParameterClient, workers: Sequence[Worker], log: LogFolder
     ) -> None:
         self.config = config
         self.ended = threading.Event()
@@ -166,10 +137,10 @@ class Training:
         self._context = config.context
         self.parameters = parameters
         self._workers = {worker.name: worker for worker in workers}
-        self._summaries = summaries
+        self._log = log
         self._started_at: float | None = None
         self._done_at: float | None = None
-        self._read_at = self._written_at = time.monotonic()
+        self._read_at = time.monotonic()
         self._metric_times: dict[str, float] = {}
 
     @property
@@ -178,30 +149,22 @@ class Training:
         now = time.monotonic() if self._done_at is None else self._done_at
         return 0.0 if self._started_at is None else now - self._started_at
 
-    def run(
-        self,
-        first: int,
-        steps: int,
-        evaluators: Sequence[Evaluator],
-        checkpoints: Checkpoints | None,
-        checkpoint_every: float,
-    ) -> Values:
+    def run(self, first: int, steps: int, evaluators: Sequence[Evaluator]) -> Values:
         """Do the steps from `first` on; return the variables' last values.
 
-        A checkpoint is written every `checkpoint_every` seconds, at the end, and when the run is cancelled. The
-        sessions are closed in every case, because a server keeps the graph of a session that is not closed for as long
-        as it lives.
+        Checkpoints are written meanwhile, at the end, and when the run is cancelled. The sessions are closed in every
+        case, because a server keeps the graph of a session that is not closed for as long as it lives.
         """
         join_seconds, close_seconds = settings.CANCELLED_JOIN_SECONDS, settings.CANCELLED_CLOSE_SECONDS
         for evaluator in evaluators:
             evaluator.start()
         try:
-            final = self._train(first, steps, checkpoints, checkpoint_every)
+            final = self._train(first, steps)
             join_seconds, close_seconds = settings.EVALUATOR_JOIN_SECONDS, settings.SESSION_CLOSE_SECONDS
         except BaseException as error:
             # A run that is cancelled leaves a checkpoint, so that the next run can resume.
-            if checkpoints is not None and not isinstance(error, Exception):
-                self._write_last_checkpoint(checkpoints)
+            if self._log.folder is not None and not isinstance(error, Exception):
+                self._write_last_checkpoint()
             raise
         finally:
             self.ended.set()
@@ -209,17 +172,12 @@ class Training:
             for evaluator in evaluators:
                 evaluator.join(join_seconds)
             self._note_lost_workers()
-            owners: list[ParameterClient | Worker | Evaluator] = [
-                self.parameters,
-                *self._workers.values(),
-                *evaluators,
-            ]
+            owners: list[ParameterClient | Worker | Evaluator] = [self.parameters, *self._workers.values(), *evaluators]
             close_all([each.session for each in owners if each.session is not None], close_seconds)
-        if checkpoints is not None:
-            checkpoints.write(final)
+        self._log.write(final)
         return final
 
-    def _train(self, first: int, steps: int, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
+    def _train(self, first: int, steps: int) -> Values:
         done = 0
         while True:
             try:
@@ -228,16 +186,12 @@ class Training:
                 for part in self._blocks(first, steps, done):
                     done += part.count
                     self._report_block(part, done, steps)
-                    self._take_snapshot(checkpoints, checkpoint_every)
+                    if time.monotonic() - self._read_at >= settings.SNAPSHOT_INTERVAL_SECONDS:
+                        self._log.write_if_due(self._read())
                 if done == steps:
                     return self._read()
             except RolledBackError as error:  # even after the last step
                 done = min(steps, max(0, error.step - first))
-            except DeviceLostError as error:
-                raise ClusterError(
-                    f"no worker was left after {done:,} of {steps:,} steps: " + "; ".join(self._context.notes),
-                    hint="`tfcluster status` shows the tasks, `tfcluster events` what happened to them.",
-                ) from error
 
     def _prepare(self) -> None:
         """Have all workers prepare at once, and start the clock when those that respond have done it."""
@@ -254,9 +208,7 @@ class Training:
         One worker alone does the very first steps, because gradients are largest at first, and the gradients of all
         workers, computed from the same values, would together overshoot the solution.
         """
-        names = [name for name, worker in self._workers.items() if worker.devices]
-        if not names:
-            raise DeviceLostError("no worker is left", worked=False, is_final=True)
+        names = list(self._workers)
         count = steps - done if done else min(steps, settings.TRAINING_FIRST_STEPS)
         return map_shards(
             names,
@@ -265,7 +217,7 @@ class Training:
             pinned=None if done else {names[0]: [range(count)]},
             first_size=settings.TRAINING_FIRST_STEPS,
             backups=False,
-            all_lost_seconds=math.inf,
+            all_lost_seconds=settings.WORKERS_LOST_SECONDS,
         )
 
     def _report_block(self, part: ShardResult[Block], done: int, steps: int) -> None:
@@ -278,8 +230,7 @@ class Training:
             stats = self._context.stats_of(device)
             stats["steps"] = stats.get("steps", 0) + part.count
             stats["examples"] = stats.get("examples", 0) + part.count * (end - begin)
-        if self._summaries is not None:
-            self._summaries.add(step, metrics)
+        self._log.add_summary(step, metrics)
         if done == steps:
             self._done_at = time.monotonic()
         # Metrics are more frequent at first, when the values change most.
@@ -290,15 +241,6 @@ class Training:
         self._context.progress(done, steps, "steps")
         metrics["examples_per_s"] = round(part.count * batches.size / max(block.seconds, 1e-6))
         self._context.emit("metric", worker=part.device, step=step, **metrics, seconds=round(now, 6))
-
-    def _take_snapshot(self, checkpoints: Checkpoints | None, checkpoint_every: float) -> None:
-        """Read the variables if the last snapshot is old, and write a checkpoint if one is due."""
-        if time.monotonic() - self._read_at < settings.SNAPSHOT_INTERVAL_SECONDS:
-            return
-        values = self._read()
-        if checkpoints is not None and time.monotonic() - self._written_at >= checkpoint_every:
-            checkpoints.write(values)
-            self._written_at = time.monotonic()
 
     def _read(self) -> Values:
         values = self.parameters.read()
@@ -312,7 +254,7 @@ class Training:
                 kind = type(worker.lost[1]).__name__
                 self._context.notes.append(f"{worker.name}: lost ({kind}) and not back when the training ended")
 
-    def _write_last_checkpoint(self, checkpoints: Checkpoints) -> None:
+    def _write_last_checkpoint(self) -> None:
         """Write a checkpoint of the current variables, or of the snapshot if the servers do not respond in time."""
 
         def read() -> None:
@@ -323,7 +265,7 @@ class Training:
         reading.start()
         reading.join(settings.CANCELLED_READ_SECONDS)
         if self.parameters.snapshot and _are_finite(self.parameters.snapshot):
-            checkpoints.write(self.parameters.snapshot)
+            self._log.write(self.parameters.snapshot)
 
 
 class Evaluator(threading.Thread):
@@ -382,8 +324,3 @@ def check_divergence(step: int, values: Mapping[str, Any]) -> None:
 
 def _are_finite(values: Mapping[str, Any]) -> bool:
     return all(math.isfinite(value) for value in values.values())
-
-
-def _describe(error: Exception) -> str:
-    """Return the error's class and the first line that describes it."""
-    return summarize_error(f"{type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Progress, map_shards
@@ -26,7 +26,6 @@ from tfcluster.programs.mean.windows import (
     describe_non_finite,
     even_sizes,
     moments_of_pieces,
-    recompute_non_finite,
     window_size,
 )
 from tfcluster.programs.sessions import joins, task_of
@@ -63,9 +62,9 @@ def run(
     rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
     moments = moments_of_pieces(pieces, rows)
     whole = pieces.whole_windows(numbers.count, size)
-    non_finite = recompute_non_finite(moments, numbers, pieces, size, whole) if isinstance(numbers, MappedFile) else {}
     total = combine([moments[piece] for piece in whole])
-    context.notes.extend(describe_non_finite(non_finite, total))
+    if isinstance(numbers, MappedFile):
+        context.notes.extend(describe_non_finite(numbers, total))
     return {
         "mean": _finite(total.mean),
         "variance": _finite(total.variance),
@@ -81,10 +80,9 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
     """Open a file of numbers, or the upload if there is one, and note how text was parsed."""
     path, name = context.upload_path or Path(file), "standard input" if file == "-" else file
     if context.host != LOCAL_HOST and not path.exists():
-        raise ClusterError(
+        raise usage_error(
             f"{name}: no such file on {context.host}, the host that leads the run",
-            hint=f"To send a file of your machine: `tfcluster run mean - < {shlex.quote(name)}`.",
-            exit_code=ExitCode.USAGE,
+            f"To send a file of your machine: `tfcluster run mean - < {shlex.quote(name)}`.",
         )
     numbers, notes = open_numbers(path, name, column, context.folder)
     context.notes.extend(notes)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.programs import settings
 from tfcluster.programs.csv_rows import is_number, read_rows
 
@@ -81,13 +81,13 @@ def open_numbers(path: Path, name: str, column: str | None, folder: Path) -> tup
     """
     numbers, notes = open_array(path, name), []
     if numbers is not None and column is not None:
-        raise _usage_error(f"{name}: is a .npy file; --column is for CSV files")
+        raise usage_error(f"{name}: is a .npy file; --column is for CSV files")
     if numbers is None:
         with tempfile.TemporaryFile(dir=folder) as floats:  # unnamed: deleted with this process
             notes = _write_floats(path, name, column, floats)
             numbers = _map_floats(os.dup(floats.fileno()), name)
     if not numbers.count:
-        raise _usage_error(f"{name}: has no numbers")
+        raise usage_error(f"{name}: has no numbers")
     return numbers, notes
 
 
@@ -100,9 +100,9 @@ def open_array(path: Path, name: str) -> MappedFile | None:
         descriptor = os.open(path, os.O_RDONLY)
         start = os.pread(descriptor, len(_MAGIC), 0)
     except OSError as error:
-        raise _usage_error(f"{name}: cannot be read: {error.strerror}") from error
+        raise usage_error(f"{name}: cannot be read: {error.strerror}") from error
     if start.startswith(_ZIP):
-        raise _usage_error(f"{name}: is a .npz archive", "Save one array with numpy.save.")
+        raise usage_error(f"{name}: is a .npz archive", "Save one array with numpy.save.")
     if start != _MAGIC:
         os.close(descriptor)
         return None
@@ -112,7 +112,7 @@ def open_array(path: Path, name: str) -> MappedFile | None:
             warnings.simplefilter("error", RuntimeWarning)  # a shape whose size overflows
             mapped = np.load(fd_path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError, OverflowError, RuntimeWarning) as error:
-        raise _usage_error(f"{name}: is not a complete .npy file of numbers: {error}") from error
+        raise usage_error(f"{name}: is not a complete .npy file of numbers: {error}") from error
     _check_dtype(mapped.dtype, name)
     assert isinstance(mapped, np.memmap)
     return MappedFile(name, fd_path, mapped.offset, mapped.reshape(-1, order="A"))
@@ -138,10 +138,10 @@ class SameHostToken:
 def _check_dtype(dtype: np.dtype[Any], name: str) -> None:
     if dtype.kind == "c":
         hint = "Save the real part, the imaginary part or the modulus, and take the mean of that."
-        raise _usage_error(f"{name}: has complex numbers ({dtype})", hint)
+        raise usage_error(f"{name}: has complex numbers ({dtype})", hint)
     if dtype.kind not in "biuf":
         what = "a structured type" if dtype.fields else f"the type {dtype}"
-        raise _usage_error(f"{name}: has {what}, not numbers")
+        raise usage_error(f"{name}: has {what}, not numbers")
 
 
 def _write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> list[str]:
@@ -165,7 +165,7 @@ def _parse_lines(source: Path, name: str) -> Iterator[float]:
                     hint = "Choose a column with --column INDEX or NAME." if "," in line else ""
                     yield _parse_number(line, f"{name}:{number}", hint)
         except UnicodeDecodeError as error:
-            raise _usage_error(f"{name}: is neither UTF-8 text nor a .npy file") from error
+            raise usage_error(f"{name}: is neither UTF-8 text nor a .npy file") from error
 
 
 def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float], list[str]]:
@@ -196,7 +196,7 @@ def _find_column(first: list[str], column: str, position: str) -> tuple[int, boo
     is_header = not all(is_number(name) for name in names)
     if is_header and column in names:
         return names.index(column), True
-    raise _usage_error(
+    raise usage_error(
         f"{position}: has no column {column!r}",
         f"The columns are {', '.join(names[:20])}; by number, 0 to {len(names) - 1}."
         if is_header
@@ -208,8 +208,4 @@ def _parse_number(field: str, position: str, hint: str = "") -> float:
     try:
         return float(field)
     except ValueError:
-        raise _usage_error(f"{position}: {field.strip()[:40]!r} is not a number", hint) from None
-
-
-def _usage_error(message: str, hint: str = "") -> ClusterError:
-    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)
+        raise usage_error(f"{position}: {field.strip()[:40]!r} is not a number", hint) from None

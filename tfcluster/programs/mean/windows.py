@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.programs.mean.source import MappedFile
 
 # Number of numbers in a window. Dispatching a window takes as long as computing some hundred thousand numbers, so large
@@ -33,10 +33,9 @@ def even_sizes(count: int, slices: int) -> list[int]:
 def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
     """Check that the slices add up to the input; `name` is the user's name for it."""
     if sum(sizes) != count:
-        raise ClusterError(
+        raise usage_error(
             f"the slices have {sum(sizes):,} numbers together, {name} has {count:,}",
-            hint="Give --slices sizes that add up, or leave it out for equal ones.",
-            exit_code=ExitCode.USAGE,
+            "Give --slices sizes that add up, or leave it out for equal ones.",
         )
 
 
@@ -122,8 +121,6 @@ def combine(parts: Sequence[Moments]) -> Moments:
     if not count:
         return Moments(0, math.nan, 0.0)
     mean = _sum([part.count * part.mean for part in parts]) / count
-    if math.isinf(mean) and all(math.isfinite(part.mean) for part in parts):  # the sum overflows, the mean does not
-        mean = _sum([part.mean * (part.count / count) for part in parts])
     between = [part.count * (part.mean - mean) * (part.mean - mean) for part in parts]
     return Moments(count, mean, _sum([*(part.squares for part in parts), *between]))
 
@@ -146,46 +143,23 @@ def moments_of_pieces(pieces: WindowPieces, rows: npt.NDArray[np.float64]) -> li
     return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
 
 
-def recompute_non_finite(
-    moments: list[Moments], numbers: MappedFile, pieces: WindowPieces, size: int, whole: npt.NDArray[np.int64]
-) -> dict[str, tuple[int, int]]:
-    """Recompute, in place, the moments of non-finite numbers, and of numbers whose sum overflows a float64.
-
-    `whole` has the pieces that are whole windows; each number is in exactly one of them. Return how many of the numbers
-    are NaN, infinity and -infinity, and the position of the first of them.
-    """
-    counts: dict[str, tuple[int, int]] = {}
-    is_whole = set(whole.tolist())
-    non_finite = [piece for piece, each in enumerate(moments) if not math.isfinite(each.mean + each.squares)]
-    for piece in sorted(non_finite, key=lambda piece: int(pieces.window[piece])):
-        start = int(pieces.window[piece]) * size
-        values = numbers.read(start + int(pieces.low[piece]), start + int(pieces.high[piece])).astype(np.float64)
-        moments[piece] = _compute_moments(values)
-        for kind, is_kind in _NON_FINITE if piece in is_whole else ():
-            positions = np.flatnonzero(is_kind(values))
-            if len(positions):
-                count, first = counts.get(kind, (0, start + int(positions[0])))
-                counts[kind] = (count + len(positions), first)
-    return counts
-
-
-def describe_non_finite(counts: dict[str, tuple[int, int]], total: Moments) -> list[str]:
-    """Return notes for the user about non-finite numbers, as `recompute_non_finite` counts them, and results."""
-    if not counts and not math.isfinite(total.variance):
-        return ["the variance is larger than the largest float64 number"]
+def describe_non_finite(numbers: MappedFile, total: Moments) -> list[str]:
+    """Return notes for the user about why the mean or the variance of all numbers is not finite."""
+    if math.isfinite(total.variance):
+        return []
+    counts: dict[str, int] = {}
+    firsts: dict[str, int] = {}
+    for start in range(0, numbers.count, _LARGE):
+        values = numbers.read(start, start + _LARGE)
+        for kind, is_kind in _NON_FINITE:
+            if len(positions := np.flatnonzero(is_kind(values))):
+                counts[kind] = counts.get(kind, 0) + len(positions)
+                firsts.setdefault(kind, start + int(positions[0]))
+    if not counts:
+        value = "variance" if math.isfinite(total.mean) else "sum of the numbers"
+        return [f"the {value} is larger than the largest float64 number"]
     return [
         f"{count:,} of the {total.count:,} numbers {'is' if count == 1 else 'are'} {kind}, "
-        f"the first of them number {first:,} counted from 0: there is no finite mean"
-        for kind, (count, first) in counts.items()
+        f"the first of them number {firsts[kind]:,} counted from 0: there is no finite mean"
+        for kind, count in counts.items()
     ]
-
-
-def _compute_moments(values: npt.NDArray[np.float64]) -> Moments:
-    """Return the moments of numbers that include non-finite ones, or whose sum or squares overflow."""
-    count = len(values)
-    if not np.isfinite(values).all():
-        with np.errstate(invalid="ignore", over="ignore"):
-            return Moments(count, float(values.sum()), math.nan)
-    mean = math.fsum(values / count)
-    with np.errstate(over="ignore"):
-        return Moments(count, mean, float(np.square(values - mean).sum()))

@@ -1,20 +1,20 @@
-"""The actions of keys of the full-screen view, in other threads; each names the command that does the same."""
+"""What keys of the full-screen view change in the cluster; each action names the command that does the same."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from textual.app import App
+from typing import TypeVar
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.restart import plan_restart, restart_tasks
 from tfcluster.client.runs.runs import cancel_run
-from tfcluster.errors import ClusterError
-from tfcluster.ui.top.dialogs import Question
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -58,55 +58,16 @@ def cancel_action(cluster: Cluster, run: str) -> UserAction:
     )
 
 
-class ShowMessage(Protocol):
-    """Shows a message."""
+async def call_in_thread(function: Callable[[], Value]) -> Value:
+    """Call a function in a thread of its own, which does not delay the end of the view as one of asyncio would."""
+    outcome: Future[Value] = Future()
+    outcome.set_running_or_notify_cancel()  # the end of the view does not cancel it
 
-    def __call__(self, text: str, *, is_error: bool = False) -> None:
-        """Show it."""
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except Exception as error:  # raised again where the result is awaited
+            outcome.set_exception(error)
 
-
-class ActionRunner:
-    """Plans and executes actions in other threads, and shows their progress and results."""
-
-    def __init__(self, app: App[Any], show_message: ShowMessage) -> None:
-        self._app = app
-        self._show_message = show_message
-
-    def plan(self, make: Callable[[], UserAction]) -> None:
-        """Find out in another thread what an action loses; ask if it loses anything, and carry it out."""
-
-        def plan() -> None:
-            try:
-                action = make()
-            except ClusterError as error:
-                self._call(self._show_message, error.message, is_error=True)
-                return
-            self._call(self._ask if action.losses else self._carry_out, action)
-
-        threading.Thread(target=plan, daemon=True).start()
-
-    def _ask(self, action: UserAction) -> None:
-        def answered(answer: bool | None) -> None:
-            if answer:
-                self._carry_out(action)
-            else:
-                self._show_message("nothing was done")
-
-        self._app.push_screen(Question(action.command, action.losses), answered)
-
-    def _carry_out(self, action: UserAction) -> None:
-        def carry_out() -> None:
-            try:
-                action.carry_out()
-            except ClusterError as error:
-                self._call(self._show_message, f"{action.command}: {error.message}", is_error=True)
-                return
-            self._call(self._show_message, f"done: {action.command}")
-
-        self._show_message(f"$ {action.command}")
-        threading.Thread(target=carry_out, daemon=True).start()
-
-    def _call(self, function: Callable[..., None], *arguments: Any, **options: Any) -> None:
-        """Call a function in the application's thread, unless it has ended meanwhile."""
-        if self._app.is_running:
-            self._app.call_from_thread(function, *arguments, **options)
+    threading.Thread(target=call, daemon=True).start()
+    return await asyncio.wrap_future(outcome)

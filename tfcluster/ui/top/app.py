@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.events import Resize
@@ -17,10 +19,10 @@ from tfcluster.client.status import ClusterSnapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import Text
 from tfcluster.ui.top import rows
-from tfcluster.ui.top.actions import ActionRunner, cancel_action, restart_action
+from tfcluster.ui.top.actions import UserAction, call_in_thread, cancel_action, restart_action
 from tfcluster.ui.top.descriptions import describe_run, describe_task
 from tfcluster.ui.top.detail_screen import DetailScreen
-from tfcluster.ui.top.dialogs import Help
+from tfcluster.ui.top.dialogs import Help, Question
 from tfcluster.ui.top.rows import ORDERS, join_lines
 from tfcluster.ui.top.table import Table
 from tfcluster.ui.top.terminal import TerminalSignals
@@ -62,7 +64,6 @@ class TopApp(App[ClusterError | int]):
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot) -> None:
         super().__init__(ansi_color=True)
         self.live = LiveCluster(cluster, snapshot, self._note_change)
-        self._runner = ActionRunner(self, self.show_message)
         self._signals = TerminalSignals(self)
         self._cluster = cluster
         self._is_changed = True
@@ -120,8 +121,8 @@ class TopApp(App[ClusterError | int]):
             self.screen.refresh(layout=True)
         screen = self.screen_stack[0]
         width, height = self.size
-        order = ORDERS[self._order]
-        screen.query_one("#title", Static).update(rows.title_line(view, order.name, self._pattern))
+        order = list(ORDERS)[self._order]
+        screen.query_one("#title", Static).update(rows.title_line(view, order, self._pattern))
         hosts = rows.host_lines(view, max(2, height // 6))
         screen.query_one("#hosts", Static).update(join_lines(hosts))
         scroll_bar = 1
@@ -229,7 +230,7 @@ class TopApp(App[ClusterError | int]):
         """Restart the selected task."""
         kind, name = self._selection()
         if kind == "tasks" and name is not None:
-            self._runner.plan(partial(restart_action, self._cluster, name))
+            self._carry_out(partial(restart_action, self._cluster, name))
         else:
             self.show_message("r restarts a task: choose one with Tab and the arrows")
 
@@ -241,9 +242,25 @@ class TopApp(App[ClusterError | int]):
             if run is None or not run.is_active:
                 self.show_message(f"{name} has ended already")
             else:
-                self._runner.plan(partial(cancel_action, self._cluster, name))
+                self._carry_out(partial(cancel_action, self._cluster, name))
         else:
             self.show_message("c cancels a run: choose one with Tab and the arrows")
+
+    @work
+    async def _carry_out(self, plan: Callable[[], UserAction]) -> None:
+        """Find out what an action loses; ask if it loses anything, carry it out, and show its result."""
+        prefix = ""
+        try:
+            action = await call_in_thread(plan)
+            if action.losses and not await self.push_screen_wait(Question(action.command, action.losses)):
+                self.show_message("nothing was done")
+                return
+            prefix = f"{action.command}: "
+            self.show_message(f"$ {action.command}")
+            await call_in_thread(action.carry_out)
+            self.show_message(f"done: {action.command}")
+        except ClusterError as error:
+            self.show_message(f"{prefix}{error.message}", is_error=True)
 
     def action_leave(self) -> None:
         """End the view; the cluster keeps running."""

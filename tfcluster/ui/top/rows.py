@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfcluster.client.live.view import LiveRun, LiveView, TaskRates
@@ -13,23 +13,17 @@ from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize
 from tfcluster.protocol.serialization import to_json
 from tfcluster.ui.console import Text
-from tfcluster.ui.format import format_bytes, format_duration, short_device, style_of
+from tfcluster.ui.format import format_bytes, format_duration, style_of
 from tfcluster.ui.listings import format_outcome
+from tfcluster.ui.log_view import format_event
+from tfcluster.ui.task_cells import GAP, TASK_CELLS, cell_width, fit_columns
 
-_GAP = 2
 _BAR = 14
+_COLUMNS = (*TASK_CELLS, "RECV/s", "SENT/s")
 #: The columns of tasks, in the order in which they are left out if the terminal is too narrow, and never the others.
 _LEFT_OUT = ("DEVICES", "PID", "ADDRESS", "SENT/s", "RECV/s", "UPTIME", "HOST", "RESTARTS")
 
 _NUMBERS = ("UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s", "PID")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table."""
-
-    key: str  # the name of the task or run
-    cells: tuple[Text, ...]
 
 
 @dataclass(frozen=True)
@@ -38,26 +32,23 @@ class Content:
 
     columns: tuple[str, ...]
     widths: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: dict[str, tuple[Text, ...]]  # by the name of the task or run
+
+    @property
+    def layout(self) -> tuple[tuple[str, ...], tuple[int, ...], list[str]]:
+        """Return what is the same as long as only cells change."""
+        return self.columns, self.widths, list(self.rows)
 
 
-@dataclass(frozen=True)
-class Order:
-    """A sort order of the tasks."""
-
-    name: str  # as the screen says it
-    key: Callable[[TaskStatus], Any]
-
-
-#: The sort orders that `s` goes through.
-ORDERS = (
-    Order("spec", lambda task: 0),
-    Order("state", lambda task: (task.state is TaskState.READY, task.state.value)),
-    Order("CPU", lambda task: -(task.cpu_percent or 0.0)),
-    Order("memory", lambda task: -(task.rss_bytes or 0)),
-    Order("restarts", lambda task: -task.restarts),
-    Order("host", lambda task: task.host),
-)
+#: The sort orders of the tasks that `s` goes through, as the screen names them.
+ORDERS: dict[str, Callable[[TaskStatus], Any]] = {
+    "spec": lambda task: 0,
+    "state": lambda task: (task.state is TaskState.READY, task.state.value),
+    "CPU": lambda task: -(task.cpu_percent or 0.0),
+    "memory": lambda task: -(task.rss_bytes or 0),
+    "restarts": lambda task: -task.restarts,
+    "host": lambda task: task.host,
+}
 
 
 def title_line(view: LiveView, order: str, pattern: str) -> Text:
@@ -72,26 +63,23 @@ def title_line(view: LiveView, order: str, pattern: str) -> Text:
     )
     if len(status.hosts) > 1:
         line.append(f" on {len(status.hosts)} hosts")
-    line.append(f"  sorted by {order}" if order != ORDERS[0].name else "")
+    line.append(f"  sorted by {order}" if order != next(iter(ORDERS)) else "")
     line.append(f"  filter: {pattern}" if pattern else "", "bold")
     return line
 
 
 def host_lines(view: LiveView, limit: int) -> list[Text]:
     """Return a line for each host; if there are too many, those that are unreachable come first."""
-    hosts = list(view.status.hosts)
+    hosts, rest = list(view.status.hosts), []
     if len(hosts) > limit:
-        hosts = sorted(hosts, key=lambda host: host.state == "up")
-        rest = hosts[limit - 1 :]
-        up = sum(host.state == "up" for host in rest)
-        lines = _format_hosts(hosts[: limit - 1], view)
-        return [*lines, Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim")]
-    return _format_hosts(hosts, view)
-
-
-def _format_hosts(hosts: Sequence[HostStatus], view: LiveView) -> list[Text]:
+        hosts.sort(key=lambda host: host.state == "up")
+        hosts, rest = hosts[: limit - 1], hosts[limit - 1 :]
     width = max((len(host.host) for host in hosts), default=0)
-    return [_host_line(host, view, width) for host in hosts]
+    lines = [_host_line(host, view, width) for host in hosts]
+    if rest:
+        up = sum(host.state == "up" for host in rest)
+        lines.append(Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim"))
+    return lines
 
 
 def _host_line(host: HostStatus, view: LiveView, width: int) -> Text:
@@ -121,59 +109,38 @@ def _share(used: int, total: int) -> str:
     return f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
 
 
-def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Content:
+def task_content(view: LiveView, order: str, pattern: str, width: int) -> Content:
     """Return the table of the tasks that match the pattern, ignoring case, with as many columns as fit the width."""
-    tasks = sorted(view.status.tasks, key=order.key)
+    tasks = sorted(view.status.tasks, key=ORDERS[order])
     away = {host for host, link in view.links.items() if link.lost_at is not None}
     cells = {task.short: _task_cells(task, view.rates.get(task.task)) for task in tasks}
-    columns = list(next(iter(cells.values()), {"TASK": "", "STATE": ""}))
-    if len({task.host for task in tasks}) < 2 and "HOST" in columns:
-        columns.remove("HOST")
+    has_hosts = len({task.host for task in tasks}) > 1
+    columns = [column for column in _COLUMNS if column != "HOST" or has_hosts]
     tasks = [task for task in tasks if _matches(pattern, cells[task.short].values())]
-    rows = [[cells[task.short][column] for column in columns] for task in tasks]
-    for column in _LEFT_OUT:
-        if sum(_widths(columns, rows)) <= width:
-            break
-        if column in columns:
-            at = columns.index(column)
-            columns = columns[:at] + columns[at + 1 :]
-            rows = [row[:at] + row[at + 1 :] for row in rows]
+    columns = fit_columns(columns, [cells[task.short] for task in tasks], _LEFT_OUT, width)
+    rows = {task.short: [cells[task.short][column] for column in columns] for task in tasks}
     styles = ["dim" if task.host in away else "" for task in tasks]
-    keys = [task.short for task in tasks]
-    return _content(keys, columns, rows, styles, right=_NUMBERS)
+    return _content(columns, rows, styles, right=_NUMBERS)
 
 
 def _task_cells(task: TaskStatus, rates: TaskRates | None) -> dict[str, str]:
-    received, sent = (rates.received_per_s, rates.sent_per_s) if rates else (None, None)
-    return {
-        "TASK": task.short,
-        "HOST": task.host,
-        "STATE": task.state.value,
-        "UPTIME": format_duration(task.uptime_s),
-        "RESTARTS": str(task.restarts),
-        "CPU": "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
-        "MEMORY": format_bytes(task.rss_bytes),
-        "RECV/s": "-" if received is None else format_bytes(round(received)),
-        "SENT/s": "-" if sent is None else format_bytes(round(sent)),
-        "ADDRESS": task.address,
-        "PID": "-" if task.pid is None else str(task.pid),
-        "DEVICES": " ".join(map(short_device, task.devices)) or "-",
-    }
+    traffic = (rates.received_per_s, rates.sent_per_s) if rates else (None, None)
+    received, sent = ("-" if rate is None else format_bytes(round(rate)) for rate in traffic)
+    return {**{column: cell(task) for column, cell in TASK_CELLS.items()}, "RECV/s": received, "SENT/s": sent}
 
 
 def run_content(view: LiveView, pattern: str, width: int) -> Content:
     """Return the table of runs, the latest first; the arguments are those of `task_content`."""
-    rows, keys = [], []
+    rows = {}
     for run in reversed(view.runs):
         seconds = time.time() - run.record.started if run.is_active else run.record.seconds
         row = [run.record.run, run.record.state.value, format_duration(seconds), describe_progress(run)]
         if _matches(pattern, row):
-            rows.append(row)
-            keys.append(run.record.run)
+            rows[run.record.run] = row
     columns = ["RUN", "STATE", "TIME", "PROGRESS"]
-    content = _content(keys, columns, rows, [""] * len(rows), right=("TIME",))
-    last = max(_GAP + len(columns[-1]), width - sum(content.widths[:-1]))
-    return Content(content.columns, (*content.widths[:-1], last), content.rows)
+    content = _content(columns, rows, [""] * len(rows), right=("TIME",))
+    last = max(GAP + len(columns[-1]), width - sum(content.widths[:-1]))
+    return replace(content, widths=(*content.widths[:-1], last))
 
 
 def describe_progress(run: LiveRun) -> str:
@@ -204,16 +171,8 @@ def _describe_metric(event: Mapping[str, Any]) -> str:
 
 def event_lines(view: LiveView, limit: int) -> list[Text]:
     """Return the last events, the oldest first."""
-    lines = []
-    for event in view.events[max(0, len(view.events) - limit) :]:
-        when = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-        host = f"{event['host']} " if event.get("host") else ""
-        what = f"{host}{event['task'] or 'cluster'}"
-        style = "red" if event["event"] in ("died", "health-check-killed") else style_of(event["event"])
-        lines.append(
-            Text.assemble((f" {when}  ", "dim"), f"{what:<12}  ", (event["event"], style), f"  {event['detail']}")
-        )
-    return lines
+    last = view.events[max(0, len(view.events) - limit) :]
+    return [Text.assemble(" ", format_event(event, "%H:%M:%S")) for event in last]
 
 
 def join_lines(lines: Sequence[Text]) -> Text:
@@ -225,35 +184,24 @@ def _matches(pattern: str, cells: Iterable[str]) -> bool:
     return any(pattern.lower() in cell.lower() for cell in cells)
 
 
-def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    cells = [[column, *(row[number] for row in rows)] for number, column in enumerate(columns)]
-    return tuple(_GAP + max(Text(cell).cell_len for cell in column) for column in cells)
-
-
 def _content(
-    keys: Sequence[str],
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    styles: Sequence[str],
-    right: Sequence[str],
+    columns: Sequence[str], rows: Mapping[str, Sequence[str]], styles: Sequence[str], right: Sequence[str]
 ) -> Content:
     """Return the content of a table; a row's style replaces the colour of its state."""
-    widths = _widths(columns, rows)
-    made = tuple(
-        Row(
-            key,
-            tuple(
-                _cell(text, width, style or style_of(text), column in right)
-                for text, column, width in zip(row, columns, widths, strict=True)
-            ),
+    cells = zip(*rows.values(), strict=True) if rows else [()] * len(columns)
+    widths = tuple(cell_width([column, *texts]) for column, texts in zip(columns, cells, strict=True))
+    made = {
+        key: tuple(
+            _cell(text, width, style or style_of(text), column in right)
+            for text, column, width in zip(row, columns, widths, strict=True)
         )
-        for key, row, style in zip(keys, rows, styles, strict=True)
-    )
+        for (key, row), style in zip(rows.items(), styles, strict=True)
+    }
     return Content(tuple(columns), widths, made)
 
 
 def _cell(text: str, width: int, style: str, is_right: bool) -> Text:
     cell = Text(text, style=style, no_wrap=True)
     if is_right:
-        cell.pad_left(width - _GAP - cell.cell_len)
+        cell.pad_left(width - GAP - cell.cell_len)
     return cell

@@ -25,34 +25,28 @@ class Table(DataTable[Text]):
     @property
     def selected(self) -> str | None:
         """Return the name of the row that the cursor is on; None if there are no rows."""
-        if self._content is None or not 0 <= self.cursor_row < len(self._content.rows):
-            return None
-        return self._content.rows[self.cursor_row].key
+        names = [] if self._content is None else list(self._content.rows)
+        return names[self.cursor_row] if 0 <= self.cursor_row < len(names) else None
 
     def show(self, content: Content) -> None:
         """Show a new content; if rows and columns stay, only cells that differ are drawn again."""
-        before, self._content = self._content, content
-        keys = [row.key for row in content.rows]
-        if before is None or (before.columns, before.widths, [row.key for row in before.rows]) != (
-            content.columns,
-            content.widths,
-            keys,
-        ):
-            self._rebuild(content, keys, before)
+        before, chosen = self._content, self.selected
+        self._content = content
+        if before is None or before.layout != content.layout:
+            self._rebuild(content, chosen)
             return
-        for at, (old, new) in enumerate(zip(before.rows, content.rows, strict=True)):
-            for column, (was, now) in enumerate(zip(old.cells, new.cells, strict=True)):
+        for at, (old, new) in enumerate(zip(before.rows.values(), content.rows.values(), strict=True)):
+            for column, (was, now) in enumerate(zip(old, new, strict=True)):
                 if was != now or was.style != now.style:
                     self.update_cell_at((at, column), now)  # type: ignore[arg-type]
 
-    def _rebuild(self, content: Content, keys: list[str], before: Content | None) -> None:
-        row, top = self.cursor_row, self.scroll_y
-        chosen = before.rows[row].key if before is not None and 0 <= row < len(before.rows) else None
+    def _rebuild(self, content: Content, chosen: str | None) -> None:
+        row, top, keys = self.cursor_row, self.scroll_y, list(content.rows)
         self.clear(columns=True)
         for label, width in zip(content.columns, content.widths, strict=True):
             self.add_column(Text(label), width=width)
-        for each in content.rows:
-            self.add_row(*each.cells, key=each.key)
+        for key, cells in content.rows.items():
+            self.add_row(*cells, key=key)
         if keys:
             row = keys.index(chosen) if chosen in keys else min(row, len(keys) - 1)
             self.move_cursor(row=row, animate=False, scroll=False)
