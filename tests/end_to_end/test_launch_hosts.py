@@ -56,9 +56,9 @@ for _ in range(3 if os.environ["TFCLUSTER_TASK"] in sys.argv else 1000):
 
 
 @pytest.fixture(scope="module")
-def lab(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """Two hosts with a cluster up, and a stranger."""
-    with over(tmp_path_factory.mktemp("lab"), *NAMES, "stranger") as sandbox:
+    with over(tmp_path_factory.mktemp("lab"), *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
         code = sandbox.folder / "code"
         code.mkdir()
         (code / "act.py").write_text(ACT)
@@ -81,6 +81,7 @@ def programs(lab: Over) -> list[str]:
     return [line for line in lab.network.processes().values() if line.endswith((" program", " host"))]
 
 
+@pytest.mark.every_way
 def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: Over) -> None:
     events = launch(lab, "act.py", "worker:0=0", "worker:1=0", "worker:2=0", code=0)
     hosts = {each["task"]: each["host"] for each in events if each["event"] == "member"}
@@ -106,6 +107,7 @@ def test_a_collective_over_both_hosts(lab: Over) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
     path = "os.path.join(os.environ['TFCLUSTER_OUTPUT'], os.environ['TFCLUSTER_TASK'])"
     (lab.folder / "code" / "writes.py").write_text(f"import os\nopen({path}, 'w').write('x')\n")
@@ -225,6 +227,7 @@ def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) 
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: brief")
     spec = lab.spec(text, "brief.yaml")
@@ -245,6 +248,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over, tmp_path: Path) -> None:
     spec = lab.spec(lab.text(NAMES, JOBS).replace("name: wide", "name: brief"), "brief.yaml")
     script = lab.folder / "code" / "count.py"
@@ -266,6 +270,7 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over,
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_an_interrupt_reaches_all_hosts(lab: Over) -> None:
     command = lab.start("launch", lab.folder / "code" / "act.py")
     wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
