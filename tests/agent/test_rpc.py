@@ -13,13 +13,20 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
-from tests.conftest import wait_for
+from tests.conftest import running, wait_for
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError, ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import RestartRequest, StatusRequest, WatchRequest
+from tfcluster.protocol.api.cluster import (
+    EnvironmentRequest,
+    ExecProcess,
+    ExecRequest,
+    RestartRequest,
+    StatusRequest,
+    WatchRequest,
+)
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
@@ -80,6 +87,28 @@ def own_connections(hosts: Hosts) -> list[str]:
     """The connections to the agents of the sandbox that are established."""
     sockets = Path("/proc/net/unix").read_text().splitlines()
     return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
+
+
+def test_a_command_of_exec_ends_with_its_request(client: AgentClient) -> None:
+    with running("sh", "-c", "sleep 985; true", start_new_session=True) as command:
+        wait_for(Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text)
+        process = ExecProcess("one", command.pid)
+        with pytest.raises(ClusterError, match="that started this command has ended"):
+            client.call(EnvironmentRequest(None, process))
+        request = client.stream(ExecRequest("one"))
+        client.call(EnvironmentRequest(None, process))
+        assert command.poll() is None
+        request.close()
+        assert command.wait(60) == -signal.SIGTERM
+    wait_for(lambda: not has_processes(command.pid))
+
+
+def has_processes(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.slow

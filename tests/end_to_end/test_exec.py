@@ -119,6 +119,27 @@ def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> 
     assert child.exitstatus == 0
 
 
+@pytest.mark.slow
+@pytest.mark.every_way
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_command_on_another_host_ends_with_exec(pair: Over, number: signal.Signals) -> None:
+    process = pair.start("exec", "--on", "alpha", "--", "sleep", "986", stdin=subprocess.PIPE)
+    wait_for(lambda: "sleep 986" in pair.network.processes().values())
+    process.send_signal(number)
+    assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
+    wait_for(lambda: "sleep 986" not in pair.network.processes().values())
+    assert pair.status()["state"] == "running"
+
+
+@pytest.mark.slow
+def test_down_does_not_wait_for_a_command_on_another_host(pair: Over) -> None:
+    process = pair.start("exec", "--on", "alpha", "--", "cat", stdin=subprocess.PIPE)
+    wait_for(lambda: "cat" in pair.network.processes().values())
+    pair("down")
+    assert process.communicate("typed\n", timeout=60)[0] == "typed\n"
+    pair("up")
+
+
 def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
     script = 'echo "out of $(basename "$HOME")"; echo "err" >&2; test "$(basename "$HOME")" != alpha || exit 5'
     shown = pair("exec", "--on", "all", "--", "sh", "-c", script, code=5)

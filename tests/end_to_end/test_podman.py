@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,15 @@ def test_a_cluster_in_a_container(boxed: tuple[Sandbox, list[str]], tmp_path: Pa
     (tmp_path / "train.py").write_text("import socket; print(socket.gethostname())")
     name = sandbox("exec", "--on", _NAME, "--", "hostname").stdout
     assert sandbox("run", tmp_path / "train.py").stdout == name
+    command = sandbox.start("exec", "--on", _NAME, "--", "sh", "-c", "cat; sleep 986", stdin=subprocess.PIPE)
+    assert command.stdin is not None
+    assert command.stdout is not None
+    command.stdin.write("typed\n")
+    command.stdin.close()
+    assert command.stdout.read(6) == "typed\n"
+    command.send_signal(signal.SIGINT)  # which ends podman, with a code of its own
+    assert command.wait(60) != 0
+    wait_for(lambda: not processes("sleep 986"))
     follow = sandbox.start("logs", "-f")
     wait_for(lambda: processes("session=json"))
     follow.kill()  # podman then ends at the end of its input, and what it runs in the container too
