@@ -55,6 +55,7 @@ def run_of(path: Path, *, cancel_on_disconnect: bool = True) -> RunRequest:
     )
 
 
+@pytest.mark.usefixtures("bare_fork_server")
 def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
     script = tmp_path / "wait.py"
     script.write_text(WAIT)
@@ -139,6 +140,7 @@ def run_of_pi() -> RunRequest:
     return run_request("pi", PI)
 
 
+@pytest.mark.usefixtures("bare_fork_server")
 def test_what_is_not_read_of_a_stream_piles_up_nowhere(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
     """While the command reads other responses on the same connection."""
     script = tmp_path / "chatty.py"

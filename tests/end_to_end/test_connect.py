@@ -13,7 +13,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, wait_for
 from tests.end_to_end.test_ssh import CONNECT, Over, over, read_until
 
 NAMES = ("alpha", "beta")
@@ -23,13 +23,16 @@ JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [al
 @pytest.fixture(scope="module")
 def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts without sshd, shared by the tests of the module; they leave it ready."""
-    with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-        yield sandbox
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+        with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
+            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+            yield sandbox
 
 
 def test_one_start_for_each_host_and_command(pods: Over) -> None:
-    for command in (["status"], ["run", "pi", "--samples", "1e5"], ["logs", "-n", "1"], ["up"]):
+    pods.spec("print('done')\n", "script.py")
+    for command in (["status"], ["run", "script.py"], ["logs", "-n", "1"], ["up"]):
         before = len(pods.network.ssh_calls())
         pods(*command)
         assert len(pods.network.ssh_calls()) - before <= len(NAMES), command

@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, wait_for
 from tests.end_to_end.test_ssh import Over, dial, over
 
 NAMES = ("alpha", "beta")
@@ -55,18 +56,34 @@ for _ in range(3 if os.environ["TFCLUSTER_TASK"] in sys.argv else 1000):
 """
 
 
+@contextmanager
+def hosts_with_code(folder: Path, way: str, changes: Mapping[str, str]) -> Iterator[Over]:
+    """Two hosts with a cluster up whose agents are changed so, and a stranger."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **changes}))
+        with over(folder, *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
+            code = sandbox.folder / "code"
+            code.mkdir()
+            (code / "act.py").write_text(ACT)
+            (code / "beside.py").write_text("NAME = 'module'\n")
+            (code / "reduce.py").write_text(REDUCE)
+            (code / "train.py").write_text(TRAIN)
+            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+            yield sandbox
+
+
 @pytest.fixture(scope="module")
 def lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """Two hosts with a cluster up, and a stranger."""
-    with over(tmp_path_factory.mktemp("lab"), *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
-        code = sandbox.folder / "code"
-        code.mkdir()
-        (code / "act.py").write_text(ACT)
-        (code / "beside.py").write_text("NAME = 'module'\n")
-        (code / "reduce.py").write_text(REDUCE)
-        (code / "train.py").write_text(TRAIN)
-        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-        yield sandbox
+    """The hosts for scripts that do without TensorFlow."""
+    with hosts_with_code(tmp_path_factory.mktemp("lab"), way, BARE_FORK_SERVER) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def training_lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """The hosts for scripts with TensorFlow."""
+    with hosts_with_code(tmp_path_factory.mktemp("training"), way, {}) as lab:
+        yield lab
 
 
 def launch(lab: Over, *arguments: str, code: int) -> list[dict[str, Any]]:
@@ -99,8 +116,8 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
 
 
 @pytest.mark.slow
-def test_a_collective_over_both_hosts(lab: Over) -> None:
-    result = lab("launch", "reduce.py", cwd=lab.folder / "code")
+def test_a_collective_over_both_hosts(training_lab: Over) -> None:
+    result = training_lab("launch", "reduce.py", cwd=training_lab.folder / "code")
     assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [
         f"worker:{index} | total 6.0" for index in range(3)
     ]
@@ -190,30 +207,30 @@ def start_training(lab: Over, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(lab: Over) -> None:
-    command = start_training(lab)
-    with lab.without("link", "beta"):
+def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(training_lab: Over) -> None:
+    command = start_training(training_lab)
+    with training_lab.without("link", "beta"):
         _, error = command.communicate(timeout=120)
     message = error.partition("\nerror: ")[2].splitlines()
     assert message[0] == "the connection to host beta is lost"
     assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
     assert message[2].startswith("hint: ")
     assert command.returncode == 5
-    wait_for(lambda: not programs(lab))
-    lab.wait_until("running")
+    wait_for(lambda: not programs(training_lab))
+    training_lab.wait_until("running")
 
 
 @pytest.mark.slow
-def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(lab: Over) -> None:
-    command = start_training(lab)
-    (pid,) = [pid for pid, line in lab.network.processes().items() if line.endswith("worker:1 program")]
+def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(training_lab: Over) -> None:
+    command = start_training(training_lab)
+    (pid,) = [pid for pid, line in training_lab.network.processes().items() if line.endswith("worker:1 program")]
     os.kill(pid, signal.SIGSTOP)
     _, error = command.communicate(timeout=120)
     message = error.partition("\nerror: ")[2].splitlines()
     assert message[0] == f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
     assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
     assert command.returncode == 1
-    wait_for(lambda: not programs(lab))
+    wait_for(lambda: not programs(training_lab))
 
 
 @pytest.mark.slow
