@@ -37,6 +37,9 @@ settings.load_profile("suite")
 #: A setting: no fork server is started before the first run. For most clusters of the tests, importing TensorFlow would
 #: take more processor time than all else.
 LAZY_FORK_SERVER = {"tfcluster.settings": "FORK_SERVER_STARTS_EARLY = False"}
+#: A fault: the fork server imports nothing. Importing TensorFlow takes most of the processor time of a first run, and
+#: scripts that do without it need none of that; a bundled program then imports it by itself.
+BARE_FORK_SERVER = {"tfcluster.processes.runs.fork_server": "_import_programs = lambda: None"}
 #: A fault: an agent hangs after one signal, until another one, and is not stopped meanwhile.
 HANG, RESUME = 40, 41
 HANGING_AGENT = (
@@ -282,7 +285,7 @@ def files_of(folder: Path, pattern: str) -> list[Path]:
 def marked_processes(mark: str) -> dict[int, str]:
     """Return the command line of each running process with this value of TEST_MARK, by its pid."""
     processes = {}
-    for path in Path("/proc").glob("[0-9]*"):
+    for path in map(Path("/proc").joinpath, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             is_marked = f"TEST_MARK={mark}".encode() in (path / "environ").read_bytes()
             command_line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
@@ -305,7 +308,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
         now = time.monotonic()
         assert now < deadline, f"did not happen within {seconds:g} s"
         # A condition that starts a process would otherwise take the processor from what it waits for.
-        time.sleep(max(0.02, now - began))
+        time.sleep(max(0.02, 2 * (now - began)))
 
 
 @contextlib.contextmanager
@@ -374,6 +377,12 @@ def unchanged() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TEST_CHANGES")
         yield
+
+
+@pytest.fixture
+def bare_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every agent of the test has a `BARE_FORK_SERVER`."""
+    monkeypatch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
 
 
 @pytest.fixture

@@ -130,17 +130,18 @@ class SshHosts:
         """The arguments of each ssh or `enter` that has been started so far, each on a line."""
         return self._ways_log.read_text().splitlines() if self._ways_log.exists() else []
 
-    @contextmanager
-    def without(self, name: str) -> Iterator[None]:
-        """`enter` does not find a host, and what it runs there already is lost."""
-        away = self.folder / f"{name}.away"
-        away.touch()
-        try:
-            for pid in self.entered(name):
-                os.kill(pid, signal.SIGKILL)
-            yield
-        finally:
-            away.unlink()
+    def hide(self, name: str) -> None:
+        """Have `enter` find a host no more, and lose what it runs there already."""
+        self._away(name).touch()
+        for pid in self.entered(name):
+            os.kill(pid, signal.SIGKILL)
+
+    def show(self, name: str) -> None:
+        """Have `enter` find a host again."""
+        self._away(name).unlink()
+
+    def _away(self, name: str) -> Path:
+        return self.folder / f"{name}.away"
 
     def entered(self, name: str) -> list[int]:
         """The processes that commands and relays run on a host by `enter`, without what those have started."""

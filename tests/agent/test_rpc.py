@@ -13,13 +13,20 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
-from tests.conftest import wait_for
+from tests.conftest import running, wait_for
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError, ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import RestartRequest, StatusRequest, WatchRequest
+from tfcluster.protocol.api.cluster import (
+    EnvironmentRequest,
+    ExecProcess,
+    ExecRequest,
+    RestartRequest,
+    StatusRequest,
+    WatchRequest,
+)
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
@@ -48,6 +55,7 @@ def run_of(path: Path, *, cancel_on_disconnect: bool = True) -> RunRequest:
     )
 
 
+@pytest.mark.usefixtures("bare_fork_server")
 def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
     script = tmp_path / "wait.py"
     script.write_text(WAIT)
@@ -82,6 +90,28 @@ def own_connections(hosts: Hosts) -> list[str]:
     return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
 
 
+def test_a_command_of_exec_ends_with_its_request(client: AgentClient) -> None:
+    with running("sh", "-c", "sleep 985; true", start_new_session=True) as command:
+        wait_for(Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text)
+        process = ExecProcess("one", command.pid)
+        with pytest.raises(ClusterError, match="that started this command has ended"):
+            client.call(EnvironmentRequest(None, process))
+        request = client.stream(ExecRequest("one"))
+        client.call(EnvironmentRequest(None, process))
+        assert command.poll() is None
+        request.close()
+        assert command.wait(60) == -signal.SIGTERM
+    wait_for(lambda: not has_processes(command.pid))
+
+
+def has_processes(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @pytest.mark.slow
 def test_a_disconnect_cancels_all_requests_of_the_connection(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
     script = tmp_path / "wait.py"
@@ -110,6 +140,7 @@ def run_of_pi() -> RunRequest:
     return run_request("pi", PI)
 
 
+@pytest.mark.usefixtures("bare_fork_server")
 def test_what_is_not_read_of_a_stream_piles_up_nowhere(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
     """While the command reads other responses on the same connection."""
     script = tmp_path / "chatty.py"

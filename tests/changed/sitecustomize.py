@@ -3,6 +3,8 @@
 TEST_SETTINGS has values for tfcluster.settings by name; see `Sandbox.with_settings`. TEST_CHANGES has source text by
 module, for faults that no setting can cause. Both take effect when a module is imported: a command that does without
 the module still does. TEST_HIDDEN_MODULES has the names of modules that look as if they were not installed.
+
+Every Python of the tests imports this, so it imports little itself: importlib.abc would import tempfile and random.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 SETTINGS: dict[str, Any] = json.loads(os.environ.get("TEST_SETTINGS", "{}"))
 CHANGES: dict[str, str] = json.loads(os.environ.get("TEST_CHANGES", "{}"))
@@ -40,11 +44,11 @@ class ChangingFinder:
         others = (finder.find_spec(name, path) for finder in sys.meta_path if finder is not ChangingFinder)
         spec = next(filter(None, others), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = ChangingLoader(spec.loader)
+            spec.loader = ChangingLoader(spec.loader)  # type: ignore[assignment]  # it has all that the other one has
         return spec
 
 
-class ChangingLoader(Loader):
+class ChangingLoader:
     """Loads a module as another loader does, and changes it.
 
     Args:

@@ -26,6 +26,7 @@ def spawn(sandbox: Sandbox, arguments: str) -> Any:
     )
 
 
+@pytest.mark.usefixtures("bare_fork_server")
 def test_down_asks_before_it_cancels_a_run_or_names_it(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: busy\njobs: {worker: {tasks: 1}}\n"))
     run = sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py")).stdout.strip()

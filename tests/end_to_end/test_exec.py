@@ -1,4 +1,4 @@
-"""`exec` and `env`: any command with the cluster's environment, here and on other hosts, over real sshds."""
+"""`exec` and `env`: any command with the cluster's environment, here and on other hosts, by each way to them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _JOBS = """jobs:
 
 
 @pytest.fixture(scope="module")
-def pair(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def pair(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on this machine and on the host alpha."""
-    with over(tmp_path_factory.mktemp("pair"), "alpha") as sandbox:
+    with over(tmp_path_factory.mktemp("pair"), "alpha", has_sshd=way == "ssh") as sandbox:
         spec = sandbox.text(("alpha",), _JOBS).replace("alpha: {", "alpha: {shell: export FROM_SHELL=yes, ")
         sandbox("up", sandbox.spec(spec))
         yield sandbox
@@ -83,18 +83,21 @@ def test_a_place_that_does_not_exist_is_an_error(demo: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_a_command_runs_as_a_task_on_another_host(pair: Over) -> None:
+@pytest.mark.every_way
+def test_a_command_runs_as_a_task_on_another_host(pair: Over, way: str) -> None:
     shown = pair(
         "exec", "--on", "worker:0", "--", "sh", "-c", 'pwd; echo "$GREETING"; echo "$TF_CONFIG"; exit 9', code=9
     )
     folder, greeting, config = shown.stdout.splitlines()
-    assert (folder, greeting) == (str(Path("~").expanduser()), "it's $HOME")
+    if way == "ssh":  # otherwise the folder is what the command of `connect:` makes it
+        assert folder == str(Path("~").expanduser())
+    assert greeting == "it's $HOME"
     assert json.loads(config)["task"] == {"type": "worker", "index": 0}
     assert json.loads(pair("env", "worker:0", "--format", "json").stdout)["TOKEN"] == "s3cret"
     process = pair.start(
         "exec", "--on", "alpha", "--", "sh", "-c", "cat; echo $GREETING$FROM_SHELL", stdin=subprocess.PIPE
     )
-    assert process.communicate("over ssh\n", timeout=60)[0] == "over ssh\nyes\n", "a client has no variables of a task"
+    assert process.communicate("typed\n", timeout=60)[0] == "typed\nyes\n", "a client has no variables of a task"
     assert pair("exec", "--on", "alpha", "nothing-like-this", code=127).stderr.count("\n") == 1
     assert "s3cret" not in "".join(pair.network.ssh_calls())
     config = json.loads(pair("exec", "--on", "alpha", "--", "sh", "-c", 'echo "$TF_CONFIG"').stdout)
@@ -102,6 +105,7 @@ def test_a_command_runs_as_a_task_on_another_host(pair: Over) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> None:
     arguments = ["-m", "tfcluster", "exec", "--on", "alpha", "--", "sh", "-c", 'tty; read -r line; echo "<$line>"']
     child = pexpect.spawn(
@@ -115,6 +119,27 @@ def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> 
     assert child.exitstatus == 0
 
 
+@pytest.mark.slow
+@pytest.mark.every_way
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_command_on_another_host_ends_with_exec(pair: Over, number: signal.Signals) -> None:
+    process = pair.start("exec", "--on", "alpha", "--", "sleep", "986", stdin=subprocess.PIPE)
+    wait_for(lambda: "sleep 986" in pair.network.processes().values())
+    process.send_signal(number)
+    assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
+    wait_for(lambda: "sleep 986" not in pair.network.processes().values())
+    assert pair.status()["state"] == "running"
+
+
+@pytest.mark.slow
+def test_down_does_not_wait_for_a_command_on_another_host(pair: Over) -> None:
+    process = pair.start("exec", "--on", "alpha", "--", "cat", stdin=subprocess.PIPE)
+    wait_for(lambda: "cat" in pair.network.processes().values())
+    pair("down")
+    assert process.communicate("typed\n", timeout=60)[0] == "typed\n"
+    pair("up")
+
+
 def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
     script = 'echo "out of $(basename "$HOME")"; echo "err" >&2; test "$(basename "$HOME")" != alpha || exit 5'
     shown = pair("exec", "--on", "all", "--", "sh", "-c", script, code=5)
@@ -123,6 +148,7 @@ def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
     assert sorted(line.split()[0] for line in shown.stderr.splitlines()) == ["alpha", "localhost"]
 
 
+@pytest.mark.every_way
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
 def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.Signals) -> None:
     process = pair.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
@@ -136,8 +162,9 @@ def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_a_host_that_is_away_is_named(pair: Over) -> None:
-    with pair.without("sshd", "alpha"):
+    with pair.without("way", "alpha"):
         assert "host 'alpha' cannot be reached" in pair("exec", "--on", "alpha", "--", "true", code=5).stderr
         shown = pair("exec", "--on", "all", "--", "echo", "there", code=5)
     assert shown.stdout == "localhost | there\n"

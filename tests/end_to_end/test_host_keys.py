@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import mostly_slow
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, mostly_slow
 from tests.end_to_end.test_ssh import CONNECT, Over, over
 
 # Prints what each key has changed where it runs.
@@ -31,7 +31,13 @@ print(json.dumps({
 def host(needs_sshd: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts, of which alpha has every key."""
     has_sshd = request.param == "ssh"
-    with over(tmp_path_factory.mktemp("keys"), "alpha", "beta", has_sshd=has_sshd) as sandbox:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+        yield from _hosts_with_keys(tmp_path_factory.mktemp("keys"), has_sshd)
+
+
+def _hosts_with_keys(folder: Path, has_sshd: bool) -> Iterator[Over]:
+    with over(folder, "alpha", "beta", has_sshd=has_sshd) as sandbox:
         home, way = sandbox.network.home("alpha"), {} if has_sshd else {"connect": CONNECT}
         python = sandbox.folder / "python"
         python.write_text(f'#!/bin/sh\nexport FROM_PYTHON=yes\nexec {sys.executable} "$@"\n')

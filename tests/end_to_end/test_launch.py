@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.conftest import BARE_FORK_SERVER, Sandbox, make_sandbox, mostly_slow, wait_for
 
 SPEC = "jobs:\n  chief: {tasks: 1}\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n  evaluator: {tasks: 1}\n"
 # Prints what a member sees, one line of JSON each.
@@ -57,7 +57,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         sandbox.spec(SPEC)
         (sandbox.folder / "look.py").write_text(LOOK)
         (sandbox.folder / "act.py").write_text(ACT)
-        sandbox("up", env=sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2}))
+        soon = sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2})
+        sandbox("up", env={**soon, "TEST_CHANGES": json.dumps(BARE_FORK_SERVER)})
         yield sandbox
 
 
@@ -234,9 +235,7 @@ def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) 
 def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
     run = cluster("launch", "--detach", "act.py").stdout.strip()
     assert run.startswith("launch-")
-    wait_for(
-        lambda: len([line for line in cluster.processes().values() if line.endswith("program") and run in line]) == 3
-    )
+    wait_for(lambda: cluster("logs", run).stdout.count("doing wait") == 3)
     assert (run, "running") in [(each["run"], each["state"]) for each in cluster.status()["runs"]]
     cluster("cancel", run)
     assert cluster("attach", run, code=1).stdout.count("doing wait") == 3
@@ -287,6 +286,7 @@ def test_wrong_usage(cluster: Sandbox, arguments: list[str], message: str) -> No
     assert message in result.stderr
 
 
+@pytest.mark.usefixtures("bare_fork_server")
 @pytest.mark.parametrize(
     "arguments", [["--workers", "2"], pytest.param(["--spec", "two.yaml"], marks=pytest.mark.slow)]
 )

@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, wait_for
 from tests.end_to_end.test_ssh import Over, dial, over
 
 NAMES = ("alpha", "beta")
@@ -55,18 +56,34 @@ for _ in range(3 if os.environ["TFCLUSTER_TASK"] in sys.argv else 1000):
 """
 
 
+@contextmanager
+def hosts_with_code(folder: Path, way: str, changes: Mapping[str, str]) -> Iterator[Over]:
+    """Two hosts with a cluster up whose agents are changed so, and a stranger."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **changes}))
+        with over(folder, *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
+            code = sandbox.folder / "code"
+            code.mkdir()
+            (code / "act.py").write_text(ACT)
+            (code / "beside.py").write_text("NAME = 'module'\n")
+            (code / "reduce.py").write_text(REDUCE)
+            (code / "train.py").write_text(TRAIN)
+            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+            yield sandbox
+
+
 @pytest.fixture(scope="module")
-def lab(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """Two hosts with a cluster up, and a stranger."""
-    with over(tmp_path_factory.mktemp("lab"), *NAMES, "stranger") as sandbox:
-        code = sandbox.folder / "code"
-        code.mkdir()
-        (code / "act.py").write_text(ACT)
-        (code / "beside.py").write_text("NAME = 'module'\n")
-        (code / "reduce.py").write_text(REDUCE)
-        (code / "train.py").write_text(TRAIN)
-        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-        yield sandbox
+def lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """The hosts for scripts that do without TensorFlow."""
+    with hosts_with_code(tmp_path_factory.mktemp("lab"), way, BARE_FORK_SERVER) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def training_lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """The hosts for scripts with TensorFlow."""
+    with hosts_with_code(tmp_path_factory.mktemp("training"), way, {}) as lab:
+        yield lab
 
 
 def launch(lab: Over, *arguments: str, code: int) -> list[dict[str, Any]]:
@@ -81,6 +98,7 @@ def programs(lab: Over) -> list[str]:
     return [line for line in lab.network.processes().values() if line.endswith((" program", " host"))]
 
 
+@pytest.mark.every_way
 def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: Over) -> None:
     events = launch(lab, "act.py", "worker:0=0", "worker:1=0", "worker:2=0", code=0)
     hosts = {each["task"]: each["host"] for each in events if each["event"] == "member"}
@@ -98,14 +116,15 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
 
 
 @pytest.mark.slow
-def test_a_collective_over_both_hosts(lab: Over) -> None:
-    result = lab("launch", "reduce.py", cwd=lab.folder / "code")
+def test_a_collective_over_both_hosts(training_lab: Over) -> None:
+    result = training_lab("launch", "reduce.py", cwd=training_lab.folder / "code")
     assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [
         f"worker:{index} | total 6.0" for index in range(3)
     ]
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
     path = "os.path.join(os.environ['TFCLUSTER_OUTPUT'], os.environ['TFCLUSTER_TASK'])"
     (lab.folder / "code" / "writes.py").write_text(f"import os\nopen({path}, 'w').write('x')\n")
@@ -188,30 +207,30 @@ def start_training(lab: Over, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(lab: Over) -> None:
-    command = start_training(lab)
-    with lab.without("link", "beta"):
+def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(training_lab: Over) -> None:
+    command = start_training(training_lab)
+    with training_lab.without("link", "beta"):
         _, error = command.communicate(timeout=120)
     message = error.partition("\nerror: ")[2].splitlines()
     assert message[0] == "the connection to host beta is lost"
     assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
     assert message[2].startswith("hint: ")
     assert command.returncode == 5
-    wait_for(lambda: not programs(lab))
-    lab.wait_until("running")
+    wait_for(lambda: not programs(training_lab))
+    training_lab.wait_until("running")
 
 
 @pytest.mark.slow
-def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(lab: Over) -> None:
-    command = start_training(lab)
-    (pid,) = [pid for pid, line in lab.network.processes().items() if line.endswith("worker:1 program")]
+def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(training_lab: Over) -> None:
+    command = start_training(training_lab)
+    (pid,) = [pid for pid, line in training_lab.network.processes().items() if line.endswith("worker:1 program")]
     os.kill(pid, signal.SIGSTOP)
     _, error = command.communicate(timeout=120)
     message = error.partition("\nerror: ")[2].splitlines()
     assert message[0] == f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
     assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
     assert command.returncode == 1
-    wait_for(lambda: not programs(lab))
+    wait_for(lambda: not programs(training_lab))
 
 
 @pytest.mark.slow
@@ -225,6 +244,7 @@ def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) 
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: brief")
     spec = lab.spec(text, "brief.yaml")
@@ -245,6 +265,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over, tmp_path: Path) -> None:
     spec = lab.spec(lab.text(NAMES, JOBS).replace("name: wide", "name: brief"), "brief.yaml")
     script = lab.folder / "code" / "count.py"
@@ -266,6 +287,7 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over,
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_an_interrupt_reaches_all_hosts(lab: Over) -> None:
     command = lab.start("launch", lab.folder / "code" / "act.py")
     wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import BARE_FORK_SERVER, Sandbox, make_sandbox, wait_for
 
 SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 DEAD = "worker:1 died (SIGKILL) and has failed"
@@ -41,7 +41,7 @@ except tf.errors.OpError:
 def partial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster whose worker:1 has failed, shared by tests that leave it so."""
     with make_sandbox(tmp_path_factory.mktemp("partial")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC))
+        sandbox("up", sandbox.spec(SPEC), env={"TEST_CHANGES": json.dumps(BARE_FORK_SERVER)})
         kill(sandbox, "worker:1")
         yield sandbox
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,15 @@ def test_a_cluster_in_a_container(boxed: tuple[Sandbox, list[str]], tmp_path: Pa
     name = sandbox("exec", "--on", _NAME, "--", "hostname").stdout
     assert sandbox("run", tmp_path / "train.py").stdout == name
     assert len(processes("session=json")) == 1  # the connection that later commands use
+    command = sandbox.start("exec", "--on", _NAME, "--", "sh", "-c", "cat; sleep 986", stdin=subprocess.PIPE)
+    assert command.stdin is not None
+    assert command.stdout is not None
+    command.stdin.write("typed\n")
+    command.stdin.close()
+    assert command.stdout.read(6) == "typed\n"
+    command.send_signal(signal.SIGINT)  # which ends podman, with a code of its own
+    assert command.wait(60) != 0
+    wait_for(lambda: not processes("sleep 986"))
     sandbox("down")
     wait_for(lambda: not processes("tfcluster: "))
     wait_for(lambda: not processes("session=json"))

@@ -84,7 +84,7 @@ def test_the_code_that_wrote_the_journal_is_started(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: kept\njobs: {worker: {tasks: 2}}\n")
     (unit,) = sandbox.json("doctor", spec, "--print-systemd")
     other = sandbox.folder / "other environment"
-    shutil.copytree(PACKAGE_ROOT / "tfcluster", other / "tfcluster", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE_ROOT / "tfcluster", other / "tfcluster")
     sandbox("up", spec, env={"PYTHONPATH": f"{other}:{sandbox.environment['PYTHONPATH']}"})
     assert code_of_agent(sandbox) == other
     reboot(sandbox, sandbox.folder / "run")

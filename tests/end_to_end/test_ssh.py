@@ -73,10 +73,10 @@ class Over(Sandbox):
 
     @contextlib.contextmanager
     def without(self, part: str, host: str) -> Iterator[None]:
-        """A host has lost its `link` or its `sshd`."""
+        """A host has lost its `link`, or the `way` that commands take to it, which ends what they have there."""
         lose, restore = {
             "link": (self.network.network.unplug, self.network.network.plug_in),
-            "sshd": (self.network.kill, self.network.start),
+            "way": (self.network.kill, self.network.start) if self.has_sshd else (self.network.hide, self.network.show),
         }[part]
         lose(host)
         try:
@@ -100,12 +100,12 @@ def over(folder: Path, *names: str, has_sshd: bool = True) -> Iterator[Over]:
 
 
 @pytest.fixture(scope="module")
-def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def wide(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_SETTINGS", json.dumps({"FAILED_PROBES_MAX": 6}))  # a frozen server stays for a while
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **dict([HANGING_AGENT])}))
-        with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
+        with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
             sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
             yield sandbox
 
@@ -222,6 +222,7 @@ def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_traces_come_from_the_servers_of_all_hosts(wide: Over, tmp_path: Path) -> None:
     run = wide("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
 
@@ -268,8 +269,18 @@ for number in itertools.count():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["sshd", "link"])
-def test_a_run_and_its_lines_outlive_the_loss_of_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
+@pytest.mark.every_way
+def test_a_run_and_its_lines_outlive_the_loss_of_the_way(wide: Over, tmp_path: Path) -> None:
+    lose_the_connection(wide, tmp_path, "way")
+
+
+@pytest.mark.slow
+def test_a_run_and_its_lines_outlive_the_loss_of_the_link(wide: Over, tmp_path: Path) -> None:
+    lose_the_connection(wide, tmp_path, "link")
+
+
+def lose_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
+    """Lose the host that a run's lines come from, and expect each line once."""
     script, end = tmp_path / "counts.py", tmp_path / "end"
     script.write_text(_COUNTS)
     pids = [task["pid"] for task in wide.status()["tasks"]]
@@ -303,6 +314,7 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_a_stopped_agent_is_continued(wide: Over) -> None:
     pid = agent_on(wide, "beta")
     for command in (["status"], ["status"], ["logs", "-n", "1"]):  # the first one has forwarded the socket
@@ -319,6 +331,7 @@ def agent_on(wide: Over, host: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_a_busy_host_is_waited_for(wide: Over) -> None:
     pid = agent_on(wide, "beta")
     os.kill(pid, HANG)  # as on a host that has no time for it
@@ -345,6 +358,7 @@ def test_a_lost_link_is_noticed_without_a_timeout(wide: Over) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:
     def of_beta(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [event for event in events if event["host"] == "beta"]
@@ -352,8 +366,10 @@ def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> Non
     before = of_beta(lines_of(wide("events", "-o", "json").stdout))
     follow = wide.start("events", "-f", "-o", "json")
     assert follow.stdout is not None
-    followed = [json.loads(follow.stdout.readline())]
-    with wide.without("sshd", "beta"):
+    followed: list[dict[str, Any]] = []
+    while not of_beta(followed):
+        followed.append(json.loads(follow.stdout.readline()))
+    with wide.without("way", "beta"):
         read_until(follow.stderr, "beta")
     wide("restart", "worker:1", "--yes")
     kept = of_beta(lines_of(wide("events", "-o", "json").stdout))
@@ -365,11 +381,12 @@ def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> Non
 
 @pytest.mark.slow
 @pytest.mark.needs("sshd")
-def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path) -> None:
-    with over(tmp_path, "alpha", "beta") as sandbox:
+@pytest.mark.every_way
+def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path, way: str) -> None:
+    with over(tmp_path, "alpha", "beta", has_sshd=way == "ssh") as sandbox:
         jobs = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 1, hosts: [beta]}\n"
         sandbox("up", sandbox.spec(sandbox.text(("alpha", "beta"), jobs)))
-        with sandbox.without("link", "beta"):
+        with sandbox.without("link" if way == "ssh" else "way", "beta"):
             status = sandbox.status(code=5)
             assert [(host["host"], host["state"]) for host in status["hosts"]] == [
                 ("alpha", "up"),

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import LAZY_FORK_SERVER
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER
 from tests.end_to_end.test_ssh import Over, over
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
 #: What the fork server, and with it the drivers, find in their environment, on both hosts.
-ELSEWHERE = {"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"}
+ELSEWHERE = {name: f"{text}\nos.environ['XDG_STATE_HOME'] = '/nowhere'" for name, text in BARE_FORK_SERVER.items()}
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        ("run pi --samples 1e5", 1),
-        ("run script.py", 1),
-        ("run script --cold script.py", 1),
-        ("run -m script", 1),
+        *(
+            pytest.param(words, 1, marks=pytest.mark.slow)
+            for words in ("run pi --samples 1e5", "run script.py", "run script --cold script.py", "run -m script")
+        ),
         ("launch script.py", 2),  # on each host
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE, Sandbox, make_sandbox, running, stopped_repeatedly, wait_for
+from tests.conftest import (
+    BARE_FORK_SERVER,
+    EXAMPLE,
+    LAZY_FORK_SERVER,
+    Sandbox,
+    make_sandbox,
+    running,
+    stopped_repeatedly,
+    wait_for,
+)
 from tfcluster import settings
 from tfcluster.os.process_handle import is_frozen
 
@@ -36,7 +46,10 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster, which tests leave up."""
-    with make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
+    with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+        sandbox.spec("import time\nprint('begun', flush=True)\ntime.sleep(600)\n", "sleeps.py")
+        sandbox.spec("print('done')\n", "script.py")
         sandbox("up", sandbox.spec(SPEC))
         yield sandbox
 
@@ -47,7 +60,7 @@ def pids_of_tasks(sandbox: Sandbox) -> list[int]:
 
 def test_each_command_continues_a_stopped_agent(stopped: Sandbox) -> None:
     agent, tasks = stopped.agent(), pids_of_tasks(stopped)
-    for command in (["status"], ["logs", "-n", "1"], ["run", "graph", "1+1"], ["up"], ["down"]):
+    for command in (["status"], ["logs", "-n", "1"], ["run", "script.py"], ["up"], ["down"]):
         os.kill(agent, signal.SIGSTOP)
         assert f"the agent of 'stopped' was stopped (pid {agent}): continued\n" in stopped(*command).stderr
         if command != ["down"]:
@@ -79,7 +92,7 @@ def test_an_agent_that_is_stopped_again_is_taken_down(stopped: Sandbox) -> None:
 
 def test_an_agent_that_is_stopped_while_a_command_waits_is_continued(stopped: Sandbox) -> None:
     agent = stopped.agent()
-    follow = stopped.start("run", "pi", "--samples", "1e12", "-o", "json")
+    follow = stopped.start("run", "sleeps.py", "-o", "json")
     assert follow.stdout is not None
     follow.stdout.readline()
     os.kill(agent, signal.SIGSTOP)

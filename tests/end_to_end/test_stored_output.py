@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, Sandbox, make_sandbox, wait_for
 from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.processes.runs.stored_output import stored_bytes
 
@@ -42,7 +42,8 @@ def digest(text: str) -> str:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A sandbox with a cluster, shared by the tests."""
-    with make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
+    with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
         (sandbox.folder / "print.py").write_text(PRINT)
         sandbox("up", sandbox.spec(SPEC))
         yield sandbox
@@ -98,7 +99,7 @@ def test_a_script_waits_for_the_command_that_shows_its_output(cluster: Sandbox) 
 
     And if the agent dies, the command gets all from the next one.
     """
-    cluster("run", "pi", "--samples", "10")
+    cluster("run", "print.py", "1000")
     earlier = run_folder(cluster)
     command = cluster.start("run", "print.py", "150000", env={"PYTHONUNBUFFERED": "1"})
     folder = wait_for(lambda: path if (path := run_folder(cluster)) != earlier else None)
@@ -155,7 +156,7 @@ def test_the_oldest_output_is_removed_if_that_of_all_runs_exceeds_the_limit(clus
     for _ in range(6):
         cluster("run", "--detach", "print.py", "150000")
         folders.append(run_folder(cluster))
-        wait_for(lambda: cluster.json("runs", folders[-1].name)["state"] == "succeeded")
+        cluster("wait", folders[-1].name)
     runs = folders[0].parent
     wait_for(lambda: sum(map(stored_bytes, runs.iterdir())) <= LIMIT_OF_ALL)
     size = 150_000 * len("line 0000000 of the output\n")

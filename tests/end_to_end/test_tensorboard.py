@@ -28,9 +28,9 @@ with tf.summary.create_file_writer(sys.argv[sys.argv.index("--log_dir") + 1]).as
 
 
 @pytest.fixture(scope="module")
-def away(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def away(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on the host alpha, whose machine `here` is not part of it."""
-    with over(tmp_path_factory.mktemp("away"), "alpha") as sandbox:
+    with over(tmp_path_factory.mktemp("away"), "alpha", has_sshd=way == "ssh") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
         yield sandbox
 
@@ -74,6 +74,7 @@ def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_data_on_another_host_is_shown_here(away: Over) -> None:
     (away.folder / "writes.py").write_text(
         "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
@@ -106,6 +107,7 @@ def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_what_is_missing_on_another_host_is_said(away: Over) -> None:
     error = away("tensorboard", "alpha:/nothing", code=2).stderr
     assert "there is no folder alpha:/nothing on host 'alpha'" in error

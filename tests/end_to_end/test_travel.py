@@ -37,9 +37,9 @@ Path("made.txt").write_text("made")
 
 
 @pytest.fixture(scope="module")
-def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def wide(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster whose only host is another one."""
-    with over(tmp_path_factory.mktemp("wide"), "alpha") as sandbox:
+    with over(tmp_path_factory.mktemp("wide"), "alpha", has_sshd=way == "ssh") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
         yield sandbox
 
@@ -80,6 +80,7 @@ _FILES = {
 
 
 @pytest.mark.slow
+@pytest.mark.every_way
 def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide: Over, project: Path) -> None:
     os.mkfifo(project / "pipe")
     weird = os.fsdecode(b"new\nline \xff")
@@ -205,7 +206,8 @@ sys.exit(3)
 
 
 @pytest.mark.slow
-def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: Over, project: Path) -> None:
+@pytest.mark.every_way
+def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: Over, project: Path, way: str) -> None:
     (project / "writes.py").write_text(_WRITES)
     run(wide, project, "writes.py", code=3)
     (name,) = [each["run"] for each in wide.json("runs", "-n", "1")]
@@ -227,6 +229,10 @@ def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: O
     wide("down")
     (copy / "deep" / "model.bin").unlink()
     (copy / "run.sh").write_text("mine")
+    if way == "connect":
+        refused = wide("fetch", name, copy, "-c", "wide", cwd=wide.folder, code=3)
+        assert "the command of `connect:` of host 'alpha' is not run" in refused.stderr
+        wide("up")
     refused = wide("fetch", name, copy, "-c", "wide", cwd=wide.folder, code=2)
     assert f"{copy} has other files of the same names: run.sh" in refused.stderr
     assert not (copy / "deep" / "model.bin").exists()

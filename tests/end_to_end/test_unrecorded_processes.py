@@ -143,7 +143,6 @@ def test_down_ends_what_another_version_has_started_and_marked_otherwise(sandbox
     assert named_in(down.stderr) == tasks
     assert down.stdout == "lost is down\n"
     wait_for(lambda: not sandbox.processes())  # the log writer ends by itself
-    sandbox("up")
 
 
 def test_a_journal_stays_if_a_process_survives(sandbox: Sandbox) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Result, Sandbox, make_sandbox, wait_for
+from tests.conftest import BARE_FORK_SERVER, ROOT, Result, Sandbox, make_sandbox, wait_for
 from tests.end_to_end.test_completion import completions
 from tests.end_to_end.test_ssh import over
 from tests.releases import FIRST, unpack
@@ -94,7 +94,8 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     assert "older than this command" in sandbox("devices", code=1).stderr
     sandbox("status", env=old_environment)  # looking does not lock it out
 
-    assert sandbox("run", "pi", "--samples", "1e5").stderr.count(UPGRADED) == 1
+    script = sandbox.spec("print('done')\n", "script.py")
+    assert sandbox("run", script, env={"TEST_CHANGES": json.dumps(BARE_FORK_SERVER)}).stderr.count(UPGRADED) == 1
     upgraded = sandbox.status()
     assert [task["pid"] for task in upgraded["tasks"]] == [task["pid"] for task in before["tasks"]]
     assert upgraded["hosts"][0]["agent_pid"] != before["hosts"][0]["agent_pid"]
@@ -174,7 +175,7 @@ def changes(*words: str) -> Any:
 @pytest.mark.parametrize(
     "words",
     [
-        ("down",),
+        changes("down"),
         changes("run", "pi", "--samples", "1e5"),
         changes("rerun", "pi-old"),
         changes("cancel", "pi-old"),

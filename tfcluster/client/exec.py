@@ -1,9 +1,10 @@
-"""Run commands with a cluster's environment: one in place of this process, or one on each host at the same time."""
+"""Run commands with a cluster's environment: one here or on a host, or one on each host at the same time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,23 +20,53 @@ from tfcluster.client.environment import ExecTarget, environment_here, request_e
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.protocol.api.cluster import ExecRequest
 from tfcluster.transport.cluster_process import become, remote_argv
+
+_OF_KEYS = (signal.SIGINT, signal.SIGQUIT)
 
 
 def replace_process(cluster: Cluster, target: ExecTarget | None, command: Sequence[str]) -> NoReturn:
-    """Replace this process by a command with the cluster's environment, or by the ssh that runs it on another host.
+    """Replace this process by a command with the cluster's environment; on another host, run it and exit as it does.
 
     Without a target it is a client on this machine.
     """
     if target is None:
         become(*environment_here(cluster), command)
-    environment = request_environment(cluster, target)
     if target.host == LOCAL_HOST:
+        environment = request_environment(cluster, target)
         become(environment.variables, environment.network, command)
-    argv = remote_argv(environment, target.task, command, is_supervised=False)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    line = cluster.connect(target.host).transport.command_line(argv, is_terminal=is_terminal)
-    os.execvp(line[0], line)
+    sys.exit(_run_on_host(cluster, target, command))
+
+
+def _run_on_host(cluster: Cluster, target: ExecTarget, command: Sequence[str]) -> int:
+    """Run a command on another host by a program that has this process's streams; return its exit code.
+
+    The program may end without the command, as ssh and docker do at a Ctrl-C. So the agent ends the command when this
+    process has ended.
+    """
+    client = cluster.connect(target.host)
+    exec_id = secrets.token_hex(8)
+    # This comes before the request for the environment, so the agent knows the id before the command names it.
+    with contextlib.closing(client.stream(ExecRequest(exec_id))):
+        environment = request_environment(cluster, target)
+        argv = remote_argv(environment, target.task, command, exec_id=exec_id)
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        line = client.transport.command_line(argv, is_terminal=is_terminal)
+        passed: list[int] = []
+        with subprocess.Popen(line) as process:
+
+            def pass_on(number: int, frame: FrameType | None) -> None:
+                if not (is_terminal and number in _OF_KEYS):  # a terminal sends these to the program too
+                    passed.append(number)
+                    process.send_signal(number)
+
+            for number in (*_OF_KEYS, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, pass_on)
+            code = process.wait()
+    if passed and client.transport.has_lost_host(code):  # as ssh says also if a signal has ended it
+        code = -passed[0]
+    return code if code >= 0 else 128 - code
 
 
 @dataclass(frozen=True)
@@ -59,7 +90,7 @@ class HostCommands:
     def __init__(self, cluster: Cluster, command: Sequence[str]) -> None:
         def prepare(host: str) -> list[str]:
             environment = request_environment(cluster, ExecTarget(host))
-            argv = remote_argv(environment, None, command, is_supervised=True)
+            argv = remote_argv(environment, None, command, exec_id=None)
             return cluster.connect(host).transport.command_line(argv, is_terminal=False)
 
         self.errors: dict[str, ClusterError] = {}

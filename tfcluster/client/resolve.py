@@ -68,7 +68,7 @@ def _cluster_of_this_folder() -> Cluster:
     name, has_name = read_name(DEFAULT_SPEC)
     running = running_clusters()
     if name is None or name not in running:
-        cluster = _unregistered_cluster()
+        cluster = _unregistered_cluster(load_topology(None, None))
         warn_of_renamed(cluster.name, spec_source(DEFAULT_SPEC, None))
         return cluster
     if not has_name and (other_spec := _foreign_spec(name, spec_source(DEFAULT_SPEC, None))) is not None:
@@ -91,26 +91,25 @@ def find_cluster(name: str) -> Cluster:
     if (registered := read_registry(name)) is not None:
         return registered
     if not journal_path(name).exists() and DEFAULT_SPEC.exists():
-        # Ignore an invalid ./cluster.yaml, as the user named the cluster.
-        with contextlib.suppress(ClusterError):
-            own = _unregistered_cluster()
-            if own.name == name:
-                return own
+        own = None
+        with contextlib.suppress(ClusterError):  # ignore an invalid ./cluster.yaml, as the user named the cluster
+            own = load_topology(None, None)
+        if own is not None and own.cluster == name:
+            return _unregistered_cluster(own)
     return Cluster(name)
 
 
-def _unregistered_cluster() -> Cluster:
-    """Return the cluster of ./cluster.yaml, which nobody has started from this machine as far as is known.
+def _unregistered_cluster(topology: ClusterTopology) -> Cluster:
+    """Return the cluster of ./cluster.yaml, which is not up as far as this machine knows.
 
     Its `connect:` is not run: that is a command on this machine, and the file may be of a stranger, whose folder the
     user only looks at.
     """
-    topology = load_topology(None, None)
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(
-                f"cluster {topology.cluster!r} was not started from this machine: the command of `connect:` of host "
-                f"{host.name!r} is not run",
+                f"cluster {topology.cluster!r} is down or was not started from this machine: the command of "
+                f"`connect:` of host {host.name!r} is not run",
                 hint="`tfcluster up` runs it, and starts the cluster or finds it.",
                 exit_code=ExitCode.NOT_RUNNING,
             )

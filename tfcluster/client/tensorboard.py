@@ -165,7 +165,7 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
             argv = tensorboard_argv(
                 TensorBoardRequest(folder.folders, folder.run_folder), environment.python, environment.code
             )
-            argv = remote_argv(environment, None, argv, is_supervised=True)
+            argv = remote_argv(environment, None, argv, exec_id=None)
             line = transport.command_line(argv, is_terminal=False)
         process = stack.enter_context(_Process(folder.host, line, transport))
         started = process.read_start()

@@ -18,10 +18,9 @@ from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import decode_response
-from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, ExecProcess
 from tfcluster.transport.local import LocalAgentConnection
 
-_SUPERVISED, _ALONE = "supervised", "alone"
 _STDIN = 0
 # The exit codes of every shell.
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -52,29 +51,29 @@ def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn
 
 
 def remote_argv(
-    environment: EnvironmentReply, task: str | None, command: Sequence[str], *, is_supervised: bool
+    environment: EnvironmentReply, task: str | None, command: Sequence[str], *, exec_id: str | None
 ) -> list[str]:
     """Return the argv that becomes a process of the cluster on another host.
 
-    It asks the agent there for its environment: other users see argv. With `is_supervised`, the command ends with its
-    standard input, which is not for the command: each byte of it is the number of a signal.
+    It asks the agent there for its environment: other users see argv. The agent ends the command with the `ExecRequest`
+    of this id. Without one the command is supervised: it ends with its standard input, which is not for the command:
+    each byte of it is the number of a signal.
     """
-    mode = _SUPERVISED if is_supervised else _ALONE
-    arguments = (environment.socket, mode, task or "", *command)
+    arguments = (environment.socket, exec_id or "", task or "", *command)
     return boot.command(__name__, main.__name__, *arguments, python=environment.python, code=environment.code)
 
 
 def supervised_argv(command: Sequence[str]) -> list[str]:
     """Return the argv of a supervised command on this machine, see `remote_argv`, with this process's environment."""
-    return boot.command(__name__, main.__name__, "", _SUPERVISED, "", *command)
+    return boot.command(__name__, main.__name__, "", "", "", *command)
 
 
-def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
+def main(path: str, exec_id: str, task: str, *command: str) -> NoReturn:
     """Run on the host: become the process of `remote_argv`. Without a `path`, it is not part of a cluster."""
     variables = None
     try:
         if path:
-            reply = _request_environment(path, task or None)
+            reply = _request_environment(path, task or None, exec_id)
             variables = reply.variables
             if reply.network is not None:
                 reply.network.enter()
@@ -82,7 +81,7 @@ def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
         os.write(2, f"tfcluster: {error}\n".encode(errors="backslashreplace"))
         os._exit(1)
     environment = os.environ if variables is None else add_to(os.environ, variables)
-    if mode == _ALONE:
+    if exec_id:
         _execute(command, environment)
     pid = os.fork()
     if pid == 0:
@@ -94,10 +93,10 @@ def main(path: str, mode: str, task: str, *command: str) -> NoReturn:
     os._exit(_supervise(pid))
 
 
-def _request_environment(path: str, task: str | None) -> EnvironmentReply:
+def _request_environment(path: str, task: str | None, exec_id: str) -> EnvironmentReply:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
-    request = EnvironmentRequest(task)
+    request = EnvironmentRequest(task, ExecProcess(exec_id, os.getpid()) if exec_id else None)
     value = LocalAgentConnection(connection).call_once(request, settings.RPC_TIMEOUT_SECONDS)
     reply: EnvironmentReply = decode_response(EnvironmentRequest, value, is_reply=True)
     return reply

@@ -1,34 +1,82 @@
-"""RPC handlers for access to the cluster: the environment of other processes."""
+"""RPC handlers for access to the cluster: the environment of other processes, and the commands of `exec`."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal
 import sys
+import time
 from typing import NoReturn
 
+from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.network import free_port
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.protocol.api import Reply, Response
-from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, ExecRequest
 from tfcluster.runtime_dir import agent_socket
 
 
-async def get_environment(context: AgentContext, request: EnvironmentRequest) -> Response[NoReturn, EnvironmentReply]:
-    """Return the environment of a task, or of a client on this host; see `EnvironmentRequest`."""
-    variables = _client_variables(context) if request.task is None else _task_variables(context, request.task)
-    yield Reply(
-        EnvironmentReply(
-            variables,
-            python=sys.executable,
-            code=str(PACKAGE_ROOT),
-            socket=str(agent_socket(context.cluster, context.host)),
-            state=str(context.state_dir.path),
-            network=context.network.find(context.supervisor.require_cluster().network),
+class AccessHandlers:
+    """The handlers, and the process of each command of `exec`, by its `exec_id`; None for one that has not started."""
+
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+        self._commands: dict[str, ProcessHandle | None] = {}
+
+    async def environment(self, request: EnvironmentRequest) -> Response[NoReturn, EnvironmentReply]:
+        """Return the environment of a task, or of a client on this host; see `EnvironmentRequest`."""
+        context = self._context
+        if request.process is not None:
+            if request.process.exec_id not in self._commands:
+                raise ClusterError("the `tfcluster exec` that started this command has ended")
+            self._commands[request.process.exec_id] = ProcessHandle.from_pid(request.process.pid)
+        variables = _client_variables(context) if request.task is None else _task_variables(context, request.task)
+        yield Reply(
+            EnvironmentReply(
+                variables,
+                python=sys.executable,
+                code=str(PACKAGE_ROOT),
+                socket=str(agent_socket(context.cluster, context.host)),
+                state=str(context.state_dir.path),
+                network=context.network.find(context.supervisor.require_cluster().network),
+            )
         )
-    )
+
+    async def exec(self, request: ExecRequest) -> Response[NoReturn, Done]:
+        """Wait until the request is cancelled, and end the command; see `ExecRequest`."""
+        self._commands[request.exec_id] = None
+        try:
+            await self._context.quitting.wait()
+        except asyncio.CancelledError:
+            command = self._commands[request.exec_id]
+            if command is not None:
+                await _end(command)
+            raise
+        finally:
+            del self._commands[request.exec_id]
+        yield Reply(Done())
+
+
+async def _end(process: ProcessHandle) -> None:
+    """End a process, and its process group if it leads one: by SIGTERM, and by SIGKILL after some seconds."""
+    deadline = time.monotonic() + settings.EXEC_TERMINATE_SECONDS
+    _signal(process, signal.SIGTERM)
+    while process.is_alive() and time.monotonic() < deadline:
+        await asyncio.sleep(settings.EXEC_POLL_SECONDS)
+    _signal(process, signal.SIGKILL)
+
+
+def _signal(process: ProcessHandle, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if process.is_alive():
+            leads_group = os.getpgid(process.pid) == process.pid
+            (os.killpg if leads_group else os.kill)(process.pid, number)
 
 
 def _task_variables(context: AgentContext, short: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.access import get_environment
+from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.handlers.files import list_files, read_files, receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
@@ -27,6 +27,7 @@ from tfcluster.protocol.api.cluster import (
     DevicesRequest,
     DownRequest,
     EnvironmentRequest,
+    ExecRequest,
     ObserveRequest,
     PrepareRequest,
     ReachRequest,
@@ -216,6 +217,7 @@ class Dispatcher:
         self.shutdown = shutdown = Shutdown(context, cluster)
         runs = RunHandlers(context)
         logs = LogHandlers(context)
+        access = AccessHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
@@ -228,7 +230,8 @@ class Dispatcher:
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,
-            EnvironmentRequest: partial(get_environment, context),
+            EnvironmentRequest: access.environment,
+            ExecRequest: access.exec,
             ProfileRequest: partial(profile, context),
             LogsRequest: logs.logs,
             EventsRequest: logs.events,

@@ -39,6 +39,7 @@ class Method(str, Enum):
     DEVICES = "devices"
     RESTART = "restart"
     ENVIRONMENT = "environment"
+    EXEC = "exec"
     PROFILE = "profile"
     DOWN = "down"
     LOGS = "logs"

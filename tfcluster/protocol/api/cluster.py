@@ -258,11 +258,39 @@ class EnvironmentReply:
 
 
 @dataclass(frozen=True)
+class ExecProcess:
+    """A process on the agent's host that is about to execute the command of an `ExecRequest`.
+
+    Attributes:
+        exec_id: That of the request.
+        pid: Its pid.
+    """
+
+    exec_id: str
+    pid: int
+
+
+@dataclass(frozen=True)
 class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVIRONMENT):
     """Return the environment by which a process on this host is part of the cluster, and what starts one there.
 
     Attributes:
         task: The short name of the task of this host to return the environment of; None for that of a client.
+        process: The process that asks, if an `ExecRequest` is to end it.
     """
 
     task: str | None
+    process: ExecProcess | None = None
+
+
+@dataclass(frozen=True)
+class ExecRequest(Request[NoReturn, Done], method=Method.EXEC):
+    """End a command on this host when this request is cancelled, as by the end of the `tfcluster exec` that made it.
+
+    The command starts after this request and reports its process by an `EnvironmentRequest`.
+
+    Attributes:
+        exec_id: What the command names; random, so that no two are the same.
+    """
+
+    exec_id: str
