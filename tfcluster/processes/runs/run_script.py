@@ -44,6 +44,7 @@ from tfcluster.processes.runs.run_program import (
     truncate,
 )
 from tfcluster.processes.runs.streams import open_streams
+from tfcluster.processes.runs.warm_modules import WarmModules
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter
@@ -115,6 +116,7 @@ def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     time.tzset()
     redraw_randomness()
     open_streams()
+    WarmModules().hide()
     raise ScriptStart(_prepare(plan, context, link))
 
 
