@@ -259,12 +259,11 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _is_hidden(folder: Path) -> bool:
     """Return whether an imported module has the name of another one in the script's folder, which it would hide."""
-    imported = {name.partition(".")[0] for name in sys.modules}
     with os.scandir(folder) as entries:
         for entry in entries:
             is_package = os.path.exists(f"{entry.path}/__init__.py")
             name = entry.name if is_package else inspect.getmodulename(entry.name)
-            if name in imported and name != "__main__":
+            if name in sys.modules and name != "__main__":  # of a package too: it is imported before what is in it
                 return True
     return False
 
