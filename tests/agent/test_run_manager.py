@@ -420,7 +420,7 @@ def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_t
         first.adopt()
         os.kill(driver.pid, signal.SIGKILL)
         await ended(first, first.runs["pi-1"])
-        assert first.runs["pi-1"].state is RunState.FAILED, "its end does not wait for the servers"
+        assert first.runs["pi-1"].record.state is RunState.FAILED, "its end does not wait for the servers"
         assert first.store.read("pi-1") == first.runs["pi-1"].record
         assert first.runs["pi-1"].record.has_variables
         for task in first._background:

@@ -176,6 +176,13 @@ class RunManager:
             if run.is_active:
                 run.fail_if_blocked(every, down, self.fail)
 
+    def record(self, run_id: str) -> RunRecord:
+        """Return the record of a run, active or not; raise a ClusterError if there is none."""
+        record = self.runs[run_id].record if run_id in self.runs else self.store.read(run_id)
+        if record is None:
+            raise ClusterError(f"no result recorded for {run_id}")
+        return record
+
     async def all_records(self) -> list[RunRecord]:
         """Return the current record of every run that this host leads, sorted by the time of submission."""
         records, turn = [], Turn()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 from copy import copy
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -38,15 +39,16 @@ class WarmModules:
         if name not in self._modules:
             return None
         spec = copy(getattr(self._modules[name], "__spec__", None)) or ModuleSpec(name, None)
-        spec.loader = self  # type: ignore[assignment]
+        spec.loader = self
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a hidden module, and hide none any more."""
         if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            sys.modules.update(self._modules)
-            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._modules))
+            sys.modules.update(self._modules)  # first: what is in neither, another thread would import once more
+            with suppress(ValueError):  # another thread has done the same
+                sys.meta_path.remove(self)
+                ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._modules))
         spec.loader_state = getattr(self._modules[spec.name], "__spec__", None)
         return self._modules[spec.name]
 
