@@ -18,6 +18,7 @@ from tests.conftest import running
 from tfcluster import settings
 from tfcluster.agent import change_notifier
 from tfcluster.agent.runs import cleanup, outcome
+from tfcluster.agent.runs.fork_server_client import ForkServer
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import final_record
 from tfcluster.agent.runs.run import Run
@@ -30,7 +31,6 @@ from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.runs import fork_server
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, acquire_run, append_event
 from tfcluster.protocol.codec import encode
 
@@ -81,7 +81,7 @@ async def ended(runs: RunManager, run: Run) -> str:
     record = runs.store.read(run.id)
     assert record == run.record
     last = json.loads(run.events.read_text().splitlines()[-1])
-    assert (last["event"], last["state"], last.get("error")) == ("result", run.state.value, run.record.error)
+    assert (last["event"], last["state"], last.get("error")) == ("result", run.record.state.value, run.record.error)
     return str((run.record.error or {}).get("message"))
 
 
@@ -92,7 +92,7 @@ def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> 
         assert run.record.stopping is None
         runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
         assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
-        assert run.state is RunState.FAILED
+        assert run.record.state is RunState.FAILED
         assert cleared == [], "it never had a driver"
 
     asyncio.run(body())
@@ -152,7 +152,7 @@ def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
 def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hang(title: str, code_cache: Path, channel: socket.socket) -> None:
+    def hang(self: ForkServer, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
@@ -166,7 +166,7 @@ def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
-    monkeypatch.setattr(fork_server, "launch", hang)
+    monkeypatch.setattr(ForkServer, "run", hang)
     asyncio.run(body())
 
 
@@ -178,7 +178,7 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
 
     log = runs.fork_server.log
 
-    def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
+    def launch(self: ForkServer, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         with log.open("a") as file:
             file.write("x")
@@ -199,11 +199,11 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
         runs.start(run)
         while run.is_active:
             await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
-        assert run.state.value == end
+        assert run.record.state.value == end
         assert run.machine.driver_requests == settings.RUN_FORK_SERVERS == 3
         runs.stop()
 
-    monkeypatch.setattr(fork_server, "launch", launch)
+    monkeypatch.setattr(ForkServer, "run", launch)
     asyncio.run(body())
 
 
@@ -212,7 +212,7 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 ) -> None:
     """The fork server is played."""
 
-    def launch(title: str, code_cache: Path, channel: socket.socket) -> None:
+    def launch(self: ForkServer, channel: socket.socket) -> None:
         channel.recv(1 << 16)
         channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))
         signal.alarm(60)  # in case the test does not end it
@@ -225,14 +225,14 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
         assert await ended(runs, run) == message
         runs.stop()
 
-    monkeypatch.setattr(fork_server, "launch", launch)
+    monkeypatch.setattr(ForkServer, "run", launch)
     asyncio.run(body())
 
 
 def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork server is played."""
 
-    def launch(title: str, agent: int, log: Path, code_cache: Path, channel: socket.socket) -> None:
+    def launch(self: ForkServer, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
@@ -245,7 +245,7 @@ def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypat
         assert (await ended(runs, run)).startswith(message)
         runs.stop()
 
-    monkeypatch.setattr(fork_server, "launch", launch)
+    monkeypatch.setattr(ForkServer, "run", launch)
     asyncio.run(body())
 
 
@@ -307,7 +307,7 @@ def test_the_first_stop_reason_is_kept(runs: RunManager) -> None:
         assert await ended(runs, run) == "graph-1 timed out after 0 s"
         runs.cancel("graph-1")
         runs.on_task_health([W0, W1], {W1: "one died"})
-        assert run.state is RunState.FAILED
+        assert run.record.state is RunState.FAILED
 
     asyncio.run(body())
 
@@ -385,7 +385,7 @@ def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
         later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
         later.adopt()
         run = later.runs["pi-1"]
-        assert (run.state, run.process) == (RunState.RUNNING, driver)
+        assert (run.record.state, run.process) == (RunState.RUNNING, driver)
         if comes_back:
             run.mark_reclaimed()
         if detached or comes_back:
@@ -394,7 +394,7 @@ def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
         else:
             assert run.orphan_timer is not None
         await ended(later, run)
-        assert run.state is RunState.CANCELLED
+        assert run.record.state is RunState.CANCELLED
         assert cleared == ["pi-1"]
 
     monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.01)
@@ -420,7 +420,7 @@ def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_t
         first.adopt()
         os.kill(driver.pid, signal.SIGKILL)
         await ended(first, first.runs["pi-1"])
-        assert first.runs["pi-1"].state is RunState.FAILED, "its end does not wait for the servers"
+        assert first.runs["pi-1"].record.state is RunState.FAILED, "its end does not wait for the servers"
         assert first.store.read("pi-1") == first.runs["pi-1"].record
         assert first.runs["pi-1"].record.has_variables
         for task in first._background:

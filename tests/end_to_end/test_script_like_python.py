@@ -119,6 +119,18 @@ except KeyboardInterrupt:
     print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, signal.SIG_IGN))
 interrupt()
 """
+IMPORTS = """
+import importlib.util, sys
+print([name in sys.modules for name in ("tensorflow", "numpy", "numpy.linalg", "json.tool")])
+spec = importlib.util.find_spec("numpy")
+print(spec.name, spec.origin, spec.submodule_search_locations)
+import numpy.linalg as linalg
+numpy = sys.modules["numpy"]
+print(numpy.linalg is linalg, type(numpy.__spec__.loader), numpy.__spec__.loader is numpy.__loader__)
+print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.fft") is sys.modules["numpy.fft"].__spec__)
+import tensorflow as tf
+print(tf.constant(1.0).dtype, sys.modules["tensorflow"] is tf, "tensorflow.python" in sys.modules)
+"""
 CASES = {
     "place": Case(SHOW_PLACE, ("--flag", "a b", "", "--", "-m", "x")),
     "a safe path": Case("import sys\nprint(sys.path[0])\n", env={"PYTHONSAFEPATH": "1"}),
@@ -136,6 +148,7 @@ CASES = {
     "a signal": Case("import os\nprint('on', flush=True)\nos.kill(os.getpid(), 9)\n"),
     "SIGTERM": Case("import os, signal\nsignal.signal(15, signal.SIG_DFL)\nos.kill(os.getpid(), 15)\n"),
     "processes": Case(POOL),
+    "imports": Case(IMPORTS),
     "variables that Python reads": Case(
         "import sys, addition\nprint(sys.flags.optimize, addition.__name__, sys.stdout.encoding)\n",
         env={"PYTHONPATH": "{folder}/more", "PYTHONOPTIMIZE": "1", "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"},
@@ -176,6 +189,7 @@ FAST_CASES = [
     *("place", "environment", "streams", "standard input", "exit code", "an exception", "a partial line", "SIGTERM"),
     *("processes", "a module", "a package", "a folder without __init__.py", "an unknown module"),
     "handlers of signals",
+    "imports",
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -163,9 +162,3 @@ def _late_devices(
         return []
     wanted = select(every, patterns=options.devices).devices
     return [device.name for device in wanted if device.task in missing and device.type in types]
-
-
-def not_recorded(plan: RunPlan, error: OSError) -> ClusterError:
-    """Remove the folder of a run that cannot be recorded, and return the error to raise."""
-    shutil.rmtree(plan.folder, ignore_errors=True)
-    return ClusterError(f"{plan.folder}: cannot record the run: {error.strerror}")

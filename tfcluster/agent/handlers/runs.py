@@ -10,7 +10,7 @@ from signal import Signals
 from typing import NoReturn
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.run_plan import not_recorded, plan_part, plan_run
+from tfcluster.agent.handlers.run_plan import plan_part, plan_run
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip, wait_for_result
 from tfcluster.agent.turns import Turn
@@ -71,7 +71,8 @@ class RunHandlers:
         try:
             return self._runs.submit(plan, detached)
         except OSError as error:
-            raise not_recorded(plan, error) from error
+            shutil.rmtree(plan.folder, ignore_errors=True)
+            raise ClusterError(f"{plan.folder}: cannot record the run: {error.strerror}") from error
 
     async def _events(
         self, run: Run, upload: Upload, detach: bool, cancel_on_disconnect: bool

@@ -19,9 +19,6 @@ from tfcluster.os.daemonize import detach
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.stored_output import free_all, stored_bytes
 
-# Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
-_Servers = dict[str, ProcessHandle | None]
-
 _logger = logging.getLogger(__name__)
 
 
@@ -74,43 +71,27 @@ class ContainerCleaner:
         self._prober = prober
 
     async def clear(self, container: str) -> None:
-        """Clear a container, whose name is its run's id, on every task; retry if a task does not answer in time."""
-        remaining = self._servers()
+        """Clear a container, whose name is its run's id, on every task; retry if a task does not answer in time.
+
+        A server that was replaced meanwhile is skipped: a new one has nothing to clear.
+        """
+        remaining, timeout = self._servers(), settings.RUN_CLEANUP_TIMEOUT_SECONDS
         for delay in (0.0, *settings.RUN_CLEANUP_BACKOFF_SECONDS):
             await asyncio.sleep(delay)
-            remaining = await self._send_requests(container, remaining)
+            present = self._servers().items()
+            same = [server for server in remaining.items() if server in present]
+            requests = [self._prober.probe(address, timeout, clear=container) for (_, address), _ in same]
+            results = zip(same, await asyncio.gather(*requests), strict=True)
+            remaining = dict(server for server, result in results if result.outcome is not ProbeOutcome.PROBE_OK)
             if not remaining:
                 return
-        for short in remaining:
+        for short, _ in remaining:
             detail = f"the server still holds the variables of {container}"
             self._supervisor.history.record("cleanup-failed", task=short, detail=detail)
 
-    def _servers(self) -> _Servers:
-        """Return the servers that exist now."""
-        tasks = self._supervisor.tasks.values()
-        local: _Servers = {task.spec.short: task.process for task in tasks if task.process}
-        topology = self._supervisor.topology
+    def _servers(self) -> dict[tuple[str, str], ProcessHandle | None]:
+        """Return the processes of the servers by their tasks' short names and addresses; None for another host's."""
+        topology, tasks = self._supervisor.topology, self._supervisor.tasks.values()
         remote = [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
-        return {**local, **{task.short: None for task in remote}}
-
-    async def _send_requests(self, container: str, servers: _Servers) -> _Servers:
-        """Ask servers to clear a container; return those that did not answer.
-
-        A server that was replaced is skipped: a new one has nothing to clear.
-        """
-        topology, present = self._supervisor.topology, self._servers()
-        timeout = settings.RUN_CLEANUP_TIMEOUT_SECONDS
-        requests = {
-            asyncio.ensure_future(
-                self._prober.probe(task.address, settings.RUN_CLEANUP_TIMEOUT_SECONDS, clear=container)
-            ): task.short
-            for task in (topology.tasks if topology else ())
-            if task.short in servers and task.short in present and servers[task.short] == present[task.short]
-        }
-        if not requests:
-            return {}
-        completed, late = await asyncio.wait(requests, timeout=2 * timeout)
-        for request in late:
-            request.cancel()
-        successful = {request for request in completed if request.result().outcome is ProbeOutcome.PROBE_OK}
-        return {short: servers[short] for request, short in requests.items() if request not in successful}
+        local = {(task.spec.short, task.spec.address): task.process for task in tasks if task.process}
+        return {**local, **{(task.short, task.address): None for task in remote}}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from tfcluster import boot
 from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.paths import code_cache
 from tfcluster.processes.runs import fork_server
@@ -39,8 +41,14 @@ class ForkServer(HelperProcess):
         self.send(to_json(plan))
 
     def run(self, agent: socket.socket) -> None:
-        """Become the fork server, in the process."""
-        fork_server.launch(self.title, code_cache(), agent)
+        """Replace the process, which is a fork of the agent, by a new interpreter that runs the fork server.
+
+        A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's must
+        not be among them.
+        """
+        os.set_inheritable(agent.fileno(), True)
+        arguments = [self.title, str(agent.fileno()), str(code_cache())]
+        boot.exec_function(fork_server.__name__, fork_server.main.__name__, arguments)
 
     def handle_message(self, message: Message) -> None:
         """Pass on a message about a run."""

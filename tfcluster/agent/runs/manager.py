@@ -141,15 +141,11 @@ class RunManager:
 
     def _note_ended(self, records: Sequence[RunRecord], since: float) -> None:
         ended = (each for each in records if each.state in ENDED_RUN_STATES and each.started >= since)
-        self.earlier = [
-            RunStatus(each.run, each.options.program, each.state, round(each.seconds or 0.0, 3))
-            for each in ended
-            if not each.is_part
-        ]
+        self.earlier = [each.status() for each in ended if not each.is_part]
 
     def statuses(self) -> tuple[RunStatus, ...]:
         """Return what the status of the cluster says of its runs, the oldest first."""
-        return (*self.earlier, *(run.status() for run in self.runs.values() if not run.record.is_part))
+        return (*self.earlier, *(run.snapshot().status() for run in self.runs.values() if not run.record.is_part))
 
     def view(self, since: float) -> None:
         """Show the runs of another agent as their records describe them; `since` is as in `adopt`."""
@@ -179,6 +175,13 @@ class RunManager:
         for run in list(self.runs.values()):
             if run.is_active:
                 run.fail_if_blocked(every, down, self.fail)
+
+    def record(self, run_id: str) -> RunRecord:
+        """Return the record of a run, active or not; raise a ClusterError if there is none."""
+        record = self.runs[run_id].record if run_id in self.runs else self.store.read(run_id)
+        if record is None:
+            raise ClusterError(f"no result recorded for {run_id}")
+        return record
 
     async def all_records(self) -> list[RunRecord]:
         """Return the current record of every run that this host leads, sorted by the time of submission."""

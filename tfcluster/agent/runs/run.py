@@ -19,7 +19,6 @@ from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_addresses
 from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
-from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.os.atomic_file import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
@@ -69,11 +68,6 @@ class Run:
         return self.record.run
 
     @property
-    def state(self) -> RunState:
-        """The run's state."""
-        return self.record.state
-
-    @property
     def is_active(self) -> bool:
         """Whether the run has not ended."""
         return self.record.state in ACTIVE_RUN_STATES
@@ -104,10 +98,6 @@ class Run:
         if seconds is None:
             seconds = time.monotonic() - self.submitted_at
         return replace(self.record, seconds=round(seconds, 6))
-
-    def status(self) -> RunStatus:
-        """Return the run's entry in the output of `status`."""
-        return RunStatus(self.id, self.record.options.program, self.state, round(self.snapshot().seconds or 0.0, 3))
 
     def mark_reclaimed(self) -> None:
         """Record that the command which waits for the run has reconnected after its agent died.

@@ -17,6 +17,7 @@ from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.runs import RunOptions, check_name, find_run, nest_options
 from tfcluster.core.states import ENDED_RUN_STATES, RunState
+from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.os.atomic_file import read_file, write_atomically
 from tfcluster.processes.runs.run_plan import FILES, RunPlan
@@ -80,6 +81,10 @@ class RunRecord:
         """Return what stands for a record that cannot be read, so that users see it; it is never written."""
         error = ClusterError(problem).to_json()
         return cls(run, RunOptions("", ProgramTraits(), {}), [], [], started, True, RunState.UNREADABLE, error=error)
+
+    def status(self) -> RunStatus:
+        """Return the run's entry in the output of `status`."""
+        return RunStatus(self.run, self.options.program, self.state, round(self.seconds or 0.0, 3))
 
     def summarize(self, missing_output: int) -> RunSummary:
         """Return what `runs` shows of the run."""

@@ -16,7 +16,6 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.states import ACTIVE_RUN_STATES
-from tfcluster.errors import ClusterError
 from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, OutputPart, missing_text
@@ -39,10 +38,7 @@ async def follow(
     Raises:
         ClusterError: There is no record of the run.
     """
-    run = runs.runs.get(run_id)
-    record = run.record if run is not None else runs.store.read(run_id)
-    if record is None:
-        raise ClusterError(f"no result recorded for {run_id}")
+    run, record = runs.runs.get(run_id), runs.record(run_id)
     folder = runs.store.folder(run_id)
     has_result = False
 
@@ -73,10 +69,7 @@ async def wait_for_result(runs: RunManager, run_id: str) -> AsyncGenerator[Messa
     run = runs.runs.get(run_id)
     while run is not None and run.is_active:
         await run.changed.wait_for_change(run.changed.count)
-    record = run.record if run is not None else runs.store.read(run_id)
-    if record is None:
-        raise ClusterError(f"no result recorded for {run_id}")
-    yield to_record(result_event(record))
+    yield to_record(result_event(runs.record(run_id)))
 
 
 async def _no_wait() -> None:

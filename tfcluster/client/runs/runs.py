@@ -15,7 +15,6 @@ from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.output_lines import encode
-from tfcluster.core.run_events import InterruptEvent
 from tfcluster.core.runs import find_run
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
@@ -89,7 +88,7 @@ def follow(
                     output += record.get("missing") or len(encode(record))
                 else:
                     events += 1
-            if record["event"] != InterruptEvent.event or (interrupt is not None and interrupt.on_event(record)):
+            if record["event"] != "interrupt" or (interrupt is not None and interrupt.on_event(record)):
                 yield record
 
 

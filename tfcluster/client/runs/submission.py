@@ -13,18 +13,16 @@ from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
 from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, ScriptTerminal
 from tfcluster.client.runs.leader import find_leader
-from tfcluster.client.runs.notify import run_notify_command
-from tfcluster.client.runs.runs import Event, RunResponse, follow
 from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
-from tfcluster.core.notices import run_notice
 from tfcluster.core.runs import RunOptions, script_exit_code
 from tfcluster.protocol.api import runs as api
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.code import CodeTree, ShowSending
     from tfcluster.client.runs.placements import Placements
+    from tfcluster.client.runs.runs import Event, RunResponse
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,9 @@ class RunSubmission:
                 result = event
                 yield event
         if options.notify is not None and not self.detach and result.get("event") == "result":
+            from tfcluster.client.runs.notify import run_notify_command
+            from tfcluster.core.notices import run_notice
+
             run_notify_command(options.notify, run_notice(cluster.name, result))
         if script_exit_code(result) is None:
             interrupt.raise_if_any()
@@ -122,6 +123,8 @@ class RunSubmission:
         with contextlib.closing(response):
             first = next(response).record
             run = canceller.run = str(first["run"])
+            from tfcluster.client.runs.runs import follow  # imported while the run starts
+
             with contextlib.nullcontext() if cancel_on_disconnect or self.detach else canceller:
                 yield first
                 if self.upload is not None:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from tfcluster import boot
 from tfcluster.os import daemonize
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
@@ -28,22 +27,11 @@ from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
 
-def launch(title: str, code_cache: Path, agent: socket.socket) -> NoReturn:
-    """Replace a fork of the agent by a new interpreter that runs the fork server.
-
-    A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
-    must not be among them, so a fork of the agent is not sufficient.
-
-    `code_cache` is the host's cache of code, for the drivers: their environment may name another state folder.
-    """
-    os.set_inheritable(agent.fileno(), True)
-    boot.exec_function(__name__, main.__name__, [title, str(agent.fileno()), str(code_cache)])
-
-
 def main(title: str, fd: str, code_cache: str) -> Callable[[], NoReturn] | None:
     """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
 
-    `fd` is the number of the descriptor of the socket to the agent.
+    `fd` is the number of the descriptor of the socket to the agent. `code_cache` is the host's cache of code, for the
+    drivers: their environment may name another state folder.
 
     Return, in the process of a script, the function that runs it.
     """

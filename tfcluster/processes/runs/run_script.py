@@ -44,6 +44,7 @@ from tfcluster.processes.runs.run_program import (
     truncate,
 )
 from tfcluster.processes.runs.streams import open_streams
+from tfcluster.processes.runs.warm_modules import WarmModules
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter
@@ -115,6 +116,7 @@ def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     time.tzset()
     redraw_randomness()
     open_streams()
+    WarmModules().hide()
     raise ScriptStart(_prepare(plan, context, link))
 
 
@@ -257,12 +259,11 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _is_hidden(folder: Path) -> bool:
     """Return whether an imported module has the name of another one in the script's folder, which it would hide."""
-    imported = {name.partition(".")[0] for name in sys.modules}
     with os.scandir(folder) as entries:
         for entry in entries:
             is_package = os.path.exists(f"{entry.path}/__init__.py")
             name = entry.name if is_package else inspect.getmodulename(entry.name)
-            if name in imported and name != "__main__":
+            if name in sys.modules and name != "__main__":  # of a package too: it is imported before what is in it
                 return True
     return False
 

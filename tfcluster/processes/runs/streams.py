@@ -14,7 +14,6 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -40,23 +39,20 @@ class OutputSink(Protocol):
 class OutputCapture:
     """Captures the output of a program.
 
-    `program_fds` are the descriptors of the program's standard output and standard error.
+    Attributes:
+        program_fds: The descriptors of the program's standard output and standard error.
+        streams: The name of each stream that a process may still write to, by the descriptor to read it from.
     """
 
     def __init__(self, sink: OutputSink, streams: OutputStreams) -> None:
         self._sink = sink
         stdout, program_stdout = _open_stream(streams.stdout_is_terminal, streams)
-        self._streams = {stdout: STDOUT}
+        self.streams = {stdout: STDOUT}
         self.program_fds = (program_stdout, program_stdout)
         if not streams.is_shared:
             stderr, program_stderr = _open_stream(streams.stderr_is_terminal, streams)
-            self._streams[stderr] = STDERR
+            self.streams[stderr] = STDERR
             self.program_fds = (program_stdout, program_stderr)
-
-    @property
-    def streams(self) -> Mapping[int, str]:
-        """Return the name of each stream that a process may still write to, by the descriptor to read it from."""
-        return self._streams
 
     def close_program_fds(self) -> None:
         """Close the descriptors of the program, which has them."""
@@ -67,7 +63,7 @@ class OutputCapture:
         """Give the program's terminals the size that the agent has written to the run's folder."""
         with contextlib.suppress(OSError, ValueError):  # the signal is not of the agent, which writes it
             columns, lines = map(int, (folder / TERMINAL_SIZE).read_text().split())
-            for fd in self._streams:
+            for fd in self.streams:
                 with contextlib.suppress(OSError):  # a pipe
                     _set_size(fd, lines, columns)
 
@@ -85,10 +81,10 @@ class OutputCapture:
                 raise
             data = b""
         if data:
-            self._sink.append(self._streams[fd], data)
+            self._sink.append(self.streams[fd], data)
         else:
             os.close(fd)
-            del self._streams[fd]
+            del self.streams[fd]
         return bool(data)
 
     def drain(self) -> None:
@@ -96,7 +92,7 @@ class OutputCapture:
 
         A background process that it has left may continue to write, so this reads no more than what fits in a pipe.
         """
-        for fd in list(self._streams):
+        for fd in list(self.streams):
             for _ in range(settings.DRIVER_DRAIN_BLOCKS):
                 if not self.read(fd):
                     break
@@ -104,12 +100,12 @@ class OutputCapture:
     def record_until_closed(self) -> None:
         """Record what background processes write that the program has left, until all of them have exited."""
         poll = select.poll()
-        for fd in self._streams:
+        for fd in self.streams:
             poll.register(fd, select.POLLIN)
-        while self._streams:
+        while self.streams:
             for fd, _ in poll.poll():
                 self.read(fd)
-                if fd not in self._streams:
+                if fd not in self.streams:
                     poll.unregister(fd)
             while self._sink.is_full():
                 time.sleep(settings.OUTPUT_FULL_SECONDS)

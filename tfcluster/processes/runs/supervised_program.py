@@ -62,6 +62,7 @@ class SupervisedProgram:
     Attributes:
         end: What the program has sent before it exited; None if it was no script, or did not get so far.
         is_terminated: Whether it was sent SIGTERM.
+        has_exited: Whether the process has exited, and `reap` may be called.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class SupervisedProgram:
         self._guard: ListenGuard | None = None
         self._unread = b""  # the beginning of a message
         self._is_linked = True  # whether the program can still send messages
-        self._has_exited = False
+        self.has_exited = False
         # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
         self._deadline = _NEVER
         self._handle_by = _NEVER  # by when Python must have handled an interrupt
@@ -140,7 +141,7 @@ class SupervisedProgram:
                 self._poll.unregister(fd)
         elif fd == self._pidfd:
             self._receive()  # what the program sent before it exited
-            self._has_exited = True
+            self.has_exited = True
             self._poll.unregister(fd)
         elif self._guard is not None and fd == self._guard.fileno():
             if events & select.POLLIN:
@@ -157,11 +158,6 @@ class SupervisedProgram:
         else:
             return False
         return True
-
-    @property
-    def has_exited(self) -> bool:
-        """Whether the process has exited, and `reap` may be called."""
-        return self._has_exited
 
     def seconds_left(self) -> float:
         """Return the seconds until `check_time` has something to do; infinite if it has not."""
