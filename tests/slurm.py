@@ -82,8 +82,8 @@ class Slurm:
         if machine != HERE:
             own = self.folder / "tmp" / machine
             script += f"mount --bind {own} /tmp; "
-        script += f"mount --bind {self.folder}/hosts /etc/hosts; exec " + shlex.join(arguments)
-        return self.network[machine].command("unshare", "--uts", "--mount", "sh", "-ec", script)
+        script += f'mount --bind {self.folder}/hosts /etc/hosts; exec "$@"'
+        return self.network[machine].command("unshare", "--uts", "--mount", "sh", "-ec", script, "sh", *arguments)
 
     def __call__(self, *arguments: str) -> str:
         """What one of Slurm's commands prints."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tfcluster.cli.options import cluster_option, host_timeout_option, output_option
-from tfcluster.cli.output import echo_exactly, echo_json
+from tfcluster.cli.output import echo, echo_exactly, echo_json
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
 
 
 @click.command("status", short_help="Show what runs where.", epilog="Example: tfcluster status -o json | jq .state")
@@ -27,6 +32,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     from tfcluster.errors import ExitCode
 
     target = resolve_cluster(cluster)
+    if target.job is not None and not target.job.nodes:
+        return _show_pending(target, output)
     if output == "json":
         from tfcluster.client.status import take_snapshot_with_usage
 
@@ -44,6 +51,24 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     if snapshot.errors:
         raise unreachable(target, snapshot.errors)
     return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
+
+
+def _show_pending(cluster: Cluster, output: str) -> int:
+    """Show a cluster whose job is in the queue; Slurm's controller is not asked, as scripts call this often."""
+    from tfcluster.client.status import pending_status
+    from tfcluster.errors import ExitCode
+
+    status = pending_status(cluster)
+    assert status is not None
+    assert status.job is not None
+    if output == "json":
+        echo_json(status)
+    else:
+        echo(
+            f"{cluster.name}  pending  Slurm job {status.job.id}: `squeue -j {status.job.id}` shows why, "
+            "`tfcluster up` continues to wait, `tfcluster down` cancels it"
+        )
+    return int(ExitCode.UNHEALTHY)
 
 
 @click.command(

@@ -16,6 +16,7 @@ from tfcluster.process_mark import mark_of, processes_with_marks
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
+    from tfcluster.spec.slurm import SlurmSpec
 
 #: The option for the one-line notation, which takes the place of a spec's path.
 _NOTATION = "--cluster-spec"
@@ -105,7 +106,13 @@ def _unregistered_cluster() -> Cluster:
     Its `connect:` is not run: that is a command on this machine, and the file may be of a stranger, whose folder the
     user only looks at.
     """
-    topology = load_topology(None, None)
+    topology, slurm = load_spec_topology(None, None)
+    if slurm is not None:
+        raise ClusterError(
+            f"cluster {topology.cluster!r} was not started from this machine: it has no job of Slurm",
+            hint="`tfcluster up` submits one, and starts the cluster.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(
@@ -118,7 +125,22 @@ def _unregistered_cluster() -> Cluster:
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
-    """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology."""
+    """Read a spec as `load_spec_topology` does; one with `slurm:` has no hosts yet, and raises an error."""
+    topology, slurm = load_spec_topology(spec, notation)
+    if slurm is not None:
+        raise ClusterError(
+            f"{topology.spec}: which hosts the nodes of `slurm:` are is not known before its job runs",
+            hint="`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints the batch script.",
+            exit_code=ExitCode.USAGE,
+        )
+    return topology
+
+
+def load_spec_topology(spec: Path | None, notation: str | None) -> tuple[ClusterTopology, SlurmSpec | None]:
+    """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology.
+
+    With a request for an allocation, the hosts have their names, and no addresses.
+    """
     if notation is not None and spec is not None:
         raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
     if notation is None and spec is None and not DEFAULT_SPEC.exists():
@@ -131,9 +153,10 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
     from tfcluster.spec.load import load_spec, parse_cluster_notation  # imports pydantic, which few commands need
 
     if notation is not None:
-        return resolve_spec(parse_cluster_notation(notation), _NOTATION)
+        return resolve_spec(parse_cluster_notation(notation), _NOTATION), None
     path = spec or DEFAULT_SPEC
-    return resolve_spec(load_spec(path), str(path))
+    loaded = load_spec(path)
+    return resolve_spec(loaded, str(path)), loaded.slurm
 
 
 def spec_source(spec: Path | None, notation: str | None) -> str:

@@ -79,7 +79,7 @@ def normalize_slurm(source: YamlDocument) -> None:
             return
     host = value.get("host")
     for key in _WAYS if isinstance(host, dict) else ():
-        if key in host:
+        if key in value["host"]:
             _report(source, (*_HOST, key), "each node has its own, which Slurm says", "delete this key")
     count = _node_count(value["slurm"], source)
     names = [f"node{index}" for index in range(count or 1)]

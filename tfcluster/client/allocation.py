@@ -1,0 +1,83 @@
+"""The allocation of a cluster whose spec has `slurm:`: get one or continue to wait for it, and end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tfcluster.client.cluster import Cluster, read_registry, register, unregister
+from tfcluster.client.rpc.parallel import warn
+from tfcluster.core.slurm import SlurmJob
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.providers import slurm
+from tfcluster.spec.slurm import SlurmSpec
+
+
+def find_job(cluster: str) -> SlurmJob | None:
+    """Return the job of a cluster, or the one that the user is in; None if one has to be submitted."""
+    job = _registered_job(cluster)
+    if job is None and (allocation := slurm.allocation()) is not None:
+        return slurm.adopt(cluster, allocation)
+    return job
+
+
+def _registered_job(cluster: str) -> SlurmJob | None:
+    """Return the job of a cluster unless it has ended; then forget it, with the hosts that were its nodes."""
+    registered = read_registry(cluster)
+    job = registered.job if registered else None
+    if job is None:
+        return None
+    if slurm.look_up(job) is not None:
+        return job
+    warn(slurm.ended_error(job).message)
+    forget(cluster, job)
+    return None
+
+
+def describe(topology: ClusterTopology, request: SlurmSpec) -> str:
+    """Return the batch script that `up` would submit."""
+    return slurm.batch_script(
+        topology.cluster, request, topology.hosts[0], slurm.output_path(topology.cluster, "%j")
+    ).rstrip("\n")
+
+
+def allocate(topology: ClusterTopology, request: SlurmSpec, show: Callable[[str], None]) -> ClusterTopology:
+    """Get the nodes of a cluster, and return its topology with them as its hosts.
+
+    `show` is called with a line while a job waits in the queue. An interrupt leaves it there, and the next call
+    continues to wait.
+    """
+    cluster, head, host = topology.cluster, topology.head().host, topology.hosts[0]
+    job = find_job(cluster)
+    inside = slurm.allocation()
+    if job is not None and inside not in (None, job.id):
+        raise ClusterError(
+            f"cluster {cluster!r} is in Slurm job {job.id}, and this is job {inside}",
+            hint=f"`tfcluster down -c {cluster}` ends it there; or give this one another `name:`.",
+            exit_code=ExitCode.USAGE,
+        )
+    if job is None:
+        job = slurm.submit(cluster, request, host)
+        warn(f"submitted Slurm job {job.id}")
+    if not job.nodes:
+        register(Cluster(cluster, (), head, job))
+    try:
+        running = slurm.wait_until_running(job, show)
+    except KeyboardInterrupt:
+        warn(
+            f"job {job.id} stays in the queue: `tfcluster up` continues to wait, `tfcluster down -c {cluster}` "
+            "cancels it"
+        )
+        raise
+    if not job.is_own:
+        running = slurm.start_holder(running, host)
+    placed = slurm.place(topology, running)
+    if running != job:
+        register(Cluster(cluster, placed.hosts, head, running))
+    return placed
+
+
+def forget(cluster: str, job: SlurmJob) -> None:
+    """End a job, or what holds its nodes, and forget the cluster."""
+    slurm.release(job)
+    unregister(cluster)
