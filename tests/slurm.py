@@ -48,6 +48,9 @@ PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
 """
 
 
+_FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
 @dataclass
 class Slurm:
     """A Slurm whose nodes are machines of a network, with host names and a /tmp of their own; they share the rest.
@@ -140,11 +143,16 @@ class Slurm:
             daemon.terminate()
         for daemon in self._daemons.values():
             daemon.wait(30)
+        for node in self.nodes:
+            for group in sorted(_FREEZER.glob(f"slurm_{node}/**/"), reverse=True):
+                group.rmdir()
 
 
 @contextmanager
-def slurm(*nodes: str, tracking: str = "linuxproc", variables: Mapping[str, str]) -> Iterator[Slurm]:
-    """A Slurm with these nodes; all is gone in the end."""
+def slurm(count: int, *, tracking: str, variables: Mapping[str, str]) -> Iterator[Slurm]:
+    """A Slurm with some nodes; all is gone in the end."""
+    # The control groups of all nodes are this machine's, and their names are the nodes'.
+    nodes = tuple(f"{tracking[0]}{os.getpid()}-{number}" for number in range(1, count + 1))
     requirements.check_declared("slurm")
     with tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder, network(HERE, *nodes) as made:
         started = Slurm(Path(folder), made, nodes, tracking, variables)

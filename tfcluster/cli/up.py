@@ -242,11 +242,12 @@ def command(
 
         if not replace_spec:
             check_source(topology.cluster, source)
-        if dry_run and allocation.find_job(topology.cluster) is None:
+        placed = None
+        if dry_run and (placed := allocation.find_nodes(topology)) is None:
             echo(allocation.describe(topology, slurm))
             return
         with queue_progress(output) as show:
-            topology = allocation.allocate(topology, slurm, show)
+            topology = placed or allocation.allocate(topology, slurm, show)
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
 

@@ -34,8 +34,19 @@ def _registered_job(cluster: str) -> SlurmJob | None:
     return None
 
 
+def find_nodes(topology: ClusterTopology) -> ClusterTopology | None:
+    """Return a topology with the nodes that its cluster has; None if it has none. This changes nothing."""
+    registered = read_registry(topology.cluster)
+    job = registered.job if registered else None
+    if job is None or not job.nodes or slurm.look_up(job) is None:
+        return None
+    return slurm.place(topology, job)
+
+
 def describe(topology: ClusterTopology, request: SlurmSpec) -> str:
-    """Return the batch script that `up` would submit."""
+    """Return what `up` would do: the batch script that it would submit, or that it uses the allocation."""
+    if (job := slurm.allocation()) is not None:
+        return f"{topology.cluster}: this is Slurm job {job}: its nodes are used, and nothing is submitted"
     return slurm.batch_script(
         topology.cluster, request, topology.hosts[0], slurm.output_path(topology.cluster, "%j")
     ).rstrip("\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -146,6 +147,7 @@ def clear(folder: str) -> None:
         for ending in ("", ".secrets", ".certificate"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + ending)
+        _remove_free_locks(os.path.dirname(path))
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             if entry.name in KEPT:
@@ -153,6 +155,15 @@ def clear(folder: str) -> None:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
+                os.unlink(entry.path)
+
+
+def _remove_free_locks(folder: str) -> None:
+    """Remove the lock files in a folder that nobody has locked; who locks one checks whether it is still in place."""
+    for entry in os.scandir(folder):
+        if entry.name.endswith(".lock"):
+            with contextlib.suppress(OSError), open(entry.path) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
 
 
