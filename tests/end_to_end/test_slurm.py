@@ -283,3 +283,15 @@ def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
     wait_for(lambda: not site.remains(), 60)
     assert "stopped: Slurm job" in site("status", code=3).stderr
     site("down")
+
+
+def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -> None:
+    spec = site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 2}}\n"))
+    script = site.folder / "group.py"
+    script.write_text("import os, sys; print(os.environ['SLURM_NODEID']); sys.exit(7)")
+    shown = site("launch", "--spec", spec, script, code=1)
+    assert "submitted Slurm job" in shown.stderr
+    assert shown.stdout.count("\n") == 2
+    wait_for(lambda: not site.jobs(), 60)
+    wait_for(lambda: not site.remains(), 30)
+    site("status", "-c", "train", code=3)

@@ -110,17 +110,17 @@ def _invoke(
     request = make_request(program, submission, shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     group = make_group(request, jobs, max_restarts)
-    with _cluster(spec, workers, cluster, jobs, detach) as target:
+    with _cluster(spec, workers, cluster, jobs, detach, output) as target:
         shown = RunOutput(json=output == "json", detached=detach, is_remote=target.connect_head().transport.is_remote)
         return show(launch(group, target), shown)
 
 
 @contextlib.contextmanager
 def _cluster(
-    spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool
+    spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool, output: str
 ) -> Iterator[Cluster]:
     """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run."""
-    from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
+    from tfcluster.client.resolve import check_source, find_cluster, load_spec_topology, spec_source
     from tfcluster.client.runs.launch import claim_cluster, is_up, temporary_cluster, workers_topology
     from tfcluster.core.groups import select_members
 
@@ -129,8 +129,9 @@ def _cluster(
         return
     source = spec_source(spec, None) if workers is None else "--workers"
     with contextlib.ExitStack() as stack:
+        request = None
         if workers is None:
-            topology = load_topology(spec, None)
+            topology, request = load_spec_topology(spec, None)
             stack.enter_context(claim_cluster(topology.cluster))
         else:
             topology = stack.enter_context(workers_topology(workers))
@@ -146,6 +147,12 @@ def _cluster(
                 hint="Start it with `tfcluster up` first; or leave out --detach.",
                 exit_code=ExitCode.USAGE,
             )
+        if request is not None:
+            from tfcluster.cli.up import queue_progress
+            from tfcluster.client.allocation import temporary_allocation
+
+            with queue_progress(output) as show:
+                topology = stack.enter_context(temporary_allocation(topology, request, show))
         yield stack.enter_context(temporary_cluster(topology, source))
 
 

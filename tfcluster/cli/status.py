@@ -23,8 +23,11 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. A busy host is waited for,
     up to --timeout.
 
-    Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
-    not running.
+    With `slurm:` in the spec, `job` in the JSON output has the `id`, the `state` (`pending` or `running`), the `nodes` and
+    `ends_in_s`, the seconds until its end. While it is in the queue, the cluster's state is `pending`, without tasks.
+
+    Exits with 0 when every task is ready, 4 when one is not or the job is pending, 5 when a host cannot be reached, 3
+    when the cluster is not running, or its job has ended.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.rpc.parallel import unreachable, warn

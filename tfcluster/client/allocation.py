@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from tfcluster.client.cluster import Cluster, read_registry, register, unregister
 from tfcluster.client.rpc.parallel import warn
@@ -11,14 +12,6 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.providers import slurm
 from tfcluster.spec.slurm import SlurmSpec
-
-
-def find_job(cluster: str) -> SlurmJob | None:
-    """Return the job of a cluster, or the one that the user is in; None if one has to be submitted."""
-    job = _registered_job(cluster)
-    if job is None and (allocation := slurm.allocation()) is not None:
-        return slurm.adopt(cluster, allocation)
-    return job
 
 
 def _registered_job(cluster: str) -> SlurmJob | None:
@@ -52,39 +45,68 @@ def describe(topology: ClusterTopology, request: SlurmSpec) -> str:
     ).rstrip("\n")
 
 
+@contextlib.contextmanager
+def temporary_allocation(
+    topology: ClusterTopology, request: SlurmSpec, show: Callable[[str], None]
+) -> Iterator[ClusterTopology]:
+    """Yield the topology of a cluster with nodes as its hosts; its job ends with the context, also in the queue."""
+    job = get_job(topology, request)
+    try:
+        placed = wait_for_nodes(topology, job, show)
+        registered = read_registry(topology.cluster)
+        if registered is not None and registered.job is not None:
+            job = registered.job  # it has the process that holds the nodes of the user's allocation
+        yield placed
+    finally:
+        forget(topology.cluster, job)
+
+
 def allocate(topology: ClusterTopology, request: SlurmSpec, show: Callable[[str], None]) -> ClusterTopology:
     """Get the nodes of a cluster, and return its topology with them as its hosts.
 
     `show` is called with a line while a job waits in the queue. An interrupt leaves it there, and the next call
     continues to wait.
     """
-    cluster, head, host = topology.cluster, topology.head().host, topology.hosts[0]
-    job = find_job(cluster)
-    inside = slurm.allocation()
+    job = get_job(topology, request)
+    try:
+        return wait_for_nodes(topology, job, show)
+    except KeyboardInterrupt:
+        if job.is_own:
+            warn(
+                f"job {job.id} stays in the queue: `tfcluster up` continues to wait, "
+                f"`tfcluster down -c {topology.cluster}` cancels it"
+            )
+        raise
+
+
+def get_job(topology: ClusterTopology, request: SlurmSpec) -> SlurmJob:
+    """Return the job of a cluster, or the one that the user is in, or a new one; it is registered."""
+    cluster, inside = topology.cluster, slurm.allocation()
+    job = _registered_job(cluster)
     if job is not None and inside not in (None, job.id):
         raise ClusterError(
             f"cluster {cluster!r} is in Slurm job {job.id}, and this is job {inside}",
             hint=f"`tfcluster down -c {cluster}` ends it there; or give this one another `name:`.",
             exit_code=ExitCode.USAGE,
         )
-    if job is None:
-        job = slurm.submit(cluster, request, host)
+    if job is None and inside is not None:
+        job = slurm.adopt(cluster, inside)
+    elif job is None:
+        job = slurm.submit(cluster, request, topology.hosts[0])
         warn(f"submitted Slurm job {job.id}")
     if not job.nodes:
-        register(Cluster(cluster, (), head, job))
-    try:
-        running = slurm.wait_until_running(job, show)
-    except KeyboardInterrupt:
-        warn(
-            f"job {job.id} stays in the queue: `tfcluster up` continues to wait, `tfcluster down -c {cluster}` "
-            "cancels it"
-        )
-        raise
+        register(Cluster(cluster, (), topology.head().host, job))
+    return job
+
+
+def wait_for_nodes(topology: ClusterTopology, job: SlurmJob, show: Callable[[str], None]) -> ClusterTopology:
+    """Wait until a job runs, and return the topology with its nodes, which are registered, as the hosts."""
+    running = slurm.wait_until_running(job, show)
     if not job.is_own:
-        running = slurm.start_holder(running, host)
+        running = slurm.start_holder(running, topology.hosts[0])
     placed = slurm.place(topology, running)
     if running != job:
-        register(Cluster(cluster, placed.hosts, head, running))
+        register(Cluster(topology.cluster, placed.hosts, topology.head().host, running))
     return placed
 
 

@@ -35,7 +35,7 @@ def _option(text: str) -> str:
 
 
 class SlurmSpec(FrozenModel):
-    """The request for an allocation; in an allocation that exists only `nodes` and `grace` count."""
+    """The request for an allocation; in one that exists, only `nodes` counts."""
 
     nodes: Annotated[
         Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS)] | None,
@@ -56,11 +56,6 @@ class SlurmSpec(FrozenModel):
         tuple[Annotated[StrictStr, AfterValidator(_option)], ...],
         Key("a list of options of sbatch", "What else to request.", '["--account=physics", "--cpus-per-task=8"]'),
     ] = ()
-    grace: Annotated[
-        StrictInt,
-        Field(ge=0, le=3600),
-        Key("0 to 3600 seconds", "How long before the end of the time runs get SIGTERM.", "120"),
-    ] = 120
 
 
 def normalize_slurm(source: YamlDocument) -> None:
