@@ -15,7 +15,8 @@ class SlurmJob:
     output: str  # the file to which the job, or its step that holds the nodes, writes how it ends
     nodes: tuple[str, ...] = ()  # the node of each host, in the order node0, node1 and so on
     ends: int | None = None  # in Unix seconds; None if its time is not limited, or not known yet
-    # In an allocation of the user: the process on this machine whose step holds the nodes.
+    # In an allocation of the user: the process whose step holds the nodes, and the machine that it runs on.
+    holder_host: str | None = None
     holder_pid: int | None = None
     holder_start_time: int | None = None
 

@@ -28,7 +28,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
 from tfcluster.transport.provision import in_environment
-from tfcluster.transport.quoting import quote, quote_path
+from tfcluster.transport.quoting import quote_path
 from tfcluster.transport.remote import node_holder
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ _BATCH = """\
 
 # The step that holds the nodes: it starts what `tfcluster` commands ask for, and ends it with the job.
 cpus=$(echo "$SLURM_JOB_CPUS_PER_NODE" | tr , '\\n' | sed 's/(.*//' | sort -n | head -n 1)
-{step} --cpus-per-task="$cpus" \\
-{command}
+{step} --cpus-per-task="$cpus" {command} "$(cat <<'END'
+{source}END
+)"
 echo "{ended} with exit code $?"
 """
 
@@ -88,8 +89,9 @@ def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> s
         f"--output={output}",
     ]
     lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
-    step = quote([_program("srun"), *_step_options()])
-    return _BATCH.format(options=lines, step=step, command=_holder_command(host), ended=_HOLDER_ENDED)
+    step = shlex.join([_program("srun"), *_step_options()])
+    command = shlex.join(_holder_command(host))
+    return _BATCH.format(options=lines, step=step, command=command, source=_holder_source(), ended=_HOLDER_ENDED)
 
 
 def _step_options() -> list[str]:
@@ -107,11 +109,14 @@ def _export() -> str:
     return "--export=" + ",".join(f"{name}={value}" for name, value in variables.items())
 
 
-def _holder_command(host: Host) -> str:
-    """Return the command line, for a shell, of the program that holds a node."""
-    source = Path(node_holder.__file__).read_text()
-    python = in_environment(f"{quote_path(host.interpreter)} {quote(['-I', '-c', source])}", host.shell)
-    return quote(["/bin/sh", "-c", f"exec {python}"])
+def _holder_command(host: Host) -> list[str]:
+    """Return the argv of the program that holds a node, whose source follows."""
+    python = in_environment(f'{quote_path(host.interpreter)} -I -c "$0"', host.shell)
+    return ["/bin/sh", "-c", f"exec {python}"]
+
+
+def _holder_source() -> str:
+    return Path(node_holder.__file__).read_text()
 
 
 def output_path(cluster: str, job: int | str) -> str:
@@ -203,13 +208,12 @@ def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
     cpus = min(map(int, re.findall(r"([0-9]+)(?:\(x[0-9]+\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))))
     step = [_program("srun"), f"--jobid={job.id}", f"--nodes={len(job.nodes)}", f"--nodelist={','.join(job.nodes)}"]
     step.append(f"--cpus-per-task={cpus}")
-    line = f"exec {quote([*step, *_step_options()])} {_holder_command(host)}"
     # The variables of this shell are about a step or a task of it, and srun would take them for options.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
-    with open(job.output, "ab") as output:
+    with open(job.output, "wb") as output:  # an earlier one may say there how it has ended
         process = subprocess.Popen(
-            ["/bin/sh", "-c", line],
+            [*step, *_step_options(), *_holder_command(host), _holder_source()],
             cwd="/",
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -220,12 +224,12 @@ def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
     handle = ProcessHandle.from_pid(process.pid)
     assert handle is not None, "this process has not waited for it"
     process.returncode = 0  # it outlives this process
-    return replace(job, holder_pid=handle.pid, holder_start_time=handle.start_time)
+    return replace(job, holder_host=os.uname().nodename, holder_pid=handle.pid, holder_start_time=handle.start_time)
 
 
 def _holder(job: SlurmJob) -> ProcessHandle | None:
     """Return the process on this machine whose step holds the nodes; None if there is none, or it has ended."""
-    if job.holder_pid is None or job.holder_start_time is None:
+    if job.holder_host != os.uname().nodename or job.holder_pid is None or job.holder_start_time is None:
         return None
     handle = ProcessHandle(job.holder_pid, job.holder_start_time)
     return handle if handle.is_alive() else None
@@ -270,6 +274,12 @@ def check(job: SlurmJob) -> None:
     """Raise an error if a job is pending, or is known to have ended; Slurm is not asked."""
     if find_end(job) is not None:
         raise ended_error(job)
+    if job.holder_host == os.uname().nodename and _holder(job) is None:
+        raise ClusterError(
+            f"stopped: the step that holds the nodes of Slurm job {job.id} has ended",
+            hint="`tfcluster up` starts another one, and the cluster; logs and runs are kept.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
     if not job.nodes:
         raise ClusterError(
             f"Slurm job {job.id} was pending when `up` last waited for it",
