@@ -225,6 +225,7 @@ DRIVER_DRAIN_BLOCKS = 16  # of IO_BLOCK_BYTES: what a program has left in a pipe
 DRIVER_STDIN_SECONDS = 10.0  # for the command to hand its standard input over
 INTERRUPT_HANDLED_SECONDS = 1.0  # for Python to handle Ctrl-C, until the command says that the next one ends the run
 PROGRAM_MESSAGE_MAX_BYTES = 1 << 20  # of a script to its driver; a script may write anything to the driver's socket
+JOB_END_SECONDS = 3600.0  # the same before the end of a job of Slurm, which ends what is left: the longest grace
 DRIVER_TERMINATE_SECONDS = 2.5  # for a program after SIGTERM; less than RUN_STOP_GRACE_SECONDS
 # Groups of processes: their coordinator and their hosts.
 GROUP_START_SECONDS = 60.0  # for all hosts to connect to the coordinator, and to reserve their ports

@@ -42,6 +42,13 @@ class InSlurm(Sandbox):
         host = f"{{python: {sys.executable}, state: {self.site.folder}/state}}"
         return f"name: {name}\nslurm: {request}\nhost: {host}\n{jobs}"
 
+    @property
+    def scripts(self) -> Path:
+        """A folder for scripts, which is sent with each of them."""
+        folder = self.site.folder / "scripts"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def allocated(self, nodes: int, script: str) -> str:
         """What a shell script prints in an allocation."""
         result = subprocess.run(
@@ -152,7 +159,7 @@ def holder_of(pid: int) -> str:
 
 
 def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: InSlurm) -> None:
-    script = site.folder / "shows.py"
+    script = site.scripts / "shows.py"
     script.write_text(
         "import json, os\n"
         "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('SLURM', 'XDG', 'HOME'))}))\n"
@@ -287,7 +294,7 @@ def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
 
 def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -> None:
     spec = site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 2}}\n"))
-    script = site.folder / "group.py"
+    script = site.scripts / "group.py"
     script.write_text("import os, sys; print(os.environ['SLURM_NODEID']); sys.exit(7)")
     shown = site("launch", "--spec", spec, script, code=1)
     assert "submitted Slurm job" in shown.stderr
@@ -295,3 +302,30 @@ def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -
     wait_for(lambda: not site.jobs(), 60)
     wait_for(lambda: not site.remains(), 30)
     site("status", "-c", "train", code=3)
+
+
+def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> None:
+    saved = site.site.folder / "saved"
+    script = site.scripts / "trains.py"
+    script.write_text(
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        "    time.sleep(4)  # longer than a run has that is cancelled\n"
+        f"    pathlib.Path({str(saved)!r}).touch()\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('trains', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    with up(site) as status:
+        run = site.start("run", script)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "trains\n"
+        site.site("scancel", "--signal=URG", str(status["job"]["id"]))  # as Slurm does, see --signal of sbatch
+        _, error = run.communicate(timeout=60)
+        assert saved.exists(), error
+        assert "the time of the Slurm job ended" in error
+        assert run.returncode != 0
+        after = site.status()
+        assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
+    assert "#SBATCH --signal=URG@120\n" in site("up", "--dry-run").stdout

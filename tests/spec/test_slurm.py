@@ -30,7 +30,7 @@ def test_the_nodes_are_the_hosts_and_have_the_keys_of_host(monkeypatch: pytest.M
     assert [*spec.hosts] == ["node0", "node1"]
     assert {host.python for host in spec.hosts.values()} == {"/tf/bin/python"}
     assert spec.placement_hosts(spec.jobs["worker"]) == ("node0", "node0", "node1", "node1")
-    assert (spec.slurm.time, spec.slurm.gpus) == ("8:00:00", 2)
+    assert (spec.slurm.time, spec.slurm.gpus, spec.slurm.grace) == ("8:00:00", 2, 120)
     assert spec.network == "private"
     assert Spec.model_validate(spec.model_dump()) == spec
 

@@ -85,6 +85,8 @@ def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> s
         *([f"--time={request.time}"] if request.time else []),
         *([f"--partition={request.partition}"] if request.partition else []),
         *([f"--gres=gpu:{request.gpus}"] if request.gpus else []),
+        # To the steps, so to the one that holds the nodes, and to all that it has started: most ignore this signal.
+        *([f"--signal=URG@{request.grace}"] if request.grace else []),
         "--no-requeue",  # a job that starts again would hold nodes of which no command knows
         f"--output={output}",
     ]

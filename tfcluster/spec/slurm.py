@@ -56,6 +56,11 @@ class SlurmSpec(FrozenModel):
         tuple[Annotated[StrictStr, AfterValidator(_option)], ...],
         Key("a list of options of sbatch", "What else to request.", '["--account=physics", "--cpus-per-task=8"]'),
     ] = ()
+    grace: Annotated[
+        StrictInt,
+        Field(ge=0, le=3600),
+        Key("0 to 3600 seconds", "How long before the end of the time runs get SIGTERM.", "300"),
+    ] = 120
 
 
 def normalize_slurm(source: YamlDocument) -> None:

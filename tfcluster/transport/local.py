@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NO_LISTENER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
-_COMMAND = boot.command("tfcluster.agent.start", "main")
 # Prestarted agents, which do not know their cluster yet.
 _prestarted: list[subprocess.Popen[bytes]] = []
 
@@ -333,9 +332,13 @@ def _kill_unused() -> None:
         unused.communicate()
 
 
+def _agent_command() -> list[str]:
+    return boot.command("tfcluster.agent.start", "main")
+
+
 def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        _COMMAND,
+        _agent_command(),
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
         stdin=stdin,
@@ -347,7 +350,7 @@ def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
 
 def _spawn_agent() -> subprocess.Popen[bytes] | job_step.HeldProcess:
     """Have an agent started by this process, or on a node of a job by the step that holds it."""
-    return job_step.spawn(_COMMAND, {**os.environ, MARK: NO_MARK}) if job_step.is_joined() else _spawn()
+    return job_step.spawn(_agent_command(), {**os.environ, MARK: NO_MARK}) if job_step.is_joined() else _spawn()
 
 
 def _configuration(cluster: str, host: str, **more: object) -> bytes:

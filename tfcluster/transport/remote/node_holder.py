@@ -63,6 +63,7 @@ class NodeHolder:
         ended: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGURG, lambda *_: self._warn_of_end())
         poll = select.poll()
         poll.register(woken, select.POLLIN)
         poll.register(self._listener, select.POLLIN)
@@ -113,6 +114,12 @@ class NodeHolder:
         process.returncode = 0  # `_reap` waits for it
         self._waiting[process.pid] = connection
         _send(connection, {"pid": process.pid})
+
+    def _warn_of_end(self) -> None:
+        """Tell the agents that the time of the job ends soon, in case that Slurm has signalled this process only."""
+        for pid in self._waiting:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGURG)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
