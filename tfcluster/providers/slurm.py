@@ -164,7 +164,8 @@ def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
 
 
 def _describe_wait(job: SlurmJob, state: _JobState) -> str:
-    line = f"job {job.id} is {state.state.lower()} ({state.reason})"
+    reason = "" if state.reason == "None" else f" ({state.reason})"  # the scheduler has not looked at it yet
+    line = f"job {job.id} is {state.state.lower()}{reason}"
     if state.start is not None:
         line += f", expected start {time.strftime('%Y-%m-%d %H:%M', time.localtime(state.start))}"
     return line
