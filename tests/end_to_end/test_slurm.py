@@ -211,12 +211,12 @@ def test_a_job_whose_nodes_were_lost_is_not_continued_by_the_next_one(site: InSl
         journal = site.site.folder / "state" / "train" / "node1" / "journal.json"
         assert journal.exists()
         assert f"stopped: Slurm job {job} ended (" in site("status", code=3).stderr
-        site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 2}}\n"))
+        site.spec(site.text("{nodes: 3}", "jobs: {worker: {tasks: 3}}\n"))
         site("up", "--dry-run")
         assert not site.jobs()
         site("up")
         after = site.status()
-        assert [task["task"] for task in after["tasks"]] == [f"/job:worker/task:{index}" for index in (0, 1)]
+        assert [task["task"] for task in after["tasks"]] == [f"/job:worker/task:{index}" for index in range(3)]
         assert not {task["pid"] for task in after["tasks"]} & {task["pid"] for task in status["tasks"]}
 
 
