@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import requirements
+from tests.accounts import show_hidden_folders
 from tests.conftest import wait_for
 from tests.hosts import HERE
 from tests.namespaces import Network, network
@@ -56,7 +57,7 @@ class Slurm:
     """A Slurm whose nodes are machines of a network, with host names and a /tmp of their own; they share the rest.
 
     Attributes:
-        folder: All its files; the home folder of every user in it, which the nodes share as over NFS, is in it.
+        folder: All its files.
         network: The network of the machine `here`, where commands are typed, and the nodes.
         nodes: The nodes' names.
         tracking: How slurmd tracks the processes of a step: `linuxproc` or `cgroup`.
@@ -71,17 +72,13 @@ class Slurm:
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
-    def home(self) -> Path:
-        return self.folder / "home"
-
-    @property
     def environment(self) -> dict[str, str]:
         """What a command has in its environment on the machine `here`."""
-        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "HOME": str(self.home)}
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def command(self, *arguments: str, machine: str = HERE) -> list[str]:
         """A command line that runs another one on a machine; a node has its own name, and its own /tmp."""
-        script = f"hostname {machine}; "
+        script = f"hostname {machine}; {show_hidden_folders()}"
         if machine != HERE:
             own = self.folder / "tmp" / machine
             script += f"mount --bind {own} /tmp; "
@@ -102,8 +99,11 @@ class Slurm:
         return result.stdout
 
     def start(self) -> None:
-        for part in ("saved", "spool", "run", "home", *(f"tmp/{node}" for node in self.nodes)):
+        for part in ("saved", "spool", "run", *(f"tmp/{node}" for node in self.nodes)):
             (self.folder / part).mkdir(parents=True)
+        for node in self.nodes:
+            (self.folder / "tmp" / node).chmod(0o1777)
+        self.folder.chmod(0o755)
         machines = (HERE, *self.nodes)
         names = "".join(f"{self.network[name].ipv4} {name}\n" for name in machines)
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
@@ -137,7 +137,8 @@ class Slurm:
     def stop(self) -> None:
         """End all jobs and daemons."""
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
-            self("scancel", "--user=root")
+            for job in self("squeue", "-h", "-o", "%i").split():
+                self("scancel", job)
             wait_for(lambda: not self("squeue", "-h"), 30)
         for daemon in reversed(self._daemons.values()):
             daemon.terminate()

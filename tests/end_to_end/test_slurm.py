@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.accounts import Account, account
 from tests.conftest import ROOT, Sandbox, wait_for
 from tests.slurm import Slurm, slurm
 
@@ -36,7 +38,7 @@ class InSlurm(Sandbox):
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**super().environment, **self.site.environment}
+        return {**super().environment, **self.site.environment, "HOME": str(self.folder)}
 
     def text(self, request: str, jobs: str = JOBS, name: str = "train") -> str:
         host = f"{{python: {sys.executable}, state: {self.site.folder}/state}}"
@@ -70,21 +72,25 @@ class InSlurm(Sandbox):
         """What a job must not leave on its nodes: processes, and files other than logs and runs."""
         kept = {"logs", "runs"}
         folder = self.site.folder
-        files = [path for path in folder.glob("state/*/*/*") if path.name not in kept]
+        files = [path for path in folder.glob("state/[!.]*/*/*") if path.name not in kept]
         files += folder.glob("tmp/*/tfcluster-*/*.*")
         return [*map(str, self.processes().items()), *map(str, files)]
 
 
 @contextlib.contextmanager
-def in_slurm(tracking: str = "linuxproc") -> Iterator[InSlurm]:
+def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterator[InSlurm]:
     """A Slurm, and a sandbox to type commands in; nothing may be left in the end."""
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
     inherited = {name: os.environ[name] for name in ("TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES") if name in os.environ}
     variables = {"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), **inherited}
     with slurm(NODES, tracking=tracking, variables=variables) as site:
         folder = site.folder / "user"
-        (folder / "run").mkdir(parents=True, mode=0o700)
-        command = tuple(site.command(sys.executable, "-m", "tfcluster"))
+        for each in (folder, folder / "run", folder / "state", site.folder / "state"):
+            each.mkdir(mode=0o700)
+            if user is not None:
+                os.chown(each, user.uid, user.uid)
+        become = () if user is None else user.become
+        command = tuple(site.command(*become, sys.executable, "-m", "tfcluster"))
         sandbox = InSlurm(folder, mark=mark, command=command, slurm=site)
         try:
             yield sandbox
@@ -171,7 +177,7 @@ def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: In
         variables = Path(f"/proc/{worker['pid']}/environ").read_text().split("\0")
         assert {"SLURM_NODEID=1", "SLURM_NNODES=3", f"SLURM_JOB_ID={status['job']['id']}"} <= {*variables}
         assert "XDG_RUNTIME_DIR" not in shown
-        assert shown["HOME"] == os.path.expanduser("~")
+        assert shown["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
         assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
 
 
@@ -329,3 +335,15 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> N
         after = site.status()
         assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
     assert "#SBATCH --signal=URG@120\n" in site("up", "--dry-run").stdout
+
+
+def test_an_ordinary_account_trains_over_three_nodes_in_a_private_network(needs_slurm: None, needs_root: None) -> None:
+    with account("tfc") as user, in_slurm(user=user) as site, up(site) as status:
+        assert status["network"] == "private"
+        assert "private network" in site("status").stdout
+        assert {os.stat(f"/proc/{task['pid']}").st_uid for task in status["tasks"]} == {user.uid}
+        result = site.json("run", "linear", "--sync", "--steps", "20", "--seed", "3")
+        assert result["state"] == "succeeded"
+        assert {device.split("/device")[0] for device in result["devices"]} >= {
+            f"/job:worker/task:{index}" for index in range(3)
+        }
