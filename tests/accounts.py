@@ -34,10 +34,15 @@ class Account:
 
         It sees this Python and the project also where they are in a folder that only root can enter.
         """
-        words = ("setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", *arguments)
-        if not (hidden := _hidden_folders()):
+        words = (*self.become, *arguments)
+        if not (script := show_hidden_folders()):
             return words
-        return ("unshare", "--mount", "sh", "-ec", f'{_show(hidden)}exec "$@"', "sh", *words)
+        return ("unshare", "--mount", "sh", "-ec", f'{script}exec "$@"', "sh", *words)
+
+    @property
+    def become(self) -> tuple[str, ...]:
+        """The beginning of a command line that runs another one as this account, where it sees all it needs."""
+        return ("setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups")
 
 
 @contextlib.contextmanager
@@ -52,6 +57,11 @@ def account(prefix: str) -> Iterator[Account]:
         subprocess.run(["userdel", name], check=True)
 
 
+def show_hidden_folders() -> str:
+    """Return shell commands for a mount namespace, in which each account sees this Python and the project then."""
+    return _show(_hidden_folders())
+
+
 def _hidden_folders() -> dict[Path, list[Path]]:
     """Return the folders that other accounts cannot enter, each with what is needed of it."""
     hidden: dict[Path, list[Path]] = {}
@@ -64,7 +74,7 @@ def _hidden_folders() -> dict[Path, list[Path]]:
 
 def _show(hidden: dict[Path, list[Path]]) -> str:
     """Return shell commands that replace hidden folders by ones in which there is only what is needed."""
-    script = "mount -t tmpfs tmpfs /mnt; "
+    script = "mount -t tmpfs tmpfs /mnt; " if hidden else ""
     for number, (folder, needed) in enumerate(hidden.items()):
         for index, path in enumerate(needed):
             kept = f"/mnt/{number}-{index}"

@@ -27,6 +27,7 @@ _PACKAGES = {
     "chromedriver": "chromium-driver",
     "podman": "podman",
     "runc": "runc",
+    "slurmctld": "slurm-wlm",
 }
 #: What a test needs, by what its mark says.
 NEEDS = {
@@ -36,6 +37,7 @@ NEEDS = {
     "sshd": (_ROOT, "ip", "sshd", "ssh"),
     "systemd": ("systemd-analyze",),
     "podman": (_ROOT, "podman", "runc"),
+    "slurm": (_ROOT, "ip", "slurmctld"),
     "browser": ("chromium", "chromedriver"),
 }
 #: What the test that runs now says that it needs; None outside of tests.

@@ -22,6 +22,7 @@ MODELS: dict[str, type[BaseModel]] = REFERENCE["MODELS"]
 PLACES = {
     "Top level": "{}\n",
     "`hosts: HOST:`": "hosts: {{alpha: {{{}}}}}\n",
+    "`slurm:`": "slurm: {{{}}}\n",
     "`jobs: JOB:`": "jobs: {{worker: {{{}}}}}\n",
     "`env: VARIABLE:` of a job": "jobs: {{worker: {{tasks: 1, env: {{TOKEN: {{{}}}}}}}}}\n",
     "`restart:`": "restart: {{{}}}\n",
@@ -52,6 +53,8 @@ def test_an_example_is_valid(heading: str, example: str, tmp_path: Path) -> None
     text = PLACES[heading].format(example)
     if heading == "`jobs: JOB:`" and not example.startswith("tasks"):
         text = PLACES[heading].format(f"tasks: 2, {example}")
+    if example.startswith("host:"):
+        text += "slurm: {}\n"
     if not text.startswith("jobs"):
         text += "jobs: {worker: {tasks: 2}}\n"
     parse_spec(text, str(tmp_path / "cluster.yaml"), "demo")

@@ -122,6 +122,10 @@ RELAY_CHECK_SECONDS = 1.0  # between two looks at whether a link is lost or not 
 RELAY_WINDOW_BYTES = 1 << 18  # of a carried connection, in each direction, on the way
 RELAY_FRAME_BYTES = 1 << 16  # at most, in one frame
 REMOTE_HANG_UP_SECONDS = 60.0  # for a connection to end whose command has disconnected, until it is cut off
+SLURM_COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be busy
+SLURM_POLL_SECONDS = 2.0  # while a job is in the queue, at first; then twice as long each time, up to
+SLURM_POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
+SLURM_HOLDER_SECONDS = 60.0  # for the step that holds the nodes of a job to start there, once the job runs
 REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system
 REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and download
 DRY_RUN_PREPARE_SECONDS = 60.0  # TensorFlow's library is loaded, and a change in progress has to finish
@@ -228,6 +232,7 @@ DRIVER_DRAIN_BLOCKS = 16  # of IO_BLOCK_BYTES: what a program has left in a pipe
 DRIVER_STDIN_SECONDS = 10.0  # for the command to hand its standard input over
 INTERRUPT_HANDLED_SECONDS = 1.0  # for Python to handle Ctrl-C, until the command says that the next one ends the run
 PROGRAM_MESSAGE_MAX_BYTES = 1 << 20  # of a script to its driver; a script may write anything to the driver's socket
+JOB_END_SECONDS = 3600.0  # the same before the end of a job of Slurm, which ends what is left: the longest grace
 DRIVER_TERMINATE_SECONDS = 2.5  # for a program after SIGTERM; less than RUN_STOP_GRACE_SECONDS
 # Groups of processes: their coordinator and their hosts.
 GROUP_START_SECONDS = 60.0  # for all hosts to connect to the coordinator, and to reserve their ports
@@ -313,6 +318,7 @@ PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
 PIPE_PROGRESS_FEW = 4  # hosts or tasks that are counted, until not every change is a line
 PIPE_PROGRESS_FACTOR = 8  # with more: by what fewer remain at the next line
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
+LOGIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # the variable PATH of a login, where no shell sets it
 LOGIN_RUNTIME_FOLDERS = "/run/user"  # systemd creates a folder in it for each user who is logged in
 TEMPORARY_FOLDER = "/tmp"  # every user can create one in it
 

@@ -246,7 +246,7 @@ BAD_TOPS = {
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 50}}": "2:20: restart.backoff: "
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
-    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, jobs, "
+    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, slurm, host, jobs, "
     "network, restart, logs, notify, lease",
     'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, "
     "jobs, network, restart, logs, notify, lease",

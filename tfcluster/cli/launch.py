@@ -132,7 +132,7 @@ def command(
     request = make_request(program, submission, shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     group = make_group(request, jobs, max_restarts)
-    with _cluster(spec, workers, cluster, jobs, detach) as target:
+    with _cluster(spec, workers, cluster, jobs, detach, output) as target:
         if spec is not None or workers is not None:
             remember_cluster(target.name)
         return show(launch(group, target), target, output, detached=detach)
@@ -140,10 +140,10 @@ def command(
 
 @contextlib.contextmanager
 def _cluster(
-    spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool
+    spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool, output: str
 ) -> Iterator[Cluster]:
     """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run."""
-    from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
+    from tfcluster.client.resolve import check_source, find_cluster, load_spec_topology, spec_source
     from tfcluster.client.runs.launch import claim_cluster, is_up, temporary_cluster, workers_topology
     from tfcluster.core.groups import select_members
 
@@ -152,8 +152,9 @@ def _cluster(
         return
     source = spec_source(spec, None) if workers is None else "--workers"
     with contextlib.ExitStack() as stack:
+        request = None
         if workers is None:
-            topology = load_topology(spec, None)
+            topology, request = load_spec_topology(spec, None)
             stack.enter_context(claim_cluster(topology.cluster))
         else:
             topology = stack.enter_context(workers_topology(workers))
@@ -168,6 +169,12 @@ def _cluster(
                 "a run that is detached requires a cluster that stays up",
                 "Start it with `tfcluster up` first; or leave out --detach.",
             )
+        if request is not None:
+            from tfcluster.cli.up import queue_progress
+            from tfcluster.client.allocation import temporary_allocation
+
+            with queue_progress(output) as show:
+                topology = stack.enter_context(temporary_allocation(topology, request, show))
         yield stack.enter_context(temporary_cluster(topology, source))
 
 

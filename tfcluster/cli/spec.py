@@ -51,11 +51,11 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
 
     Exits with 2 if there are problems.
     """
-    from tfcluster.client.resolve import load_topology
+    from tfcluster.client.resolve import load_spec_topology
     from tfcluster.core.text import summarize_list
     from tfcluster.paths import LOCAL_HOST
 
-    topology = load_topology(spec, cluster_spec)
+    topology, _ = load_spec_topology(spec, cluster_spec)
     if output == "json":
         echo_json(topology.masked())
         return

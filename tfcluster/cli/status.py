@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tfcluster.cli.options import cluster_option, host_timeout_option, output_option
-from tfcluster.cli.output import echo_exactly, echo_json
+from tfcluster.cli.output import echo, echo_exactly, echo_json
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
 
 
 @click.command("status", epilog="Example: tfcluster status -o json | jq .state")
@@ -18,8 +23,11 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. A busy host is waited for,
     up to --timeout.
 
-    Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
-    not running.
+    With `slurm:` in the spec, `job` in the JSON output has the `id`, the `state` (`pending` or `running`), the `nodes`
+    and `ends_in_s`, the seconds until its end. In the queue, the cluster's state is `pending`, and it has no tasks.
+
+    Exits with 0 when every task is ready, 4 when one is not or the job is pending, 5 when a host cannot be reached, 3
+    when the cluster is not running, or its job has ended.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.rpc.parallel import unreachable, warn
@@ -27,6 +35,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     from tfcluster.errors import ExitCode
 
     target = resolve_cluster(cluster)
+    if target.job is not None and not target.job.nodes:
+        return _show_pending(target, output)
     if output == "json":
         from tfcluster.client.status import take_snapshot_with_usage
 
@@ -44,6 +54,24 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     if snapshot.errors:
         raise unreachable(target, snapshot.errors)
     return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
+
+
+def _show_pending(cluster: Cluster, output: str) -> int:
+    """Show a cluster whose job is in the queue; Slurm's controller is not asked, as scripts call this often."""
+    from tfcluster.client.status import pending_status
+    from tfcluster.errors import ExitCode
+
+    status = pending_status(cluster)
+    assert status is not None
+    assert status.job is not None
+    if output == "json":
+        echo_json(status)
+    else:
+        echo(
+            f"{cluster.name}  pending  Slurm job {status.job.id}: `squeue -j {status.job.id}` shows why, "
+            "`tfcluster up` continues to wait, `tfcluster down` cancels it"
+        )
+    return int(ExitCode.UNHEALTHY)
 
 
 @click.command("devices", epilog="Example: tfcluster devices -o json | jq '.[].name'")

@@ -74,6 +74,18 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
             view.end()
 
 
+@contextlib.contextmanager
+def queue_progress(output: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows why a job waits in the queue: on a status line, or each reason once."""
+    from tfcluster.ui.progress_views import StatusLine
+
+    line = StatusLine(silent=output == "json")
+    try:
+        yield line.show
+    finally:
+        line.end()
+
+
 @dataclass(frozen=True)
 class ChangeOptions:
     """The values of the `changing_options`."""
@@ -219,12 +231,23 @@ def command(
     if not dry_run:
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
     from tfcluster.client import up
-    from tfcluster.client.resolve import load_topology, spec_source, warn_of_renamed
+    from tfcluster.client.resolve import check_source, load_spec_topology, spec_source, warn_of_renamed
 
-    topology, source = load_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
+    (topology, slurm), source = load_spec_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
     if spec is not None or cluster_spec is not None:
         remember_cluster(topology.cluster)
     warn_of_renamed(topology.cluster, source)
+    if slurm is not None:
+        from tfcluster.client import allocation
+
+        if not replace_spec:
+            check_source(topology.cluster, source)
+        placed = None
+        if dry_run and (placed := allocation.find_nodes(topology)) is None:
+            echo(allocation.describe(topology, slurm))
+            return
+        with queue_progress(output) as show:
+            topology = placed or allocation.allocate(topology, slurm, show)
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
 

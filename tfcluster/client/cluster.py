@@ -24,6 +24,7 @@ from tfcluster.transport.local import prestart_agent as prestart_agent  # which 
 
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host
+    from tfcluster.core.slurm import SlurmJob
     from tfcluster.core.topology import ClusterTopology
 
 
@@ -39,9 +40,12 @@ class Cluster:
     task, manages the runs.
     """
 
-    def __init__(self, name: str, hosts: tuple[Host, ...] | None = None, head: str = LOCAL_HOST) -> None:
+    def __init__(
+        self, name: str, hosts: tuple[Host, ...] | None = None, head: str = LOCAL_HOST, job: SlurmJob | None = None
+    ) -> None:
         self.name = name
         self.head = head
+        self.job = job  # the job of Slurm whose nodes the hosts are
         self._hosts = hosts
         self._clients: dict[str, AgentClient] = {}
         self._upgrades = False
@@ -58,16 +62,24 @@ class Cluster:
     @property
     def is_local(self) -> bool:
         """Return whether the cluster is on this machine only, so that no output has to name its host."""
-        return self._hosts is None or self.hosts.keys() <= {LOCAL_HOST}
+        return self.job is None and (self._hosts is None or self.hosts.keys() <= {LOCAL_HOST})
 
     def connect(self, host: str) -> AgentClient:
         """Return the RPC client for the agent on a host, whose connection all requests of a command share."""
+        self.check_job()
         if host not in self._clients:
             is_remote = host != LOCAL_HOST
             transport = make_transport(self.name, self.hosts[host]) if is_remote else LocalTransport(self.name)
             client = AgentClient(transport, upgrade=self._upgrades)
             self._clients.setdefault(host, client)  # another thread may have been first
         return self._clients[host]
+
+    def check_job(self) -> None:
+        """Raise an error if the cluster's job of Slurm is pending, or is known to have ended."""
+        if self.job is not None:
+            from tfcluster.providers import slurm  # most clusters are in no job
+
+            slurm.check(self.job)
 
     def connect_head(self) -> AgentClient:
         """Return the RPC client for the agent on the host of the head task."""
@@ -93,7 +105,7 @@ class Cluster:
         return self._replace(topology.hosts, topology.head().host)
 
     def _replace(self, hosts: tuple[Host, ...] | None, head: str) -> Cluster:
-        other = Cluster(self.name, hosts, head)
+        other = Cluster(self.name, hosts, head, self.job)
         other._clients, other._upgrades = self._clients, self._upgrades
         return other
 
@@ -124,7 +136,7 @@ def read_registry(name: str) -> Cluster | None:
 
     try:
         entry = from_stored(RegistryEntry, json.loads(path.read_text()), _FORMAT)
-        return Cluster(name, entry.hosts, entry.head)
+        return Cluster(name, entry.hosts, entry.head, entry.job)
     except FileNotFoundError:
         return None
     except NewerFormatError as error:
@@ -157,17 +169,18 @@ def register(cluster: Cluster) -> None:
     An entry that cannot be read is not replaced, but raises an error, so that it is not lost. Without an entry, no
     later command would find the cluster.
     """
-    read_registry(cluster.name)
+    registered = read_registry(cluster.name)
+    job = cluster.job or (registered.job if registered else None)
     path = cluster_registry_path(cluster.name)
-    if cluster.is_local:
+    if cluster.is_local and job is None:
         _remove(path)
         return
     from tfcluster.core.hosts import RegistryEntry
     from tfcluster.protocol.stored import to_stored
 
     hosts = tuple(cluster.hosts.values())
-    format_number = _FORMAT if any(host.connect for host in hosts) else _FORMAT_OF_SSH
-    entry = to_stored(RegistryEntry(cluster.head, hosts), format_number)
+    format_number = _FORMAT if job is not None or any(host.connect for host in hosts) else _FORMAT_OF_SSH
+    entry = to_stored(RegistryEntry(cluster.head, hosts, job), format_number)
     _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 
 

@@ -21,6 +21,7 @@ from tfcluster.client.rpc.parallel import (
 )
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
+from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, RunStatus, aggregate_status
 from tfcluster.core.topology import PS_JOB
@@ -52,7 +53,7 @@ def take_down(
     is_own: bool = False,
     approve: Callable[[Sequence[RunStatus]], None] = lambda runs: None,
 ) -> None:
-    """Stop a cluster; when this returns, none of its processes is running.
+    """Stop a cluster; when this returns, none of its processes is running. A job that `up` has submitted is cancelled.
 
     The runs are cancelled first. Then the hosts without a ps stop, and then those with one, so that workers stop before
     the ps whose variables they use.
@@ -66,6 +67,35 @@ def take_down(
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
             the other hosts are stopped, and the next `down` stops that host.
     """
+    if cluster.job is not None:
+        with _ending_job(cluster.name, cluster.job):
+            _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
+    else:
+        _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
+
+
+@contextlib.contextmanager
+def _ending_job(cluster: str, job: SlurmJob) -> Iterator[None]:
+    """End the job of a cluster after the cluster: all that still runs on its nodes ends with it."""
+    from tfcluster.client import allocation
+
+    try:
+        yield
+    except ClusterError as error:
+        if error.exit_code not in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE):
+            raise
+    allocation.forget(cluster, job)
+
+
+def _take_down(
+    cluster: Cluster,
+    grace: float,
+    timeout: float | None,
+    show_status: Callable[[ClusterStatus], None],
+    *,
+    is_own: bool,
+    approve: Callable[[Sequence[RunStatus]], None],
+) -> None:
     try:
         snapshot = take_snapshot(cluster, timeout)
     except NoStatusError as error:

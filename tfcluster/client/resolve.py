@@ -16,6 +16,7 @@ from tfcluster.process_mark import mark_of, processes_with_marks
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
+    from tfcluster.spec.slurm import SlurmSpec
 
 #: The option for the one-line notation, which takes the place of a spec's path.
 _NOTATION = "--cluster-spec"
@@ -68,7 +69,7 @@ def _cluster_of_this_folder() -> Cluster:
     name, has_name = read_name(DEFAULT_SPEC)
     running = running_clusters()
     if name is None or name not in running:
-        cluster = _unregistered_cluster(load_topology(None, None))
+        cluster = _unregistered_cluster(*load_spec_topology(None, None))
         warn_of_renamed(cluster.name, spec_source(DEFAULT_SPEC, None))
         return cluster
     if not has_name and (other_spec := _foreign_spec(name, spec_source(DEFAULT_SPEC, None))) is not None:
@@ -93,18 +94,24 @@ def find_cluster(name: str) -> Cluster:
     if not journal_path(name).exists() and DEFAULT_SPEC.exists():
         own = None
         with contextlib.suppress(ClusterError):  # ignore an invalid ./cluster.yaml, as the user named the cluster
-            own = load_topology(None, None)
-        if own is not None and own.cluster == name:
-            return _unregistered_cluster(own)
+            own = load_spec_topology(None, None)
+        if own is not None and own[0].cluster == name:
+            return _unregistered_cluster(*own)
     return Cluster(name)
 
 
-def _unregistered_cluster(topology: ClusterTopology) -> Cluster:
+def _unregistered_cluster(topology: ClusterTopology, slurm: SlurmSpec | None) -> Cluster:
     """Return the cluster of ./cluster.yaml, which is not up as far as this machine knows.
 
     Its `connect:` is not run: that is a command on this machine, and the file may be of a stranger, whose folder the
     user only looks at.
     """
+    if slurm is not None:
+        raise ClusterError(
+            f"cluster {topology.cluster!r} was not started from this machine: it has no job of Slurm",
+            hint="`tfcluster up` submits one, and starts the cluster.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(
@@ -117,7 +124,22 @@ def _unregistered_cluster(topology: ClusterTopology) -> Cluster:
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
-    """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology."""
+    """Read a spec as `load_spec_topology` does; one with `slurm:` has no hosts yet, and raises an error."""
+    topology, slurm = load_spec_topology(spec, notation)
+    if slurm is not None:
+        raise ClusterError(
+            f"{topology.spec}: which hosts the nodes of `slurm:` are is not known before its job runs",
+            hint="`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints the batch script.",
+            exit_code=ExitCode.USAGE,
+        )
+    return topology
+
+
+def load_spec_topology(spec: Path | None, notation: str | None) -> tuple[ClusterTopology, SlurmSpec | None]:
+    """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology.
+
+    With a request for an allocation, the hosts have their names, and no addresses.
+    """
     if notation is not None and spec is not None:
         raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
     if notation is None and spec is None and not DEFAULT_SPEC.exists():
@@ -130,9 +152,10 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
     from tfcluster.spec.load import load_spec, parse_cluster_notation  # imports pydantic, which few commands need
 
     if notation is not None:
-        return resolve_spec(parse_cluster_notation(notation), _NOTATION)
+        return resolve_spec(parse_cluster_notation(notation), _NOTATION), None
     path = spec or DEFAULT_SPEC
-    return resolve_spec(load_spec(path), str(path))
+    loaded = load_spec(path)
+    return resolve_spec(loaded, str(path)), loaded.slurm
 
 
 def spec_source(spec: Path | None, notation: str | None) -> str:

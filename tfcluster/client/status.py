@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster, unregister
+from tfcluster.client.cluster import Cluster, recorded_spec, unregister
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.wait_diagnosis import follow_late_tasks
 from tfcluster.core.devices import Device
+from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.states import TERMINAL_STATES, ClusterState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, TaskStatus, aggregate_status
 from tfcluster.core.topology import ClusterTopology, latest_topology
@@ -69,6 +70,8 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
     removed from the registry, and an error is raised; a NoStatusError says that none of them can report its status.
     """
 
+    cluster.check_job()
+
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         client = cluster.connect(host)
         waiting = client.stream(StatusRequest(), timeout=timeout)
@@ -85,9 +88,13 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
         if error.exit_code is not ExitCode.NOT_RUNNING or isinstance(error, UnrecordedProcessesError)
     }
     if not reports and not errors:
+        if cluster.job is not None:
+            raise _nothing_in_job(cluster.name, cluster.job)
         unregister(cluster.name)
         raise failures.get(LOCAL_HOST) or not_running(cluster.name)
     if not reports:
+        if cluster.job is not None:
+            _check_ended(cluster.job)
         raise NoStatusError(cluster, errors)
     topology = latest_topology([topology for topology, _ in reports.values()])
     # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
@@ -95,8 +102,34 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
     statuses: dict[str, ClusterStatus | HostUnavailable] = {
         host: reports[host][1] if host in reports else "unreachable" if host in errors else "down" for host in hosts
     }
-    return ClusterSnapshot(
-        topology, aggregate_status(topology, statuses), errors, {host: status for host, (_, status) in reports.items()}
+    status = aggregate_status(topology, statuses)
+    if cluster.job is not None:
+        status = replace(status, job=cluster.job.status(time.time()))
+    return ClusterSnapshot(topology, status, errors, {host: status for host, (_, status) in reports.items()})
+
+
+def pending_status(cluster: Cluster) -> ClusterStatus | None:
+    """Return the status of a cluster whose job of Slurm was in the queue when `up` last looked; None for others."""
+    job = cluster.job
+    if job is None or job.nodes:
+        return None
+    spec = recorded_spec(cluster.name) or ""
+    return ClusterStatus(cluster.name, ClusterState.PENDING, spec, (), (), (), job=job.status(time.time()))
+
+
+def _check_ended(job: SlurmJob) -> None:
+    """Raise an error if a job has ended; this asks Slurm, which is worth it where none of its nodes answers."""
+    from tfcluster.providers import slurm
+
+    if slurm.look_up(job) is None:
+        raise slurm.ended_error(job)
+
+
+def _nothing_in_job(cluster: str, job: SlurmJob) -> ClusterError:
+    return ClusterError(
+        f"cluster {cluster!r} is not running, and Slurm job {job.id} holds its nodes",
+        hint="`tfcluster up` starts it there; `tfcluster down` ends the job.",
+        exit_code=ExitCode.NOT_RUNNING,
     )
 
 

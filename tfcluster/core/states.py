@@ -45,6 +45,7 @@ ENDED_RUN_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANC
 class ClusterState(str, Enum):
     """The state of a whole cluster, as `status` reports it."""
 
+    PENDING = "pending"  # its job of Slurm waits in the queue
     RUNNING = "running"
     STARTING = "starting"
     DEGRADED = "degraded"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tfcluster.core.slurm import JobStatus
 from tfcluster.core.states import ClusterState, RunState, TaskState, cluster_state
 from tfcluster.core.topology import ClusterTopology, Task
 
@@ -118,6 +119,7 @@ class ClusterStatus:
     tasks: tuple[TaskStatus, ...]
     runs: tuple[RunStatus, ...]
     network: str = "closed"
+    job: JobStatus | None = None
 
 
 #: Why a host has no status: it is unreachable, or the cluster is not running there.

@@ -15,6 +15,7 @@ from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, 
 from tfcluster.spec.host_ranges import expand_ranges
 from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address, read_hostfile
 from tfcluster.spec.schema import Address
+from tfcluster.spec.slurm import normalize_slurm
 from tfcluster.spec.yaml_source import YamlDocument
 
 _HOSTS: KeyPath = ("hosts",)
@@ -30,8 +31,14 @@ _NOT_FOR_LOCALHOST = {
 
 
 def normalize_hosts(source: YamlDocument) -> None:
-    """Normalize `hosts`, a mapping, a list or a hostfile, to a mapping without ranges; problems go to the document."""
+    """Normalize `hosts`, a mapping, a list, a hostfile or the nodes of `slurm`, to a mapping without ranges.
+
+    Problems go to the document.
+    """
     expand_ranges(source)
+    normalize_slurm(source)
+    if "slurm" in source.value:
+        return
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:
         message = "the hosts are named by hosts: already"

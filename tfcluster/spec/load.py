@@ -17,6 +17,7 @@ from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, 
 from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, RestartSpec
 from tfcluster.spec.schema import Job, Spec
+from tfcluster.spec.slurm import SlurmSpec
 from tfcluster.spec.yaml_source import YamlDocument, read_source
 
 OPTION = "--cluster-spec"
@@ -89,6 +90,8 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
     problems += _backoffs_out_of_order(spec, source)
     if problems:
         raise to_error(problems)
+    if spec.host is not None and spec.hosts is not None:
+        spec = spec.model_copy(update={"hosts": dict.fromkeys(spec.hosts, spec.host), "host": None})
     return spec
 
 
@@ -186,8 +189,10 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
     if path[0] == "jobs":
         path = path[2:]  # without `jobs` and the job's name
         return Job if not path else JobRestart if len(path) == 1 else JobBackoff
-    if path[0] == "hosts":
+    if path[0] in ("hosts", "host"):
         return HostSpec
+    if path[0] == "slurm":
+        return SlurmSpec
     if path[0] == "logs":
         return Logs
     return RestartSpec if len(path) == 1 else Backoff

@@ -30,6 +30,7 @@ from tfcluster.spec.base import (
 )
 from tfcluster.spec.hosts import LOCAL_ONLY, Hosts, HostSpec, host_for_address, is_loopback
 from tfcluster.spec.policies import JobRestart, Logs, NotifySpec, RestartSpec
+from tfcluster.spec.slurm import SlurmSpec
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _NULL = object()  # represents a null in a YAML list, because None represents a task whose address is chosen later
@@ -196,7 +197,7 @@ class Job(FrozenModel):
 class Spec(FrozenModel):
     """The desired state of one cluster. `Spec.model_validate(spec.model_dump())` equals `spec`.
 
-    `hostfile` is always None in a validated spec, whose hosts are in `hosts`.
+    `hostfile` and `host` are always None in a validated spec, whose hosts are in `hosts`.
     """
 
     name: Annotated[
@@ -221,6 +222,19 @@ class Spec(FrozenModel):
         StrictStr | None,
         Key("a path", "A file of Open MPI or DeepSpeed that lists the hosts, instead of `hosts`.", "hosts.txt", "none"),
     ] = None
+    slurm: Annotated[
+        SlurmSpec | None,
+        Key(
+            "keys",
+            "The allocation whose nodes are the hosts, instead of `hosts`: they are `node0`, `node1` and so on.",
+            '{nodes: 4, time: "8:00:00"}',
+            "none",
+        ),
+    ] = None
+    host: Annotated[
+        HostSpec | None,
+        Key("keys of a host", "What holds for each node of `slurm`.", "{python: /shared/tf/bin/python}", "none"),
+    ] = None
     jobs: Annotated[
         Mapping[JobName, Job],
         Field(min_length=1),
@@ -232,6 +246,7 @@ class Spec(FrozenModel):
             "`closed`, `private` or `open`",
             "Who can connect to the tasks: every account of the cluster's hosts, only you, or everyone.",
             "private",
+            "`closed`; with `slurm`, `private`",
         ),
     ] = "closed"
     restart: Annotated[RestartSpec, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = (

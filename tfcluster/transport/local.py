@@ -32,6 +32,7 @@ from tfcluster.protocol.codec import (
     version_error,
 )
 from tfcluster.runtime_dir import agent_pid, agent_socket
+from tfcluster.transport import job_step
 from tfcluster.transport.agent_process import AgentProcess, print_note
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
@@ -333,9 +334,13 @@ def _kill_unused() -> None:
         unused.communicate()
 
 
+def _agent_command() -> list[str]:
+    return boot.command("tfcluster.agent.start", "main")
+
+
 def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        boot.command("tfcluster.agent.start", "main"),
+        _agent_command(),
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
         stdin=stdin,
@@ -343,6 +348,11 @@ def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C is meant for the command, not for the cluster
     )
+
+
+def _spawn_agent() -> subprocess.Popen[bytes] | job_step.HeldProcess:
+    """Have an agent started by this process, or on a node of a job by the step that holds it."""
+    return job_step.spawn(_agent_command(), {**os.environ, MARK: NO_MARK}) if job_step.is_joined() else _spawn()
 
 
 def _configuration(cluster: str, host: str, **more: object) -> bytes:
@@ -355,17 +365,18 @@ def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None =
     `older` is the process and release of an agent that it replaces, as `agent.main` reads them. The error of a failed
     start contains the agent's own error.
     """
+    process: subprocess.Popen[bytes] | job_step.HeldProcess
     try:
         process = _prestarted.pop()
     except IndexError:  # not checked in advance, since another thread may be starting an agent for another host
-        process = _spawn()
+        process = _spawn_agent()
     assert process.stdin is not None, "it is a pipe"
     with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
         process.stdin.write(_configuration(cluster, host, older=older))
     return _wait_until_ready(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes]) -> bool:
+def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -> bool:
     """Wait for the readiness message of an agent or a viewer; see `start_agent`."""
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"

@@ -10,6 +10,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
+from tfcluster.core.slurm import JobStatus
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.errors import ClusterError
@@ -42,6 +43,8 @@ def show_status(status: ClusterStatus) -> None:
         ),
         soft_wrap=True,
     )
+    if status.job is not None:
+        screen.print(_describe_job(status.job), soft_wrap=True)
     screen.print()
     screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
@@ -58,6 +61,12 @@ def show_status(status: ClusterStatus) -> None:
         if earlier:
             more = pluralize(earlier, "earlier run")
             screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
+
+
+def _describe_job(job: JobStatus) -> str:
+    nodes = ", ".join(f"node{index} is {node}" for index, node in enumerate(job.nodes))
+    end = "" if job.ends_in_s is None else f"  ends in {format_duration(job.ends_in_s)}"
+    return f"Slurm job {job.id}{end}  {nodes}"
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:

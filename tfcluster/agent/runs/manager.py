@@ -163,6 +163,14 @@ class RunManager:
         if run_id in self.runs:
             self._feed(self.runs[run_id], RunMachineEvent.CANCEL, (RunState.CANCELLED, None))
 
+    def warn_of_end(self) -> None:
+        """End every active run, as the job of Slurm ends soon; none is killed while it saves its state."""
+        error = ClusterError("the time of the Slurm job ended", hint="`tfcluster up`, then `tfcluster rerun`.")
+        for run in self.runs.values():
+            if run.is_active and run.record.stopping is None:
+                self._record_stop(run, (RunState.FAILED, error))
+                run.warn_of_end()
+
     def fail(self, run: Run, error: ClusterError) -> None:
         """Stop a run because of an error."""
         self._feed(run, RunMachineEvent.FAIL, (RunState.FAILED, error))
@@ -245,12 +253,15 @@ class RunManager:
             if action is not RunAction.RECORD_STOP:
                 self._actions[action](run)
             elif run.record.stopping is None and stop_reason is not None:  # the first reason stands
-                state, error = stop_reason
-                run.record = replace(run.record, stopping=(state, error.to_json() if error else None))
-                self.store.try_write(run.record)
+                self._record_stop(run, stop_reason)
         if run.machine.phase is not phase:
             run.changed.notify()
             self.changed.notify()
+
+    def _record_stop(self, run: Run, reason: _StopReason) -> None:
+        state, error = reason
+        run.record = replace(run.record, stopping=(state, error.to_json() if error else None))
+        self.store.try_write(run.record)
 
     def _set_phase_timer(self, run: Run) -> None:
         """Replace the timer of the previous phase by one for the time limit of the present phase, if it has one."""

@@ -131,6 +131,11 @@ class Run:
         self.record = replace(self.record, state=RunState.RUNNING)
         self.process, self.pidfd = process, pidfd
 
+    def warn_of_end(self) -> None:
+        """Tell the driver that the job of Slurm ends soon, unless it has exited."""
+        if self.pidfd is not None:
+            send_signal(self.pidfd, signal.SIGURG)
+
     def terminate(self) -> None:
         """Send SIGTERM to the driver, unless it has exited."""
         if self.pidfd is not None:

@@ -32,7 +32,7 @@ from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR
-from tfcluster.processes.runs.supervised_program import LatestMetrics, wake_on_signals
+from tfcluster.processes.runs.supervised_program import JOB_END_SIGNAL, LatestMetrics, wake_on_signals
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
@@ -225,9 +225,14 @@ class GroupCoordinator:
             self._is_interrupted = True
             self._order(InterruptOrder())
         if signal.SIGTERM in numbers:
-            self._is_cancelled = True
-            self._end_at = time.monotonic() + settings.DRIVER_TERMINATE_SECONDS
-            self._order(Stop(settings.DRIVER_TERMINATE_SECONDS))
+            self._stop_all(settings.DRIVER_TERMINATE_SECONDS)
+        elif JOB_END_SIGNAL in numbers and not self._is_cancelled:  # it may arrive more than once
+            self._stop_all(settings.JOB_END_SECONDS)
+
+    def _stop_all(self, seconds: float) -> None:
+        self._is_cancelled = True
+        self._end_at = time.monotonic() + seconds
+        self._order(Stop(seconds))
 
     def _read_reports(self, fd: int) -> None:
         link = self._links[fd]

@@ -37,6 +37,7 @@ from tfcluster.processes.runs.run_program import report_error
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR, receive_stdin
 from tfcluster.processes.runs.supervised_program import (
+    JOB_END_SIGNAL,
     TERMINAL_SIGNALS,
     USER_SIGNALS,
     LatestMetrics,
@@ -163,6 +164,8 @@ def _supervise(
             for number in filter(USER_SIGNALS.__contains__, numbers):
                 program.signal(number)
             interrupted |= signal.SIGINT in numbers
+            if JOB_END_SIGNAL in numbers and not program.is_terminated:  # it may arrive more than once
+                program.terminate(settings.JOB_END_SECONDS)
             if signal.SIGTERM in numbers:
                 program.terminate(settings.DRIVER_TERMINATE_SECONDS)
             reap_orphans([program.pid])

@@ -19,6 +19,7 @@ from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, closest_existing, set_state
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import missing_packages, tensorflow_version
+from tfcluster.transport import job_step
 from tfcluster.transport.channel import Channel
 from tfcluster.transport.errors import UnrecordedProcessesError
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
@@ -32,7 +33,8 @@ def serve(session: dict[str, Any]) -> None:
     """Handle the requests of a session until the command ends it.
 
     The first line has `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder for the
-    state of all clusters, or None; and `env`, the host's variables in the spec. The requests are:
+    state of all clusters, or None; `env`, the host's variables in the spec; and `job`, the job of Slurm whose step
+    starts agents, or None. The requests are:
 
     `survey` -> as `survey` returns;
     `time` -> {time}, in Unix seconds;
@@ -46,6 +48,12 @@ def serve(session: dict[str, Any]) -> None:
     os.environ.update(session["env"])
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
+    if session["job"] is not None:
+        try:
+            job_step.join(session["job"], state_folder(session["cluster"], session["host"]))
+        except ClusterError as error:
+            send_message({"error": error.to_json()})
+            return
     server = _Server(session)
     serve_requests(
         {

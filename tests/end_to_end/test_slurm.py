@@ -1,0 +1,349 @@
+"""Clusters in jobs of a real Slurm: from the queue to the end of the job, with either way of tracking processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.accounts import Account, account
+from tests.conftest import ROOT, Sandbox, wait_for
+from tests.slurm import Slurm, slurm
+
+NODES = 3
+JOBS = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 3}\n"
+
+
+@dataclass
+class InSlurm(Sandbox):
+    """A sandbox whose commands run on the machine `here`, from which jobs are submitted."""
+
+    slurm: Slurm | None = None
+
+    @property
+    def site(self) -> Slurm:
+        assert self.slurm is not None
+        return self.slurm
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, **self.site.environment, "HOME": str(self.folder)}
+
+    def text(self, request: str, jobs: str = JOBS, name: str = "train") -> str:
+        host = f"{{python: {sys.executable}, state: {self.site.folder}/state}}"
+        return f"name: {name}\nslurm: {request}\nhost: {host}\n{jobs}"
+
+    @property
+    def scripts(self) -> Path:
+        """A folder for scripts, which is sent with each of them."""
+        folder = self.site.folder / "scripts"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def allocated(self, nodes: int, script: str) -> str:
+        """What a shell script prints in an allocation."""
+        result = subprocess.run(
+            self.site.command("salloc", "--quiet", f"--nodes={nodes}", "sh", "-c", script),
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr + result.stdout
+        return result.stdout
+
+    def jobs(self) -> list[str]:
+        return self.site("squeue", "-h", "-o", "%i").split()
+
+    def remains(self) -> list[str]:
+        """What a job must not leave on its nodes: processes, and files other than logs and runs."""
+        kept = {"logs", "runs"}
+        folder = self.site.folder
+        files = [path for path in folder.glob("state/[!.]*/*/*") if path.name not in kept]
+        files += folder.glob("tmp/*/tfcluster-*/*.*")
+        return [*map(str, self.processes().items()), *map(str, files)]
+
+
+@contextlib.contextmanager
+def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterator[InSlurm]:
+    """A Slurm, and a sandbox to type commands in; nothing may be left in the end."""
+    mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
+    inherited = {name: os.environ[name] for name in ("TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES") if name in os.environ}
+    variables = {"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), **inherited}
+    with slurm(NODES, tracking=tracking, variables=variables) as site:
+        folder = site.folder / "user"
+        for each in (folder, folder / "run", folder / "state", site.folder / "state"):
+            each.mkdir(mode=0o700)
+            if user is not None:
+                os.chown(each, user.uid, user.uid)
+        become = () if user is None else user.become
+        command = tuple(site.command(*become, sys.executable, "-m", "tfcluster"))
+        sandbox = InSlurm(folder, mark=mark, command=command, slurm=site)
+        try:
+            yield sandbox
+        finally:
+            sandbox.end_commands()
+            for name in ("train", "other"):
+                sandbox("down", "-c", name, "--grace", "1", "--yes", code=None)
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: not sandbox.remains(), 10)
+            left = sandbox.remains()
+            for pid in sandbox.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        assert not left, left
+
+
+@pytest.fixture(scope="module")
+def site(needs_slurm: None) -> Iterator[InSlurm]:
+    """A Slurm that the tests of the module share; they leave no job in it."""
+    with in_slurm() as sandbox:
+        yield sandbox
+
+
+def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
+    site("up", site.spec(site.text('{nodes: 3, time: "1:00:00"}')))
+    status = site.status()
+    assert status["state"] == "running"
+    assert {task["host"] for task in status["tasks"]} == {"node0", "node1", "node2"}
+    (job,) = site.jobs()
+    assert status["job"]["id"] == int(job)
+    assert status["job"]["nodes"] == [*site.site.nodes]
+    assert 3000 < status["job"]["ends_in_s"] <= 3600
+    assert f"node2 is {site.site.nodes[2]}" in site("status").stdout
+    result = site.json("run", "pi", "--samples", "1e6", "--seed", "7")
+    assert len(result["devices"]) == 3
+    site("down")
+    wait_for(lambda: not site.jobs())
+    wait_for(lambda: not site.remains())
+    site("status", code=3)
+
+
+@contextlib.contextmanager
+def up(site: InSlurm, request: str = "{nodes: 3}") -> Iterator[dict[str, Any]]:
+    """A cluster that is up in a job of its own, and is taken down in the end; yields its status."""
+    site("up", site.spec(site.text(request)))
+    try:
+        yield site.status()
+    finally:
+        site("down", "-c", "train", "--grace", "1", code=None)
+        wait_for(lambda: not site.jobs())
+
+
+def test_an_agent_that_died_comes_back_in_the_job_and_finds_its_tasks(site: InSlurm) -> None:
+    with up(site) as before:
+        agent = before["hosts"][1]["agent_pid"]
+        os.kill(agent, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{agent}").exists())
+        after = site.wait_until("running")
+        assert after["hosts"][1]["agent_pid"] not in (None, agent)
+        assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+        for pid in (after["hosts"][1]["agent_pid"], after["tasks"][2]["pid"]):
+            assert "class NodeHolder" in holder_of(pid)
+
+
+def holder_of(pid: int) -> str:
+    """Return the command line of the ancestor of a process that is a task of a step."""
+    while True:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if Path(f"/proc/{parent}/comm").read_text().startswith("slurmstepd"):
+            return Path(f"/proc/{pid}/cmdline").read_text()
+        pid = parent
+
+
+def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: InSlurm) -> None:
+    script = site.scripts / "shows.py"
+    script.write_text(
+        "import json, os\n"
+        "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('SLURM', 'XDG', 'HOME'))}))\n"
+    )
+    with up(site, '{nodes: 3, options: ["--comment=a b"]}') as status:
+        shown = json.loads(site("run", script).stdout)
+        assert shown["SLURM_JOB_ID"] == str(status["job"]["id"])
+        worker = next(task for task in status["tasks"] if task["host"] == "node1")
+        variables = Path(f"/proc/{worker['pid']}/environ").read_text().split("\0")
+        assert {"SLURM_NODEID=1", "SLURM_NNODES=3", f"SLURM_JOB_ID={status['job']['id']}"} <= {*variables}
+        assert "XDG_RUNTIME_DIR" not in shown
+        assert shown["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+        assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
+
+
+@pytest.fixture(params=["linuxproc", "cgroup"])
+def tracked(request: pytest.FixtureRequest, needs_slurm: None) -> Iterator[InSlurm]:
+    """A Slurm of its own for each way of tracking processes."""
+    if request.param == "cgroup" and not Path("/sys/fs/cgroup/freezer").is_dir():
+        pytest.skip("Slurm 22.05 needs the control groups of version 1 here")
+    with in_slurm(request.param) as sandbox:
+        yield sandbox
+
+
+def test_a_cancelled_job_leaves_nothing_and_is_never_continued_outside(tracked: InSlurm) -> None:
+    with up(tracked) as status:
+        (job,) = tracked.jobs()
+        tracked("status")  # after the step of `up`, and of another command, have ended
+        assert all(Path(f"/proc/{task['pid']}").exists() for task in status["tasks"])
+        tracked.site("scancel", job)
+        wait_for(lambda: not tracked.remains(), 60)
+        for command in (["status"], ["run", "pi"], ["logs"]):
+            assert f"stopped: Slurm job {job} ended (CANCELLED)" in tracked(*command, code=3).stderr
+        assert not tracked.processes()
+        shown = tracked("up").stderr
+        assert f"stopped: Slurm job {job} ended (CANCELLED)" in shown
+        again = tracked.status()
+        assert (again["state"], [again["job"]["id"]]) == ("running", [*map(int, tracked.jobs())])
+        assert again["job"]["id"] != int(job)
+
+
+def test_a_job_whose_nodes_were_lost_is_not_continued_by_the_next_one(site: InSlurm) -> None:
+    with up(site) as status:
+        (job,) = site.jobs()
+        for pid in site.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # as a node that loses its power: nothing is cleaned up
+        wait_for(lambda: not site.jobs(), 60)
+        journal = site.site.folder / "state" / "train" / "node1" / "journal.json"
+        assert journal.exists()
+        assert f"stopped: Slurm job {job} ended (" in site("status", code=3).stderr
+        site.spec(site.text("{nodes: 3}", "jobs: {worker: {tasks: 3}}\n"))
+        site("up", "--dry-run")
+        assert not site.jobs()
+        site("up")
+        after = site.status()
+        assert [task["task"] for task in after["tasks"]] == [f"/job:worker/task:{index}" for index in range(3)]
+        assert not {task["pid"] for task in after["tasks"]} & {task["pid"] for task in status["tasks"]}
+
+
+def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
+    request = '{nodes: 2, time: "8:00:00", partition: gpu, gpus: 2, options: ["--account=physics"]}'
+    script = site("up", site.spec(site.text(request)), "--dry-run").stdout
+    for option in ("nodes=2", "time=8:00:00", "partition=gpu", "gres=gpu:2", "account=physics", "no-requeue"):
+        assert f"#SBATCH --{option}\n" in script
+    assert "class NodeHolder:" in script
+    assert not site.jobs()
+    assert site("validate").stdout.endswith("1 ps, 3 worker on node0, node1\n")
+    assert "was not started from this machine" in site("status", code=3).stderr
+
+
+def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
+    blocking = site.site("sbatch", "--parsable", "--nodes=3", "--exclusive", "--wrap=sleep 1000").strip()
+    try:
+        waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
+        assert waiting.stderr is not None
+        line = next(line for line in waiting.stderr if " is pending (" in line)
+        job = next(each for each in site.jobs() if each != blocking)
+        assert line.startswith(f"job {job} is pending (")
+        waiting.send_signal(signal.SIGINT)
+        _, error = waiting.communicate(timeout=60)
+        assert waiting.returncode == 130
+        assert f"job {job} stays in the queue" in error
+        assert job in site.jobs()
+        status = site.json("status", code=4)
+        assert (status["state"], status["job"]["id"], status["job"]["state"]) == ("pending", int(job), "pending")
+        assert f"train  pending  Slurm job {job}" in site("status", code=4).stdout
+        assert f"Slurm job {job} was pending" in site("run", "pi", code=3).stderr
+        again = site.start("up")
+        site.site("scancel", blocking)
+        assert again.wait(90) == 0
+        assert site.status()["job"]["id"] == int(job)
+    finally:
+        site.site("scancel", blocking)
+        site("down", code=None)
+    wait_for(lambda: not site.jobs(), 60)
+
+
+def test_down_cancels_a_pending_job(site: InSlurm) -> None:
+    blocking = site.site("sbatch", "--parsable", "--nodes=3", "--exclusive", "--wrap=sleep 1000").strip()
+    try:
+        waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
+        assert waiting.stderr is not None
+        next(line for line in waiting.stderr if " is pending (" in line)
+        waiting.send_signal(signal.SIGINT)
+        waiting.communicate(timeout=60)
+        site("down")
+        assert site.jobs() == [blocking]
+        site("status", code=3)
+    finally:
+        site.site("scancel", blocking)
+
+
+def test_in_an_allocation_its_nodes_are_used_and_left(site: InSlurm) -> None:
+    site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
+    command = f"{sys.executable} -m tfcluster"
+    script = f"{command} up && {command} status -o json && {command} down && squeue -h -j $SLURM_JOB_ID -o %T"
+    shown = site.allocated(2, script)
+    status = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
+    assert (status["state"], len(status["job"]["nodes"])) == ("running", 2)
+    assert shown.splitlines()[-1] == "RUNNING"
+    wait_for(lambda: not site.remains(), 30)
+
+
+def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
+    site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
+    site.allocated(2, f"{sys.executable} -m tfcluster up")
+    wait_for(lambda: not site.remains(), 60)
+    assert "stopped: Slurm job" in site("status", code=3).stderr
+    site("down")
+
+
+def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -> None:
+    spec = site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 2}}\n"))
+    script = site.scripts / "group.py"
+    script.write_text("import os, sys; print(os.environ['SLURM_NODEID']); sys.exit(7)")
+    shown = site("launch", "--spec", spec, script, code=7)
+    assert "submitted Slurm job" in shown.stderr
+    assert {"worker:0 | 0", "worker:1 | 1"} <= {*shown.stdout.splitlines()}
+    wait_for(lambda: not site.jobs(), 60)
+    wait_for(lambda: not site.remains(), 30)
+    site("status", "-c", "train", code=3)
+
+
+def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> None:
+    saved = site.site.folder / "saved"
+    script = site.scripts / "trains.py"
+    script.write_text(
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        "    time.sleep(4)  # longer than a run has that is cancelled\n"
+        f"    pathlib.Path({str(saved)!r}).touch()\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('trains', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    with up(site) as status:
+        run = site.start("run", script)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "trains\n"
+        site.site("scancel", "--signal=URG", str(status["job"]["id"]))  # as Slurm does, see --signal of sbatch
+        _, error = run.communicate(timeout=60)
+        assert saved.exists(), error
+        assert "the time of the Slurm job ended" in error
+        assert run.returncode != 0
+        after = site.status()
+        assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
+    assert "#SBATCH --signal=URG@120\n" in site("up", "--dry-run").stdout
+
+
+def test_an_ordinary_account_trains_over_three_nodes_in_a_private_network(needs_slurm: None, needs_root: None) -> None:
+    with account("tfc") as user, in_slurm(user=user) as site, up(site) as status:
+        assert status["network"] == "private"
+        assert "private network" in site("status").stdout
+        assert {os.stat(f"/proc/{task['pid']}").st_uid for task in status["tasks"]} == {user.uid}
+        result = site.json("run", "linear", "--sync", "--steps", "20", "--seed", "3")
+        assert result["state"] == "succeeded"
+        assert {device.split("/device")[0] for device in result["devices"]} >= {
+            f"/job:worker/task:{index}" for index in range(3)
+        }

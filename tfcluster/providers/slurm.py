@@ -1,0 +1,365 @@
+"""Hosts from Slurm: submit a job or use the one that the user is in, wait for it, and say how it has ended.
+
+The nodes of a job are held by one step, `transport.remote.node_holder`, which starts the agents. The batch script of a
+job that was submitted here starts it; in an allocation of the user, a process that `up` leaves on this machine does. A
+host is then one that `connect:` reaches, by a step of a command beside that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfcluster import settings
+from tfcluster.core.hosts import Host
+from tfcluster.core.slurm import SlurmJob
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.paths import cluster_registry_path, make_private_folder
+from tfcluster.transport.provision import in_environment
+from tfcluster.transport.quoting import quote_path
+from tfcluster.transport.remote import node_holder
+
+if TYPE_CHECKING:
+    from tfcluster.spec.slurm import SlurmSpec
+
+_PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "RESV_DEL_HOLD", "SUSPENDED", "STOPPED")
+_RUNNING = "RUNNING"
+# What squeue prints of a job; a node list has no blanks, a reason may.
+_FORMAT = "%T %V %S %e %N %r"
+_FIELDS = len(_FORMAT.split())
+# What Slurm writes to the output of a job, or of a step, that it ends.
+_END = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?")
+_CAUSES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+_HOLDER_ENDED = "tfcluster: the step that holds the nodes ended"
+_OUTPUT_TAIL_BYTES = 1 << 14
+_BATCH = """\
+#!/bin/sh
+{options}
+
+# The step that holds the nodes: it starts what `tfcluster` commands ask for, and ends it with the job.
+cpus=$(echo "$SLURM_JOB_CPUS_PER_NODE" | tr , '\\n' | sed 's/(.*//' | sort -n | head -n 1)
+{step} --cpus-per-task="$cpus" {command} "$(cat <<'END'
+{source}END
+)"
+echo "{ended} with exit code $?"
+"""
+
+
+@dataclass(frozen=True)
+class _JobState:
+    """What squeue says of a job."""
+
+    state: str
+    submitted: int
+    start: int | None  # the expected one while it is pending
+    ends: int | None
+    nodes: str  # in Slurm's notation
+    reason: str
+
+
+def allocation() -> int | None:
+    """Return the job that this process runs in; None if it is in none."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return int(job) if job.isdecimal() else None
+
+
+def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> str:
+    """Return the batch script of a job that holds nodes for a cluster."""
+    options = [
+        *request.options,  # the first one wins for none of those that follow: they cannot be given
+        f"--job-name={cluster}",
+        f"--nodes={request.nodes or 1}",
+        "--ntasks-per-node=1",
+        *([f"--time={request.time}"] if request.time else []),
+        *([f"--partition={request.partition}"] if request.partition else []),
+        *([f"--gres=gpu:{request.gpus}"] if request.gpus else []),
+        # To the steps, so to the one that holds the nodes, and to all that it has started: most ignore this signal.
+        *([f"--signal=URG@{request.grace}"] if request.grace else []),
+        "--no-requeue",  # a job that starts again would hold nodes of which no command knows
+        f"--output={output}",
+    ]
+    lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
+    step = shlex.join([_program("srun"), *_step_options()])
+    command = shlex.join(_holder_command(host))
+    return _BATCH.format(options=lines, step=step, command=command, source=_holder_source(), ended=_HOLDER_ENDED)
+
+
+def _step_options() -> list[str]:
+    """Return srun's options for the step that holds all nodes: a task on each, with all that the job has there."""
+    return ["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--mem=0", "--cpu-bind=none", _export()]
+
+
+def _export() -> str:
+    """Return srun's option for the environment of a login: srun would otherwise export that of the caller."""
+    account = pwd.getpwuid(os.getuid())
+    variables = {
+        **{"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
+        **{"SHELL": account.pw_shell or "/bin/sh", "PATH": settings.LOGIN_PATH},
+    }
+    return "--export=" + ",".join(f"{name}={value}" for name, value in variables.items())
+
+
+def _holder_command(host: Host) -> list[str]:
+    """Return the argv of the program that holds a node, whose source follows."""
+    python = in_environment(f'{quote_path(host.interpreter)} -I -c "$0"', host.shell)
+    return ["/bin/sh", "-c", f"exec {python}"]
+
+
+def _holder_source() -> str:
+    return Path(node_holder.__file__).read_text()
+
+
+def output_path(cluster: str, job: int | str) -> str:
+    """Return the file for the output of a job, which says how it has ended."""
+    return str(cluster_registry_path(cluster).with_name(f"slurm-{job}.out"))
+
+
+def submit(cluster: str, request: SlurmSpec, host: Host) -> SlurmJob:
+    """Submit a job that holds nodes for a cluster."""
+    output = output_path(cluster, "%j")
+    make_private_folder(Path(output).parent)
+    script = batch_script(cluster, request, host, output)
+    number = int(_run(["sbatch", "--parsable"], script, _login_environment()).partition(";")[0])
+    return SlurmJob(number, _expect(number).submitted, is_own=True, output=output_path(cluster, number))
+
+
+def _login_environment() -> dict[str, str]:
+    """Return the environment to submit a job in: that of the script, and what the user has set for Slurm's commands."""
+    names = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
+    kept = {name: value for name, value in os.environ.items() if name in names}
+    return {**kept, **{name: value for name, value in os.environ.items() if name.startswith(("SLURM", "SBATCH"))}}
+
+
+def adopt(cluster: str, job: int) -> SlurmJob:
+    """Return the job that the user is in, as one that holds nodes for a cluster."""
+    make_private_folder(cluster_registry_path(cluster).parent)
+    return SlurmJob(job, _expect(job).submitted, is_own=False, output=output_path(cluster, job))
+
+
+def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
+    """Wait until a job runs, and return it with its nodes; `show` is called with a line that says why it waits."""
+    poll = settings.SLURM_POLL_SECONDS / 4
+    while True:
+        state = look_up(job)
+        if state is None:
+            raise ended_error(job)
+        if state.state == _RUNNING and state.nodes:
+            names = tuple(_run(["scontrol", "show", "hostnames", state.nodes]).split())
+            return replace(job, nodes=names, ends=state.ends)
+        show(_describe_wait(job, state))
+        time.sleep(poll)
+        poll = min(2 * poll, settings.SLURM_POLL_MAX_SECONDS)
+
+
+def _describe_wait(job: SlurmJob, state: _JobState) -> str:
+    reason = "" if state.reason == "None" else f" ({state.reason})"  # the scheduler has not looked at it yet
+    line = f"job {job.id} is {state.state.lower()}{reason}"
+    if state.start is not None:
+        line += f", expected start {time.strftime('%Y-%m-%d %H:%M', time.localtime(state.start))}"
+    return line
+
+
+def look_up(job: SlurmJob) -> _JobState | None:
+    """Ask Slurm for the state of a job; return None if it has ended, or its id is that of a later job."""
+    state = _query(job.id)
+    if state is None or state.submitted != job.submitted:
+        return None
+    return state if state.state == _RUNNING or state.state in _PENDING else None
+
+
+def _query(job: int) -> _JobState | None:
+    try:
+        line = _run(["squeue", "--noheader", f"--jobs={job}", f"--format={_FORMAT}"], extra={"SLURM_TIME_FORMAT": "%s"})
+    except ClusterError as error:
+        if "Invalid job id" in error.message:
+            return None
+        raise
+    fields = line.split("\n")[0].split(" ", _FIELDS - 1)
+    if len(fields) < _FIELDS:
+        return None
+    state, submitted, start, ends, nodes, reason = fields
+    return _JobState(state, int(submitted), _seconds(start), _seconds(ends), nodes, reason.strip("()"))
+
+
+def _expect(job: int) -> _JobState:
+    state = _query(job)
+    if state is None:
+        raise ClusterError(f"Slurm does not know job {job}", hint=f"`squeue -j {job}` shows more.")
+    return state
+
+
+def _seconds(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
+    """Start the step that holds the nodes of the user's allocation, and return the job with its process."""
+    if _holder(job) is not None:
+        return job
+    cpus = min(map(int, re.findall(r"([0-9]+)(?:\(x[0-9]+\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))))
+    step = [_program("srun"), f"--jobid={job.id}", f"--nodes={len(job.nodes)}", f"--nodelist={','.join(job.nodes)}"]
+    step.append(f"--cpus-per-task={cpus}")
+    # The variables of this shell are about a step or a task of it, and srun would take them for options.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    environment |= {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
+    with open(job.output, "wb") as output:  # an earlier one may say there how it has ended
+        process = subprocess.Popen(
+            [*step, *_step_options(), *_holder_command(host), _holder_source()],
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a Ctrl-C is meant for the command
+        )
+    handle = ProcessHandle.from_pid(process.pid)
+    assert handle is not None, "this process has not waited for it"
+    process.returncode = 0  # it outlives this process
+    return replace(job, holder_host=os.uname().nodename, holder_pid=handle.pid, holder_start_time=handle.start_time)
+
+
+def _holder(job: SlurmJob) -> ProcessHandle | None:
+    """Return the process on this machine whose step holds the nodes; None if there is none, or it has ended."""
+    if job.holder_host != os.uname().nodename or job.holder_pid is None or job.holder_start_time is None:
+        return None
+    handle = ProcessHandle(job.holder_pid, job.holder_start_time)
+    return handle if handle.is_alive() else None
+
+
+def place(topology: ClusterTopology, job: SlurmJob) -> ClusterTopology:
+    """Return a topology whose hosts are the nodes of a job."""
+    if len(job.nodes) < _node_count(topology):
+        raise ClusterError(
+            f"job {job.id} has only {len(job.nodes)} nodes, and the spec has {_node_count(topology)}",
+            hint=f"`tfcluster down -c {topology.cluster}`, then `up` again gets another allocation.",
+            exit_code=ExitCode.USAGE,
+        )
+    nodes = {host.name: job.nodes[int(host.name.removeprefix("node"))] for host in topology.hosts}
+
+    def on_node(name: str) -> str:
+        return nodes.get(name, name)
+
+    hosts = tuple(
+        replace(host, address=nodes[host.name], ssh=None, connect=_connect(job, nodes[host.name]), job=job.id)
+        for host in topology.hosts
+    )
+    tasks = tuple(replace(task, address_host=on_node(task.address_host)) for task in topology.tasks)
+    reserved = tuple(replace(task, address_host=on_node(task.address_host)) for task in topology.reserved)
+    return replace(topology, hosts=hosts, tasks=tasks, reserved=reserved)
+
+
+def _node_count(topology: ClusterTopology) -> int:
+    return 1 + max(int(host.name.removeprefix("node")) for host in topology.hosts)
+
+
+def _connect(job: SlurmJob, node: str) -> str:
+    """Return the `connect:` of a node: a step beside the one that holds it, which lasts as long as a command."""
+    words = [
+        *(_program("srun"), "--quiet", f"--jobid={job.id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
+        *("--overlap", "--unbuffered", "--mem=0", "--cpu-bind=none", _export()),
+    ]
+    return f"{shlex.join(words)} {{terminal:--pty}}"
+
+
+def check(job: SlurmJob) -> None:
+    """Raise an error if a job is pending, or is known to have ended; Slurm is not asked."""
+    if find_end(job) is not None:
+        raise ended_error(job)
+    if job.holder_host == os.uname().nodename and _holder(job) is None:
+        raise ClusterError(
+            f"stopped: the step that holds the nodes of Slurm job {job.id} has ended",
+            hint="`tfcluster up` starts another one, and the cluster; logs and runs are kept.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
+    if not job.nodes:
+        raise ClusterError(
+            f"Slurm job {job.id} was pending when `up` last waited for it",
+            hint="`tfcluster up` continues to wait, `tfcluster down` cancels it.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
+
+
+def find_end(job: SlurmJob) -> str | None:
+    """Return why a job, or the step that holds its nodes, has ended, as its output says; None if it does not say so."""
+    try:
+        with open(job.output, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _OUTPUT_TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return None
+    if match := _END.search(text):
+        due = match[1] or ""
+        return next((cause for words, cause in _CAUSES.items() if due.startswith(words)), "CANCELLED")
+    line = next((line for line in text.splitlines() if line.startswith(_HOLDER_ENDED)), None)
+    return None if line is None else line.removeprefix("tfcluster: ")
+
+
+def ended_error(job: SlurmJob) -> ClusterError:
+    """Return the error that a job has ended."""
+    return ClusterError(
+        f"stopped: Slurm job {job.id} ended ({find_end(job) or 'cause unknown'})",
+        hint="`tfcluster up` gets another allocation; logs and runs are kept.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
+
+
+def release(job: SlurmJob) -> None:
+    """End a job that was submitted here, or the step that holds the nodes of the user's allocation."""
+    if job.is_own:
+        state = look_up(job)
+        if state is not None:
+            _run(["scancel", str(job.id)])
+    elif (holder := _holder(job)) is not None:
+        holder.terminate(settings.STOP_GRACE_SECONDS, settings.AGENT_EXIT_SECONDS)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(job.output)
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise ClusterError(
+            f"there is no {name} on this machine", hint="Run this on a login node of the Slurm cluster, or in a job."
+        )
+    return path
+
+
+def _run(
+    argv: Sequence[str],
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command of Slurm, and return what it prints."""
+    argv = [_program(argv[0]), *argv[1:]]
+    try:
+        result = subprocess.run(
+            argv,
+            input=stdin,
+            env={**(os.environ if environment is None else environment), **(extra or {})},
+            capture_output=True,
+            text=True,
+            timeout=settings.SLURM_COMMAND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"{Path(argv[0]).name} has not answered within {settings.SLURM_COMMAND_SECONDS:g} s",
+            hint="`sinfo` shows whether Slurm's controller answers.",
+        ) from None
+    if result.returncode:
+        said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
+        raise ClusterError(f"{Path(argv[0]).name} failed: {said}", hint="Correct `slurm:` in the spec.")
+    return result.stdout.strip()
