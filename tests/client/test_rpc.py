@@ -103,7 +103,7 @@ def reply(number: int, value: object = Done(), *, ends: bool = False) -> Frame:
 
 
 def log_line(text: str, following: int, log: str = "ps:0") -> LogEvent:
-    return LogEvent(log, following, LogLine(log, 1.0, text))
+    return LogEvent(log, following, LogLine(log, 1.0, text, None))
 
 
 def client() -> AgentClient:

@@ -95,6 +95,21 @@ def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
     assert servers.isdisjoint(addresses)
 
 
+def test_the_log_of_a_launch_says_which_member_a_line_is_from(cluster: Sandbox) -> None:
+    launched = [json.loads(line) for line in cluster("launch", "-o", "json", "look.py").stdout.splitlines()]
+    run = launched[-1]["run"]
+    printed = {(event["task"], event["line"]) for event in launched if event["event"] == "output"}
+    logged = [json.loads(line) for line in cluster("logs", run, "-o", "json").stdout.splitlines()]
+    assert {(line["member"], line["line"]) for line in logged} == printed
+    assert {line["task"] for line in logged} == {run}
+    shown = cluster("logs", run).stdout.splitlines()
+    assert sorted(line.partition(" | ")[0].strip() for line in shown) == ["chief:0", "worker:0", "worker:1"]
+    found = cluster("logs", run, "worker:1", "--grep", '"TASK": "worker:1"').stdout.splitlines()
+    assert [line.partition(" | ")[0].strip() for line in found] == [f"{run} worker:1"]
+    task = json.loads(cluster("logs", "worker:1", "-n", "1", "-o", "json").stdout)
+    assert set(task) == {"task", "time", "line"}
+
+
 @pytest.mark.slow
 def test_an_evaluator_is_not_part_of_the_cluster_that_it_evaluates(cluster: Sandbox) -> None:
     seen = members(cluster, "--each", "worker,evaluator", "look.py")

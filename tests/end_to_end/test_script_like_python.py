@@ -379,6 +379,31 @@ def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
     assert demo.json("runs")[-1]["state"] == "cancelled"
 
 
+# Says as soon as the process has got a signal, though Python does not handle it.
+SAYS = """
+import os, threading
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+signal.set_wakeup_fd(writing)
+def say():
+    while os.read(reading, 1):
+        print("signalled", flush=True)
+threading.Thread(target=say, daemon=True).start()
+"""
+
+
+def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo: Sandbox) -> None:
+    command = demo.start("run", demo.spec(f"{INSIDE}{SAYS}get_from_empty_queue('on')", "impatient.py"))
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    assert command.stdout.readline() == "signalled\n"
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert demo.json("runs")[-1]["state"] == "cancelled"
+
+
 def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> None:
     """A handler may save a checkpoint, inside TensorFlow, and takes its time."""
     handler = "signal.signal(signal.SIGINT, lambda *_: sys.exit(get_from_empty_queue('saving', 2.5)))"

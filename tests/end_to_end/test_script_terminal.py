@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,3 +146,27 @@ def test_a_script_that_is_stopped_is_cancelled_with_its_command(demo: Sandbox, s
     shell.sendline("kill %1")
     shell.expect_exact(" was cancelled after ")
     assert demo.json("runs")[-1]["state"] == "cancelled"
+
+
+def test_a_terminal_of_another_session_is_read_like_a_pipe(demo: Sandbox) -> None:
+    script = demo.spec("print(f'[{input()}]')", "asks.py")
+    master, terminal = os.openpty()
+    try:
+        # As after `setsid`: the terminal does not control the session.
+        command = [*demo.command, "run", str(script)]
+        process = subprocess.Popen(
+            command,
+            env=demo.environment,
+            cwd=demo.folder,
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        os.write(master, b"typed\n")
+        assert process.communicate(timeout=60) == ("[typed]\n", "")
+        assert process.returncode == 0
+    finally:
+        os.close(master)
+        os.close(terminal)

@@ -254,6 +254,21 @@ def test_each_line_has_the_time_at_which_it_was_written(tmp_path: Path, clock: C
     assert [event["data"] for event in read(Output(tmp_path))] == ["one\ntwo\nthr", "ee", "\nfour\n", "five"]
 
 
+def test_each_line_of_a_group_has_the_member_that_has_written_it(tmp_path: Path) -> None:
+    recorder = OutputRecorder(tmp_path)
+    for member, data in (("worker:0", b"one\ntwo\n"), ("worker:1", b"three\n"), ("", b"four\n"), ("worker:1", b"five")):
+        recorder.append("stdout", data, task=member)
+    reader = reader_of(tmp_path)
+    lines = [(each.text, each.member) for each in reader.lines(0, reader.end(), partial=True)]
+    assert lines == [
+        (b"one", "worker:0"),
+        (b"two", "worker:0"),
+        (b"three", "worker:1"),
+        (b"four", None),
+        (b"five", "worker:1"),
+    ]
+
+
 @pytest.mark.usefixtures("file_system")
 def test_the_times_of_what_is_stored_of_a_large_output(tmp_path: Path, clock: Clock) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, worker for all of a job, or a
     pattern with wildcards in quotes, such as 'worker:[0-3]'. The id of a run instead of a task shows what its program
-    printed.
+    printed, and of a launch, which member did.
 
     Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
@@ -84,7 +84,15 @@ def command(
         if output == "json":
             echo_json(line)
         else:
-            view.show(line["task"], line["time"], line["line"])
+            view.show(_name(line, tasks), line["time"], line["line"])
+
+
+def _name(line: dict[str, Any], requested: Sequence[str]) -> str:
+    """Return whose line it is: the task, the run or the member of a launch, with its run if several logs are shown."""
+    name: str = line["task"]
+    if "member" not in line:
+        return name
+    return str(line["member"]) if len(requested) == 1 else f"{name} {line['member']}"
 
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:

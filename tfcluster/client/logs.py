@@ -40,7 +40,7 @@ def read_logs(
     until: float | None = None,
     grep: Sequence[str] = (),
 ) -> Iterator[Line]:
-    """Read lines of the tasks' logs, each as {task, time, line}.
+    """Read lines of the tasks' logs, each as {task, time, line} and, of a launch, {member}.
 
     The lines are sorted by their time in Unix seconds; with `follow` they are returned in the order of their arrival.
 
@@ -189,7 +189,8 @@ def read_host(
             after.update(event.after)
         else:
             after[event.log] = event.next
-            yield to_json(event.line)
+            line = to_json(event.line)
+            yield {name: value for name, value in line.items() if name != "member" or value is not None}
 
 
 def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -209,7 +209,8 @@ async def _end(reader: LogReader, until: float | None) -> int:
 
 
 def _log_event(task: str, line: Line) -> LogEvent:
-    return LogEvent(task, line.next_offset, LogLine(task, line.time, line.text.decode(errors="replace")))
+    text = line.text.decode(errors="replace")
+    return LogEvent(task, line.next_offset, LogLine(task, line.time, text, line.member))
 
 
 def _event_event(log: str, line: Line) -> EventEvent:

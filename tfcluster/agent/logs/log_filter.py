@@ -89,7 +89,7 @@ class LogSearch(LogSource):
                 positions.update(message["positions"])
                 return
             text = message["text"].encode(errors="replace")
-            yield message["log"], Line(message["time"], message["position"], text, message["next"])
+            yield message["log"], Line(message["time"], message["position"], text, message["next"], message["member"])
         raise ClusterError("the process that searches the logs was killed", hint="The same command starts another one.")
 
     async def _receive(self) -> AsyncGenerator[Message, None]:
@@ -135,7 +135,7 @@ def _run(title: str, agent_pid: int, patterns: Sequence[str], agent: socket.sock
             positions = {part.log: part.start for part in parts}
             for log, line, text in _matching(parts, expressions, positions, partial=request["partial"]):
                 message = {"log": log, "time": line.time, "position": line.position, "text": text}
-                agent.sendall(encode({**message, "next": line.next_offset}))
+                agent.sendall(encode({**message, "next": line.next_offset, "member": line.member}))
             agent.sendall(encode({"positions": positions}))
 
 

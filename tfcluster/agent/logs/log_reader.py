@@ -167,7 +167,7 @@ class LogReader:
                 yield from self._stored_lines(start, stop, partial or following is not None, times)
                 if following is not None:
                     _, time = self._read_buffer(following[0], 0)
-                    time = times.time_at(following[0], time) if times else time
+                    time = times.find(following[0], time)[0] if times else time
                     yield Line(time, stop, missing_text(following[0] - stop).encode(), following[0])
 
     def _stored_ranges(self, position: int, end: int) -> list[tuple[int, int]]:
@@ -202,14 +202,14 @@ class LogReader:
             *complete, rest = data.split(b"\n")
             for text in complete:
                 next_position = position + len(text) + 1
-                written = times.time_at(next_position - 1, time) if times else time
-                yield Line(written, position, text, next_position)
+                written, member = times.find(next_position - 1, time) if times else (time, None)
+                yield Line(written, position, text, next_position, member)
                 position = next_position
             if not complete:
                 if rest and (partial or len(rest) == settings.LOG_LINE_MAX_BYTES):
                     next_position = position + len(rest)
-                    written = times.time_at(next_position - 1, time) if times else time
-                    yield Line(written, position, rest, next_position)
+                    written, member = times.find(next_position - 1, time) if times else (time, None)
+                    yield Line(written, position, rest, next_position, member)
                 if len(rest) < settings.LOG_LINE_MAX_BYTES:
                     return
                 position += len(rest)
@@ -323,7 +323,7 @@ def _leading_zeros(data: bytes) -> int:
 
 
 class OutputIndex(SortedLines[OutputPart]):
-    """The index of a run's output, which began at a Unix time: when each part was written."""
+    """The index of a run's output, which began at a Unix time: when each part was written, and by which member."""
 
     def __init__(self, fd: int, begin: float) -> None:
         super().__init__(fd, os.fstat(fd).st_size, OutputPart.parse)
@@ -337,8 +337,8 @@ class OutputIndex(SortedLines[OutputPart]):
         first = self.line_from(self.offset(lambda part: matches(self._begin + part.time)))
         return None if first is None else first[1].offset
 
-    def time_at(self, position: int, default: float) -> float:
-        """Return when the byte at a position was written; the default if it is not recorded yet.
+    def find(self, position: int, default: float) -> tuple[float, str | None]:
+        """Return when the byte at a position was written, the default if it is not recorded yet, and by which member.
 
         The position must not be before that of the previous call. Of what was freed, the ends of some blocks are left:
         these have the time of the next part that is recorded.
@@ -348,12 +348,12 @@ class OutputIndex(SortedLines[OutputPart]):
         while self._part is None or self._part.offset + self._part.size <= position:
             self._before, self._part = self._part, next(self._following, None)
             if self._part is None:
-                return default
+                return default, None
         part = self._part
         if self._before is not None and part.offset > position:
             is_nearer = position - self._before.offset - self._before.size < part.offset - position
             part = self._before if is_nearer else part
-        return self._begin + part.time
+        return self._begin + part.time, part.task
 
 
 class LogSegment(SortedLines[Line]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts
 from tfcluster.client.runs.caller import terminal_size
+from tfcluster.core.run_events import InterruptEvent, MemberEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.runs import CancelRequest, ScriptSignal, SignalRequest
 from tfcluster.transport.channel import readable_fds
@@ -124,7 +126,7 @@ class GracefulInterrupt:
     """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
 
     SIGINT interrupts a script, which may continue. Several in a row cancel its run, and so does one that follows an
-    interrupt which Python has not handled.
+    interrupt which Python does not handle in time.
 
     A signal after that ends the reading too. The handler of the first one raises no exception, because an exception
     from a signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno`
@@ -184,12 +186,26 @@ class GracefulInterrupt:
             self._canceller.cancel(interrupt=self._due.pop(0))
 
     def on_event(self, record: dict[str, Any]) -> bool:
-        """Note whether Python has handled an interrupt, as an InterruptEvent says.
+        """Note whether Python has handled an interrupt, as an InterruptEvent says; return whether to show the event.
 
-        Return whether that has changed for the run as a whole: of several members, the first one that is late counts.
+        An InterruptEvent is shown if it is news of the run as a whole: of several members, the first one that is late
+        counts. If the user has sent another interrupt meanwhile, the run is cancelled.
         """
+        if record["event"] == MemberEvent.event:  # a process that is late has ended, or another one has started
+            self._late.discard(record["task"])
+        if record["event"] != InterruptEvent.event:
+            return True
         was_late, task = bool(self._late), record.get("task", "")
         (self._late.discard if record.get("is_handled") else self._late.add)(task)
+        # The event is about an interrupt that is older than that: a later one is the next one, which ends the run.
+        if (
+            self._late
+            and time.monotonic() - max(self._interrupts, default=-math.inf) < settings.INTERRUPT_HANDLED_SECONDS
+        ):
+            self._is_cancelled = True
+            self._due.append(False)
+            os.eventfd_write(self._event, 1)
+            return False
         return was_late != bool(self._late)
 
     def raise_if_any(self) -> None:

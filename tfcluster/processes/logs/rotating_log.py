@@ -34,6 +34,7 @@ class Line:
     position: int  # offset in the task's whole output, in bytes
     text: bytes  # without the newline
     next_offset: int  # the offset of the next line
+    member: str | None = None  # the short name of the member's task, of the output of a group
 
 
 def numbered(path: Path, number: int) -> Path:

@@ -34,11 +34,13 @@ class LogLine:
         task: The task's short name, or the run's id.
         time: The Unix time in seconds at which the line was written.
         line: The text without its newline.
+        member: The short name of the task whose member of a group has printed it; None if it is of no group.
     """
 
     task: str
     time: float
     line: str
+    member: str | None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""What Ctrl-C means for a run: whose interrupt is late, and which one ends the run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.client.runs import interrupts
+from tfcluster.client.runs.interrupts import GracefulInterrupt
+
+
+class Canceller:
+    """Notes what is asked of a run: to be interrupted, or to be cancelled."""
+
+    run = "launch-1"
+    is_script = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def cancel(self, *, interrupt: bool = False) -> None:
+        self.asked.append("interrupt" if interrupt else "cancel")
+
+
+class User:
+    """Types Ctrl-C at times of a clock, and sees events."""
+
+    def __init__(self, interrupt: GracefulInterrupt, canceller: Canceller) -> None:
+        self.now = 1000.0
+        self._interrupt = interrupt
+        self._canceller = canceller
+
+    def types_ctrl_c(self, after: float) -> None:
+        self.now += after
+        signal.raise_signal(signal.SIGINT)
+
+    def sees(self, event: str, after: float, **fields: Any) -> bool:
+        """Whether an event is shown that arrives so many seconds later."""
+        self.now += after
+        return self._interrupt.on_event({"event": event, **fields})
+
+    @property
+    def asked(self) -> list[str]:
+        self._interrupt.handle()
+        return self._canceller.asked
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    canceller: Any = Canceller()
+    with GracefulInterrupt(canceller) as interrupt:
+        made = User(interrupt, canceller)
+        monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: made.now))
+        yield made
+
+
+LATE = settings.INTERRUPT_HANDLED_SECONDS
+
+
+def test_the_interrupt_after_one_that_is_late_ends_the_run(user: User) -> None:
+    user.types_ctrl_c(0.0)
+    assert user.sees("interrupt", LATE, is_handled=False)
+    assert user.asked == ["interrupt"]
+    user.types_ctrl_c(2.0)
+    assert user.asked == ["interrupt", "cancel"]
+
+
+def test_a_second_interrupt_before_the_first_is_known_to_be_late_ends_the_run_then(user: User) -> None:
+    user.types_ctrl_c(0.0)
+    user.types_ctrl_c(0.5)
+    assert user.asked == ["interrupt", "interrupt"]
+    assert not user.sees("interrupt", 0.5, is_handled=False), "there is nothing left to type"
+    assert user.asked == ["interrupt", "interrupt", "cancel"]
+
+
+def test_an_interrupt_that_was_handled_before_counts_for_nothing(user: User) -> None:
+    user.types_ctrl_c(0.0)  # handled at once: no event says so
+    user.types_ctrl_c(2.0)
+    assert user.sees("interrupt", LATE, is_handled=False)
+    assert user.asked == ["interrupt", "interrupt"]
+
+
+@pytest.mark.parametrize("state", ["exited", "started"])
+def test_a_member_that_is_restarted_is_not_late_any_more(user: User, state: str) -> None:
+    user.types_ctrl_c(0.0)
+    assert user.sees("interrupt", LATE, is_handled=False, task="worker:1")
+    assert user.sees("member", 0.0, task="worker:1", state=state)
+    user.types_ctrl_c(60.0)
+    assert user.asked == ["interrupt", "interrupt"]
