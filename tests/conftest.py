@@ -236,6 +236,14 @@ class Sandbox:
 
         return wait_for(reached, seconds)
 
+    def wait_for_event(self, text: str) -> None:
+        """Wait until a line of the event log contains a text."""
+        follow = self.start("events", "-f")
+        assert follow.stdout is not None
+        assert any(text in line for line in follow.stdout), follow.communicate()[1]
+        follow.terminate()
+        follow.communicate(timeout=60)
+
     def agent(self) -> int:
         """Return the pid of the cluster's agent; if it has died, this starts another one."""
         return int(self.status(code=None)["hosts"][0]["agent_pid"])

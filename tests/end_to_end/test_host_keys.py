@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, mostly_slow
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER
 from tests.end_to_end.test_ssh import CONNECT, Over, over
 
 # Prints what each key has changed where it runs.
@@ -27,7 +27,7 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module", params=mostly_slow(["ssh", "connect"], fast=["connect"]))
+@pytest.fixture(scope="module", params=["ssh", "connect"])
 def host(needs_sshd: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts, of which alpha has every key."""
     has_sshd = request.param == "ssh"
@@ -86,7 +86,8 @@ _KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", mostly_slow(_KINDS, fast=["script"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", _KINDS)
 def test_every_key_holds_for_every_kind_of_run(host: Over, kind: str) -> None:
     shown = _KINDS[kind](host)
     assert [address.partition(":")[0] for address in shown.pop("slots")].count(host.network.address("alpha")) == 2

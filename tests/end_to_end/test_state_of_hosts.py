@@ -35,8 +35,9 @@ def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     [
         *(
             pytest.param(words, 1, marks=pytest.mark.slow)
-            for words in ("run pi --samples 1e5", "run script.py", "run script --cold script.py", "run -m script")
+            for words in ("run pi --samples 1e5", "run script --cold script.py", "run -m script")
         ),
+        ("run script.py", 1),
         ("launch script.py", 2),  # on each host
     ],
 )

@@ -144,8 +144,7 @@ def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
     demo.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
     run, driver = start_script(demo)
     os.kill(driver, signal.SIGSTOP)
-    event = f"the driver of {run}, pid {driver}, was stopped by a signal and was continued"
-    wait_for(lambda: event in demo("events").stdout, seconds=30)
+    demo.wait_for_event(f"the driver of {run}, pid {driver}, was stopped by a signal and was continued")
     wait_for(lambda: not is_frozen(driver))
     demo("cancel", run)
     demo("wait", run, code=None)

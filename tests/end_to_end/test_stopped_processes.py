@@ -23,5 +23,5 @@ def test_a_stopped_health_prober_is_replaced_at_the_next_check(sandbox: Sandbox)
     sandbox("up", sandbox.spec("name: frozen\njobs: {worker: {tasks: 1}}\n"))
     [pid] = [pid for pid, title in sandbox.processes().items() if "health" in title]
     os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: f"the health prober, pid {pid}, was stopped by a signal" in sandbox("events").stdout)
+    sandbox.wait_for_event(f"the health prober, pid {pid}, was stopped by a signal")
     assert sandbox.wait_until("running")
