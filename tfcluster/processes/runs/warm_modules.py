@@ -45,7 +45,9 @@ class WarmModules:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a hidden module, and hide none any more."""
         if self in sys.meta_path:
-            sys.modules.update(self._modules)  # first: what is in neither, another thread would import once more
+            # First, as another thread would import once more what it finds nowhere; the script may have put others there.
+            for name, module in self._modules.items():
+                sys.modules.setdefault(name, module)
             with suppress(ValueError):  # another thread has done the same
                 sys.meta_path.remove(self)
                 ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._modules))
