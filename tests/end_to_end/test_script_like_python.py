@@ -130,6 +130,7 @@ print(numpy.linalg is linalg, type(numpy.__spec__.loader), numpy.__spec__.loader
 print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.fft") is sys.modules["numpy.fft"].__spec__)
 import tensorflow as tf
 print(tf.constant(1.0).dtype, sys.modules["tensorflow"] is tf, "tensorflow.python" in sys.modules)
+print(sys.modules["__main__"].tf is tf)
 """
 # Whether it runs in a fork of the fork server, which no fresh interpreter imports.
 SHOW_WARM = "import os, sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
