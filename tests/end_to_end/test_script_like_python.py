@@ -127,7 +127,7 @@ print(spec.name, spec.origin, spec.submodule_search_locations)
 import numpy.linalg as linalg
 numpy = sys.modules["numpy"]
 print(numpy.linalg is linalg, type(numpy.__spec__.loader), numpy.__spec__.loader is numpy.__loader__)
-print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.fft") is sys.modules["numpy.fft"].__spec__)
+print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.linalg") is linalg.__spec__)
 import tensorflow as tf
 print(tf.constant(1.0).dtype, sys.modules["tensorflow"] is tf, "tensorflow.python" in sys.modules)
 print(sys.modules["__main__"].tf is tf)
