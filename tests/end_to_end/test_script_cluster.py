@@ -72,6 +72,10 @@ def test_a_parameter_server_strategy_has_the_script_as_its_chief(guide: Sandbox)
     assert "cuInit" not in result.stdout + result.stderr, "the fork server has looked for GPUs already"
 
 
+# Whether it runs in a fork of the fork server, which no fresh interpreter imports.
+LOOK = "import sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
+
+
 def test_a_session_connects_to_the_server_of_the_chief(guide: Sandbox) -> None:
     guide.spec(SESSIONS, "sessions.py")
     printed = guide("run", "script", "--timeout", "80", "sessions.py").stdout.splitlines()
@@ -79,12 +83,12 @@ def test_a_session_connects_to_the_server_of_the_chief(guide: Sandbox) -> None:
 
 
 def test_a_fresh_interpreter_if_it_is_asked_for(guide: Sandbox) -> None:
-    guide.spec("import sys\nprint('tensorflow' in sys.modules)\n", "look.py")
+    guide.spec(LOOK, "look.py")
     assert guide("run", "script", "--cold", "look.py").stdout == "False\n"
 
 
 def test_a_fresh_interpreter_if_a_module_in_the_folder_hides_an_imported_one(guide: Sandbox) -> None:
-    guide.spec("import sys\nprint('tensorflow' in sys.modules)\n", "look.py")
+    guide.spec(LOOK, "look.py")
     (guide.folder / "wrapt.npy").touch()  # no module: data that has the name of one
     assert guide("run", "look.py").stdout == "True\n"
     (guide.folder / "wrapt.py").touch()

@@ -127,10 +127,13 @@ print(spec.name, spec.origin, spec.submodule_search_locations)
 import numpy.linalg as linalg
 numpy = sys.modules["numpy"]
 print(numpy.linalg is linalg, type(numpy.__spec__.loader), numpy.__spec__.loader is numpy.__loader__)
-print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.fft") is sys.modules["numpy.fft"].__spec__)
+print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.linalg") is linalg.__spec__)
 import tensorflow as tf
 print(tf.constant(1.0).dtype, sys.modules["tensorflow"] is tf, "tensorflow.python" in sys.modules)
+print(sys.modules["__main__"].tf is tf)
 """
+# Whether it runs in a fork of the fork server, which no fresh interpreter imports.
+SHOW_WARM = "import os, sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
 CASES = {
     "place": Case(SHOW_PLACE, ("--flag", "a b", "", "--", "-m", "x")),
     "a safe path": Case("import sys\nprint(sys.path[0])\n", env={"PYTHONSAFEPATH": "1"}),
@@ -149,6 +152,9 @@ CASES = {
     "SIGTERM": Case("import os, signal\nsignal.signal(15, signal.SIG_DFL)\nos.kill(os.getpid(), 15)\n"),
     "processes": Case(POOL),
     "imports": Case(IMPORTS),
+    "no import of a library": Case(
+        "import sys\nsys.modules['numpy'] = None\nimport six\nprint(sys.modules['numpy'])\n"
+    ),
     "variables that Python reads": Case(
         "import sys, addition\nprint(sys.flags.optimize, addition.__name__, sys.stdout.encoding)\n",
         env={"PYTHONPATH": "{folder}/more", "PYTHONOPTIMIZE": "1", "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"},
@@ -159,7 +165,7 @@ CASES = {
         env={"OMP_NUM_THREADS": "1", "TF_NUM_INTEROP_THREADS": "3"},
     ),
     "a variable that the script sets": Case(
-        "import os, sys\nprint('tensorflow' in sys.modules)\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
+        SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
         "import tensorflow as tf\nprint(int(tf.constant(1) + 1))\n"
     ),
     "a neighbour that has the name of a library": Case("import six\nprint(six.__file__)\n", script="six/script.py"),
@@ -172,7 +178,7 @@ CASES = {
     ),
     "a module with a syntax error": Case("print('x'\n", module="script"),
     "a module that sets a variable": Case(
-        "import os, sys\nprint('tensorflow' in sys.modules)\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n",
+        SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n",
         module="script",
     ),
     "a module of Python": Case("", ("--help",), module="json.tool"),
@@ -190,6 +196,7 @@ FAST_CASES = [
     *("processes", "a module", "a package", "a folder without __init__.py", "an unknown module"),
     "handlers of signals",
     "imports",
+    "no import of a library",
 ]
 
 

@@ -23,7 +23,7 @@ class WarmModules:
     """
 
     def __init__(self) -> None:
-        kept = {*sys.stdlib_module_names, "tfcluster"}
+        kept = {*sys.stdlib_module_names, "tfcluster", "__main__"}
         self._modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] not in kept}
 
     def hide(self) -> None:
@@ -45,7 +45,9 @@ class WarmModules:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a hidden module, and hide none any more."""
         if self in sys.meta_path:
-            sys.modules.update(self._modules)  # first: what is in neither, another thread would import once more
+            # First: another thread would import once more what it finds nowhere. The script may have put others there.
+            for name, module in self._modules.items():
+                sys.modules.setdefault(name, module)
             with suppress(ValueError):  # another thread has done the same
                 sys.meta_path.remove(self)
                 ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._modules))
