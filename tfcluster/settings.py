@@ -117,6 +117,7 @@ PING_LOST_SECONDS = 10.0  # without one, until the connection is given up and op
 SLURM_COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be busy
 SLURM_POLL_SECONDS = 0.5  # while a job is in the queue, at first; then twice as long each time, up to
 SLURM_POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
+SLURM_COMPLETING_SECONDS = 60.0  # for a job that has ended to end its processes; Slurm kills them after 30
 SLURM_HOLDER_SECONDS = 60.0  # for the step that holds the nodes of a job to start there, once the job runs
 REMOTE_HANG_UP_SECONDS = 60.0  # for a connection to end whose command has disconnected, before its session exits
 REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system

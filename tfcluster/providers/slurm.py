@@ -179,6 +179,15 @@ def look_up(job: SlurmJob) -> _JobState | None:
     return state if state.state == _RUNNING or state.state in _PENDING else None
 
 
+def wait_for_completion(job: SlurmJob) -> None:
+    """Wait until the processes of a job that has ended have exited: its agents use the cluster's state folders."""
+    deadline = time.monotonic() + settings.SLURM_COMPLETING_SECONDS
+    while (state := _query(job.id)) is not None and (state.state, state.submitted) == ("COMPLETING", job.submitted):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"job {job.id} still ends its processes", hint=f"`squeue -j {job.id}` shows its nodes.")
+        time.sleep(settings.SLURM_POLL_SECONDS)
+
+
 def _query(job: int) -> _JobState | None:
     try:
         line = _run(["squeue", "--noheader", f"--jobs={job}", f"--format={_FORMAT}"], extra={"SLURM_TIME_FORMAT": "%s"})
