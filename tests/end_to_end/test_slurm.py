@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.accounts import Account, account
-from tests.conftest import ROOT, Sandbox, wait_for
+from tests.conftest import ROOT, Sandbox, mostly_slow, wait_for
 from tests.slurm import Slurm, slurm
 
 NODES = 3
@@ -143,6 +143,7 @@ def up(site: InSlurm, request: str = "{nodes: 3}") -> Iterator[dict[str, Any]]:
         wait_for(lambda: not site.jobs())
 
 
+@pytest.mark.slow
 def test_an_agent_that_died_comes_back_in_the_job_and_finds_its_tasks(site: InSlurm) -> None:
     with up(site) as before:
         agent = before["hosts"][1]["agent_pid"]
@@ -164,6 +165,7 @@ def holder_of(pid: int) -> str:
         pid = parent
 
 
+@pytest.mark.slow
 def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: InSlurm) -> None:
     script = site.scripts / "shows.py"
     script.write_text(
@@ -181,7 +183,7 @@ def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: In
         assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
 
 
-@pytest.fixture(params=["linuxproc", "cgroup"])
+@pytest.fixture(params=mostly_slow(["linuxproc", "cgroup"], fast=["cgroup"]))
 def tracked(request: pytest.FixtureRequest, needs_slurm: None) -> Iterator[InSlurm]:
     """A Slurm of its own for each way of tracking processes."""
     if request.param == "cgroup" and not Path("/sys/fs/cgroup/freezer").is_dir():
@@ -207,6 +209,7 @@ def test_a_cancelled_job_leaves_nothing_and_is_never_continued_outside(tracked: 
         assert again["job"]["id"] != int(job)
 
 
+@pytest.mark.slow
 def test_a_job_whose_nodes_were_lost_is_not_continued_by_the_next_one(site: InSlurm) -> None:
     with up(site) as status:
         (job,) = site.jobs()
@@ -264,6 +267,7 @@ def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
     wait_for(lambda: not site.jobs(), 60)
 
 
+@pytest.mark.slow
 def test_down_cancels_a_pending_job(site: InSlurm) -> None:
     blocking = site.site("sbatch", "--parsable", "--nodes=3", "--exclusive", "--wrap=sleep 1000").strip()
     try:
@@ -290,6 +294,7 @@ def test_in_an_allocation_its_nodes_are_used_and_left(site: InSlurm) -> None:
     wait_for(lambda: not site.remains(), 30)
 
 
+@pytest.mark.slow
 def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
     site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
     site.allocated(2, f"{sys.executable} -m tfcluster up")
@@ -310,6 +315,7 @@ def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -
     site("status", "-c", "train", code=3)
 
 
+@pytest.mark.slow
 def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> None:
     saved = site.site.folder / "saved"
     script = site.scripts / "trains.py"
@@ -337,6 +343,7 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> N
     assert "#SBATCH --signal=URG@120\n" in site("up", "--dry-run").stdout
 
 
+@pytest.mark.slow
 def test_an_ordinary_account_trains_over_three_nodes_in_a_private_network(needs_slurm: None, needs_root: None) -> None:
     with account("tfc") as user, in_slurm(user=user) as site, up(site) as status:
         assert status["network"] == "private"
@@ -347,3 +354,19 @@ def test_an_ordinary_account_trains_over_three_nodes_in_a_private_network(needs_
         assert {device.split("/device")[0] for device in result["devices"]} >= {
             f"/job:worker/task:{index}" for index in range(3)
         }
+
+
+def test_what_slurm_refuses_is_said(site: InSlurm) -> None:
+    error = site("up", site.spec(site.text("{nodes: 1, partition: nowhere}")), code=1).stderr
+    assert "sbatch failed: " in error
+    assert "invalid partition specified: nowhere" in error
+    assert "which hosts the nodes of `slurm:` are is not known" in site("doctor", code=2).stderr
+
+
+@pytest.mark.slow
+def test_the_end_of_the_time_is_named_and_announced(site: InSlurm) -> None:
+    with up(site, '{nodes: 3, time: "0:01:00", grace: 30}') as status:
+        assert 0 < status["job"]["ends_in_s"] <= 60
+        wait_for(lambda: not site.remains())
+        error = site("status", code=3).stderr
+        assert f"stopped: Slurm job {status['job']['id']} ended (TIMEOUT)" in error

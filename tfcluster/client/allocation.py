@@ -23,6 +23,7 @@ def _registered_job(cluster: str) -> SlurmJob | None:
     if slurm.look_up(job) is not None:
         return job
     warn(slurm.ended_error(job).message)
+    slurm.wait_for_completion(job)
     forget(cluster, job)
     return None
 

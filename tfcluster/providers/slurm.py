@@ -78,7 +78,7 @@ def allocation() -> int | None:
 def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> str:
     """Return the batch script of a job that holds nodes for a cluster."""
     options = [
-        *request.options,  # the first one wins for none of those that follow: they cannot be given
+        *request.options,
         f"--job-name={cluster}",
         f"--nodes={request.nodes or 1}",
         "--ntasks-per-node=1",
@@ -150,7 +150,7 @@ def adopt(cluster: str, job: int) -> SlurmJob:
 
 def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
     """Wait until a job runs, and return it with its nodes; `show` is called with a line that says why it waits."""
-    poll = settings.SLURM_POLL_SECONDS / 4
+    poll = settings.SLURM_POLL_SECONDS
     while True:
         state = look_up(job)
         if state is None:
@@ -177,6 +177,15 @@ def look_up(job: SlurmJob) -> _JobState | None:
     if state is None or state.submitted != job.submitted:
         return None
     return state if state.state == _RUNNING or state.state in _PENDING else None
+
+
+def wait_for_completion(job: SlurmJob) -> None:
+    """Wait until the processes of a job that has ended have exited: its agents use the cluster's state folders."""
+    deadline = time.monotonic() + settings.SLURM_COMPLETING_SECONDS
+    while (state := _query(job.id)) is not None and (state.state, state.submitted) == ("COMPLETING", job.submitted):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"job {job.id} still ends its processes", hint=f"`squeue -j {job.id}` shows its nodes.")
+        time.sleep(settings.SLURM_POLL_SECONDS)
 
 
 def _query(job: int) -> _JobState | None:
@@ -299,9 +308,8 @@ def find_end(job: SlurmJob) -> str | None:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    if match := _END.search(text):
-        due = match[1] or ""
-        return next((cause for words, cause in _CAUSES.items() if due.startswith(words)), "CANCELLED")
+    if ends := _END.findall(text):  # one of the job and one of its step, of which both need not have the reason
+        return next((cause for due in ends for words, cause in _CAUSES.items() if due.startswith(words)), "CANCELLED")
     line = next((line for line in text.splitlines() if line.startswith(_HOLDER_ENDED)), None)
     return None if line is None else line.removeprefix("tfcluster: ")
 
