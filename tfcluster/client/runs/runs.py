@@ -88,7 +88,7 @@ def follow(
                     output += record.get("missing") or len(encode(record))
                 else:
                     events += 1
-            if record["event"] != InterruptEvent.event if interrupt is None else interrupt.on_event(record):
+            if record["event"] != "interrupt" if interrupt is None else interrupt.on_event(record):
                 yield record
 
 
