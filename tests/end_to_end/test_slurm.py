@@ -241,7 +241,9 @@ def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
 
 
 def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
-    blocking = site.site("sbatch", "--parsable", "--nodes=3", "--exclusive", "--wrap=sleep 1000").strip()
+    blocking = site.site(
+        "sbatch", "--parsable", "--output=/dev/null", "--nodes=3", "--exclusive", "--wrap=sleep 1000"
+    ).strip()
     try:
         waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
         assert waiting.stderr is not None
@@ -269,7 +271,9 @@ def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
 
 @pytest.mark.slow
 def test_down_cancels_a_pending_job(site: InSlurm) -> None:
-    blocking = site.site("sbatch", "--parsable", "--nodes=3", "--exclusive", "--wrap=sleep 1000").strip()
+    blocking = site.site(
+        "sbatch", "--parsable", "--output=/dev/null", "--nodes=3", "--exclusive", "--wrap=sleep 1000"
+    ).strip()
     try:
         waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
         assert waiting.stderr is not None
