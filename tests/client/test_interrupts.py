@@ -78,6 +78,13 @@ def test_a_second_interrupt_before_the_first_is_known_to_be_late_ends_the_run_th
     assert user.asked == ["interrupt", "interrupt", "cancel"]
 
 
+def test_of_two_interrupts_the_second_counts_though_the_event_is_late_too(user: User) -> None:
+    user.types_ctrl_c(0.0)
+    user.types_ctrl_c(0.1)
+    assert not user.sees("interrupt", 1.5, is_handled=False)
+    assert user.asked == ["interrupt", "interrupt", "cancel"]
+
+
 def test_an_interrupt_that_was_handled_before_counts_for_nothing(user: User) -> None:
     user.types_ctrl_c(0.0)  # handled at once: no event says so
     user.types_ctrl_c(2.0)

@@ -80,7 +80,9 @@ def test_a_state_has_a_process_or_rests_or_waits_for_one() -> None:
 
 def test_the_words_are_those_of_the_contract() -> None:
     assert {state.value for state in TaskState} == set(_ORDER)
-    assert {state.value for state in ClusterState} == {"running", "starting", "degraded", "failed", "stopped"}
+    assert {state.value for state in ClusterState} == {
+        *("pending", "running", "starting", "degraded", "failed", "stopped"),
+    }
     ended = {"succeeded", "failed", "cancelled", "unreadable"}  # the last if the record of the run is
     assert {state.value for state in RunState} == {"queued", "running"} | ended
     assert {RunState.QUEUED, RunState.RUNNING} == ACTIVE_RUN_STATES

@@ -68,7 +68,8 @@ def test_a_command_opens_one_connection(sandbox: Sandbox) -> None:
 
 def test_status_json_is_the_contract(demo: Sandbox) -> None:
     status = demo.status()
-    assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs", "network"]
+    assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs", "network", "job"]
+    assert status["job"] is None
     assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))
     (host,) = status["hosts"]
     assert list(host) == ["host", "state", "agent_pid", "tensorflow", "load"]

@@ -119,19 +119,6 @@ except KeyboardInterrupt:
     print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, signal.SIG_IGN))
 interrupt()
 """
-IMPORTS = """
-import importlib.util, sys
-print([name in sys.modules for name in ("tensorflow", "numpy", "numpy.linalg", "json.tool")])
-spec = importlib.util.find_spec("numpy")
-print(spec.name, spec.origin, spec.submodule_search_locations)
-import numpy.linalg as linalg
-numpy = sys.modules["numpy"]
-print(numpy.linalg is linalg, type(numpy.__spec__.loader), numpy.__spec__.loader is numpy.__loader__)
-print(linalg.norm(numpy.ones(4)), importlib.util.find_spec("numpy.linalg") is linalg.__spec__)
-import tensorflow as tf
-print(tf.constant(1.0).dtype, sys.modules["tensorflow"] is tf, "tensorflow.python" in sys.modules)
-print(sys.modules["__main__"].tf is tf)
-"""
 # Whether it runs in a fork of the fork server, which no fresh interpreter imports.
 SHOW_WARM = "import os, sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
 CASES = {
@@ -151,10 +138,6 @@ CASES = {
     "a signal": Case("import os\nprint('on', flush=True)\nos.kill(os.getpid(), 9)\n"),
     "SIGTERM": Case("import os, signal\nsignal.signal(15, signal.SIG_DFL)\nos.kill(os.getpid(), 15)\n"),
     "processes": Case(POOL),
-    "imports": Case(IMPORTS),
-    "no import of a library": Case(
-        "import sys\nsys.modules['numpy'] = None\nimport six\nprint(sys.modules['numpy'])\n"
-    ),
     "variables that Python reads": Case(
         "import sys, addition\nprint(sys.flags.optimize, addition.__name__, sys.stdout.encoding)\n",
         env={"PYTHONPATH": "{folder}/more", "PYTHONOPTIMIZE": "1", "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"},
@@ -195,8 +178,6 @@ FAST_CASES = [
     *("place", "environment", "streams", "standard input", "exit code", "an exception", "a partial line", "SIGTERM"),
     *("processes", "a module", "a package", "a folder without __init__.py", "an unknown module"),
     "handlers of signals",
-    "imports",
-    "no import of a library",
 ]
 
 

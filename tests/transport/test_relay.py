@@ -123,10 +123,72 @@ def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_hangs(
             (_, writer), carried = await opened(here, str(tmp_path / "socket"))
             writer.close()
             while not carried.done():
-                await here.reset_abandoned()
+                here.reset_abandoned()
                 await asyncio.sleep(0)
             while not there.is_idle:
                 await asyncio.sleep(0)
             assert here.is_idle
+
+    asyncio.run(check())
+
+
+def test_a_link_with_data_that_nobody_takes_ends_with_its_connections(tmp_path: Path) -> None:
+    async def check() -> None:
+        ours, silent = socket.socketpair()
+        here = Multiplexer(await asyncio.open_connection(sock=ours))
+        running = asyncio.create_task(here.run())
+        command, carried = await opened(here, "socket")
+        command[1].write(bytes(2 * settings.RELAY_WINDOW_BYTES))
+        later, too_late = await opened(here, "socket")
+        await asyncio.sleep(0)
+        here.close()
+        await running
+        after, carried_after = await opened(here, "socket")
+        for reader, _ in (command, later, after):
+            with contextlib.suppress(ConnectionError):  # not all was taken that the command has sent
+                assert await reader.read() == b""
+        await asyncio.gather(carried, too_late, carried_after, return_exceptions=True)
+        for _, writer in (command, later, after):
+            writer.transport.abort()
+        silent.close()
+
+    asyncio.run(check())
+
+
+def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "REMOTE_HANG_UP_SECONDS", 0.0)
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(600)
+
+    async def check() -> None:
+        async with linked(tmp_path / "socket", hang) as (here, there):
+            (_, writer), carried = await opened(here, str(tmp_path / "socket"))
+            writer.write(bytes(4 * settings.RELAY_WINDOW_BYTES))
+            for _ in range(100):
+                here.reset_abandoned()
+                await asyncio.sleep(0.001)
+            assert not carried.done()  # the command is there: its data may be taken later
+            writer.transport.abort()
+            while not carried.done():
+                here.reset_abandoned()
+                await asyncio.sleep(0)
+            while not there.is_idle:
+                await asyncio.sleep(0)
+
+    asyncio.run(check())
+
+
+def test_what_is_no_frame_ends_the_link() -> None:
+    async def check() -> None:
+        ours, other = socket.socketpair()
+        here = Multiplexer(await asyncio.open_connection(sock=ours))
+        other.sendall(b"Welcome to this host, which prints something\n")
+        await here.run()
+        other.close()
 
     asyncio.run(check())

@@ -9,7 +9,6 @@ import io
 import json
 import logging
 import os
-import resource
 import sys
 import time
 from functools import partial
@@ -55,7 +54,7 @@ def main(line: str) -> None:
     cluster, host = options["cluster"], options["host"]
     set_state_home(Path(options["state"]))
     readiness = _ReadinessPipe()
-    _raise_descriptor_limit()
+    daemonize.raise_descriptor_limit()  # a task needs two descriptors
     state_dir = StateDir(state_folder(cluster, host))
     agent_socket = None
     try:
@@ -171,12 +170,6 @@ class _ReadinessPipe:
             os.write(self._line, encode(message))
         os.close(self._line)
         self._line = None
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: a task needs two descriptors, and the default is 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _BestEffortStderr(io.TextIOBase):

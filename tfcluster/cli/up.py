@@ -24,6 +24,8 @@ from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
+    from tfcluster.core.topology import ClusterTopology
+    from tfcluster.spec.slurm import SlurmSpec
     from tfcluster.ui.progress_views import StatusLine
 
 
@@ -238,16 +240,12 @@ def command(
         remember_cluster(topology.cluster)
     warn_of_renamed(topology.cluster, source)
     if slurm is not None:
-        from tfcluster.client import allocation
-
         if not replace_spec:
             check_source(topology.cluster, source)
-        placed = None
-        if dry_run and (placed := allocation.find_nodes(topology)) is None:
-            echo(allocation.describe(topology, slurm))
+        placed = _get_nodes(topology, slurm, dry_run, output)
+        if placed is None:
             return
-        with queue_progress(output) as show:
-            topology = placed or allocation.allocate(topology, slurm, show)
+        topology = placed
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
 
@@ -255,6 +253,19 @@ def command(
         up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
     )
     change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+
+
+def _get_nodes(topology: ClusterTopology, slurm: SlurmSpec, dry_run: bool, output: str) -> ClusterTopology | None:
+    """Return a topology on the nodes of its job; None after a dry run has printed the job that would be submitted."""
+    from tfcluster.client import allocation
+
+    if dry_run:
+        placed = allocation.find_nodes(topology)
+        if placed is None:
+            echo(allocation.describe(topology, slurm))
+        return placed
+    with queue_progress(output) as show:
+        return allocation.allocate(topology, slurm, show)
 
 
 @click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")

@@ -64,7 +64,8 @@ def _run_on_host(cluster: Cluster, target: ExecTarget, command: Sequence[str]) -
             for number in (*_OF_KEYS, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, pass_on)
             code = process.wait()
-    if passed and client.transport.has_lost_host(code):  # as ssh says also if a signal has ended it
+    # ssh says the same as if the host were lost, and docker that all went well.
+    if passed and (code == 0 or client.transport.has_lost_host(code)):
         code = -passed[0]
     return code if code >= 0 else 128 - code
 

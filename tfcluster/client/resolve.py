@@ -115,8 +115,8 @@ def _unregistered_cluster(topology: ClusterTopology, slurm: SlurmSpec | None) ->
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(
-                f"cluster {topology.cluster!r} is down or was not started from this machine: the command of "
-                f"`connect:` of host {host.name!r} is not run",
+                f"cluster {topology.cluster!r} is not running, or was not started from this machine: then the command "
+                f"of `connect:` of host {host.name!r} is not run",
                 hint="`tfcluster up` runs it, and starts the cluster or finds it.",
                 exit_code=ExitCode.NOT_RUNNING,
             )

@@ -165,7 +165,7 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
             argv = tensorboard_argv(
                 TensorBoardRequest(folder.folders, folder.run_folder), environment.python, environment.code
             )
-            argv = remote_argv(environment, None, argv, exec_id=None)
+            argv = remote_argv(environment, None, argv, exec_id=None, is_inside=False)  # its port is forwarded
             line = transport.command_line(argv, is_terminal=False)
         process = stack.enter_context(_Process(folder.host, line, transport))
         started = process.read_start()
@@ -285,7 +285,7 @@ def _check(host: str, port: int) -> None:
     except (OSError, http.client.HTTPException) as error:
         raise ClusterError(
             f"TensorBoard runs on host {host!r}, but its port is not forwarded: {error}",
-            hint=f"If ssh reaches {host}, allow it in its sshd_config: AllowTcpForwarding local.",
+            hint=f"If ssh reaches {host}, allow it in its sshd_config: AllowTcpForwarding local. Otherwise try again.",
             exit_code=ExitCode.UNREACHABLE,
         ) from error
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -91,6 +92,12 @@ def close_fds(keep: set[int]) -> None:
                 os.close(fd)
             except OSError:  # the descriptor that the list was read with
                 continue
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit: the default is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def set_process_title(title: str) -> None:

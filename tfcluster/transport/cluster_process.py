@@ -51,31 +51,36 @@ def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn
 
 
 def remote_argv(
-    environment: EnvironmentReply, task: str | None, command: Sequence[str], *, exec_id: str | None
+    environment: EnvironmentReply,
+    task: str | None,
+    command: Sequence[str],
+    *,
+    exec_id: str | None,
+    is_inside: bool = True,
 ) -> list[str]:
     """Return the argv that becomes a process of the cluster on another host.
 
     It asks the agent there for its environment: other users see argv. The agent ends the command with the `ExecRequest`
     of this id. Without one the command is supervised: it ends with its standard input, which is not for the command:
-    each byte of it is the number of a signal.
+    each byte of it is the number of a signal. With `is_inside`, it is in the cluster's private network, if it has one.
     """
-    arguments = (environment.socket, exec_id or "", task or "", *command)
+    arguments = (environment.socket, exec_id or "", task or "", "inside" if is_inside else "outside", *command)
     return boot.command(__name__, main.__name__, *arguments, python=environment.python, code=environment.code)
 
 
 def supervised_argv(command: Sequence[str]) -> list[str]:
     """Return the argv of a supervised command on this machine, see `remote_argv`, with this process's environment."""
-    return boot.command(__name__, main.__name__, "", "", "", *command)
+    return boot.command(__name__, main.__name__, "", "", "", "outside", *command)
 
 
-def main(path: str, exec_id: str, task: str, *command: str) -> NoReturn:
+def main(path: str, exec_id: str, task: str, place: str, *command: str) -> NoReturn:
     """Run on the host: become the process of `remote_argv`. Without a `path`, it is not part of a cluster."""
     variables = None
     try:
         if path:
             reply = _request_environment(path, task or None, exec_id)
             variables = reply.variables
-            if reply.network is not None:
+            if reply.network is not None and place == "inside":
                 reply.network.enter()
     except (OSError, ClusterError) as error:
         os.write(2, f"tfcluster: {error}\n".encode(errors="backslashreplace"))

@@ -129,7 +129,12 @@ class RemoteTransport:
                 session.end()
                 return connected
             self._master.write_agent(replace(agent, is_forwardable=False))
-        return self._connect_by_link() if self._link.keep(session, agent) else None
+        if not self._link.keep(session, agent):
+            return None
+        connected = self._connect_by_link()
+        if connected is None:  # a link that is about to end
+            raise HostUnreachableError(self.host, "the connection broke", "Try again.")
+        return connected
 
     def _find_agent(self) -> int | None:
         """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
@@ -194,6 +199,7 @@ class RemoteTransport:
         """See `HostTransport.forward_port`."""
         if self._master is not None:
             return self._master.forward_port(local, remote)
+        self._dial(remote).close()  # shows whether it can be done
         return forward_port(local, partial(self._dial, remote))
 
     def _dial(self, port: int) -> socket.socket:
@@ -201,11 +207,16 @@ class RemoteTransport:
         connection = self._link.connect_to_port(port)
         if connection is None:
             session = self._start_session()
-            if self._link.keep(session, None):
-                connection = self._link.connect_to_port(port)
-            session.end()
+            try:
+                if self._link.keep(session, None):
+                    connection = self._link.connect_to_port(port)
+            finally:
+                session.end()
         if connection is None:
-            raise HostUnreachableError(self.host, "the connection broke", "Try again.")
+            raise ClusterError(
+                f"host {self.host!r}: cannot forward port {port}: no process here keeps a connection to the host",
+                hint="One is started in the folder for sockets: is its disk full?",
+            )
         return connection
 
     def disconnect(self) -> None:
@@ -223,13 +234,13 @@ class RemoteTransport:
             if self._host.setup:
                 run_setup(self._host, self._connector)
         except HostUnreachableError as problem:
-            return HostReport(self.host, (problem,))
+            return HostReport(self.host, (problem,), self._connector.program)
         except ClusterError as problem:
             problems.append(problem)
         try:
             session = self._start_session()
         except ClusterError as problem:
-            return HostReport(self.host, (*problems, problem))
+            return HostReport(self.host, (*problems, problem), self._connector.program)
         try:
             report, _ = self._survey(session)
             report = replace(report, problems=(*problems, *report.problems))
@@ -239,7 +250,7 @@ class RemoteTransport:
                     self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
             return report
         except ClusterError as problem:
-            return HostReport(self.host, (*problems, problem))
+            return HostReport(self.host, (*problems, problem), self._connector.program)
         finally:
             self._keep_or_end(session)
 
@@ -254,16 +265,17 @@ class RemoteTransport:
             session = self._start_session(is_dry_run=True, stamp=stamp)
         except InterpreterError as problem:
             if self._host.setup:
-                return HostReport(self.host, unexamined=(note_missing_interpreter(self._host, problem),)), None
-            return HostReport(self.host, (problem,)), None
+                unexamined = (note_missing_interpreter(self._host, problem),)
+                return HostReport(self.host, program=self._connector.program, unexamined=unexamined), None
+            return HostReport(self.host, (problem,), self._connector.program), None
         except ClusterError as problem:
-            return HostReport(self.host, (problem,)), None
+            return HostReport(self.host, (problem,), self._connector.program), None
         probe = Probe(session)
         try:
             report, has_packages = self._survey(session)
         except ClusterError as problem:
             probe.close()
-            return HostReport(self.host, (problem,)), None
+            return HostReport(self.host, (problem,), self._connector.program), None
         if not has_packages:
             probe.close()
             return report, None

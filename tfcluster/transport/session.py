@@ -184,6 +184,11 @@ class Session:
         """Return the pid of the process, which leads a session of its own."""
         return self._process.pid
 
+    @property
+    def leads_group(self) -> bool:
+        """Return whether what the process has started ends with it: the shared connection of ssh may need a proxy."""
+        return self._connector.master is None
+
     def release(self) -> None:
         """Leave the process to another one, which has its standard streams."""
         self.connection.close()
@@ -202,8 +207,8 @@ class Session:
         self.connection.close()
         # A process of another user, as after sudo, ends by itself: its input has ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._connector.master is not None:
-                self._process.kill()  # alone: the shared connection may need a proxy that this ssh has started
+            if not self.leads_group:
+                self._process.kill()
             elif self._process.returncode is None:  # otherwise its pid may be that of another process
                 os.killpg(self._process.pid, signal.SIGKILL)  # the command may be a script that starts others
         with contextlib.suppress(subprocess.TimeoutExpired):

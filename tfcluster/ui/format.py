@@ -13,6 +13,7 @@ _STYLES = {
     "ok": "green",
     "succeeded": "green",
     "starting": "yellow",
+    "pending": "yellow",
     "queued": "yellow",
     "degraded": "yellow",
     "backing-off": "yellow",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import threading
@@ -197,16 +196,22 @@ class GracefulInterrupt:
             return True
         was_late, task = bool(self._late), record.get("task", "")
         (self._late.discard if record.get("is_handled") else self._late.add)(task)
-        # The event is about an interrupt that is older than that: a later one is the next one, which ends the run.
-        if (
-            self._late
-            and time.monotonic() - max(self._interrupts, default=-math.inf) < settings.INTERRUPT_HANDLED_SECONDS
-        ):
+        if self._late and self._has_interrupted_again():
             self._is_cancelled = True
             self._due.append(False)
             os.eventfd_write(self._event, 1)
             return False
         return was_late != bool(self._late)
+
+    def _has_interrupted_again(self) -> bool:
+        """Return whether the user has sent an interrupt after the one that an event says is late.
+
+        The late one is older than the time that Python has to handle it. Of two that were sent shortly before, the
+        second is the next one, though the event may have taken a while to arrive.
+        """
+        now, limit = time.monotonic(), settings.INTERRUPT_HANDLED_SECONDS
+        recent = [each for each in self._interrupts if now - each < 2 * limit]
+        return len(recent) > 1 or (len(recent) == 1 and now - recent[0] < limit)
 
     def raise_if_any(self) -> None:
         """Raise the exception that the received signal would have raised; do nothing if there was no signal."""

@@ -44,7 +44,6 @@ from tfcluster.processes.runs.run_program import (
     truncate,
 )
 from tfcluster.processes.runs.streams import open_streams
-from tfcluster.processes.runs.warm_modules import WarmModules
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter
@@ -83,7 +82,10 @@ def prepare(plan_fd: str, link_fd: str) -> Callable[[], NoReturn]:
     daemonize.set_process_title(title_of(plan))
     handle_signals()
     enable_stack_dump(plan.folder)
-    return _prepare(plan, begin_run(plan), socket.socket(fileno=int(link_fd)))
+    try:
+        return _prepare(plan, begin_run(plan), socket.socket(fileno=int(link_fd)))
+    except TerminatedError:  # before anything of the script has run
+        sys.exit(ExitCode.TERMINATED)
 
 
 def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
@@ -116,7 +118,6 @@ def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     time.tzset()
     redraw_randomness()
     open_streams()
-    WarmModules().hide()
     raise ScriptStart(_prepare(plan, context, link))
 
 

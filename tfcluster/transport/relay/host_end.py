@@ -38,12 +38,9 @@ async def _connect(target: Target) -> Streams:
 
 
 async def _standard_streams() -> Streams:
-    """Return the streams of standard input and output: pipes, or a socket, which ssh's server uses for both."""
-    if _is_socket(_INPUT) and _is_socket(_OUTPUT):
-        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=_INPUT))
-        if os.fstat(_INPUT).st_ino != os.fstat(_OUTPUT).st_ino:
-            _, writer = await asyncio.open_connection(sock=socket.socket(fileno=_OUTPUT))
-        return reader, writer
+    """Return the streams of standard input and output: ssh's server makes both one socket, others two pipes."""
+    if os.path.samestat(os.fstat(_INPUT), os.fstat(_OUTPUT)) and stat.S_ISSOCK(os.fstat(_INPUT).st_mode):
+        return await asyncio.open_connection(sock=socket.socket(fileno=_INPUT))
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(_INPUT, "rb", 0))
@@ -51,7 +48,3 @@ async def _standard_streams() -> Streams:
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(_OUTPUT, "wb", 0)
     )
     return reader, asyncio.StreamWriter(transport, protocol, None, loop)
-
-
-def _is_socket(fd: int) -> bool:
-    return stat.S_ISSOCK(os.fstat(fd).st_mode)

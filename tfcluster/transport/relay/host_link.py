@@ -35,6 +35,7 @@ class HostLink:
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster
         self._name = host.name
+        self._is_silent = False  # whether the relay has not answered in time: it is not asked again
         self._host = json.dumps([host.name, host.way, host.address, host.state])
 
     def connect_to_agent(self) -> tuple[socket.socket, RemoteAgent] | None:
@@ -56,13 +57,24 @@ class HostLink:
 
         If there is a link already, the session ends. Without a relay it stays as it is.
         """
-        if not self._start_relay():
-            return False
-        session.request("link", settings.REMOTE_REPLY_SECONDS)
         known = None if agent is None else asdict(agent)
-        reply = self._ask("keep", session.connection, pid=session.pid, agent=known)
-        session.release()
-        if reply is None or not reply["linked"]:
+        asked = self._request("keep", agent=known) if self._start_relay() else None
+        if asked is None:
+            return False
+        connection, reply = asked
+        with connection:  # as long as it is open, the relay does not end
+            if reply["linked"]:
+                session.end()
+                return True
+            session.request("link", settings.REMOTE_REPLY_SECONDS)
+            message = {"pid": session.pid, "leads_group": session.leads_group, "agent": known}
+            try:
+                socket.send_fds(connection, [encode(message)], [session.connection.fileno()])
+                is_linked = bool(_receive_reply(connection)["linked"])
+            except (OSError, ClusterError, struct.error):
+                is_linked = False
+            session.release()
+        if not is_linked:
             raise HostUnreachableError(self._name, "the connection broke", "Try again.")
         return True
 
@@ -72,8 +84,11 @@ class HostLink:
         return reply is None or not reply["linked"]
 
     def close(self) -> None:
-        """Close the link, and with it all connections that it carries."""
-        self._ask("close")
+        """Have the relay close the link, as soon as it carries no connection."""
+        if self._ask("close") is None:
+            path = relay_socket_path(self._cluster, VERSION)
+            with contextlib.suppress(OSError), locked_folder(path.parent):
+                _remove_stale(path)
 
     def _connect(self, port: int | None) -> tuple[socket.socket, Message] | None:
         asked = self._request("connect", port=port)
@@ -82,43 +97,50 @@ class HostLink:
             return None
         return asked
 
-    def _ask(self, method: str, *passed: socket.socket, **arguments: Any) -> Message | None:
-        asked = self._request(method, *passed, **arguments)
+    def _ask(self, method: str) -> Message | None:
+        asked = self._request(method)
         if asked is None:
             return None
         asked[0].close()
         return asked[1]
 
-    def _request(self, method: str, *passed: socket.socket, **arguments: Any) -> tuple[socket.socket, Message] | None:
+    def _request(self, method: str, **arguments: Any) -> tuple[socket.socket, Message] | None:
         """Send a request; return the reply, and the connection, which may carry data from then on.
 
         Return None if no relay runs, or it does not answer: it is about to end, or stopped.
         """
-        connection = connect_unix(relay_socket_path(self._cluster, VERSION))
+        connection = None if self._is_silent else connect_unix(relay_socket_path(self._cluster, VERSION))
         if connection is None:
             return None
-        request = encode({"method": method, "host": self._host, **arguments})
         try:
-            socket.send_fds(connection, [request], [each.fileno() for each in passed])
+            connection.sendall(encode({"method": method, "host": self._host, **arguments}))
             return connection, _receive_reply(connection)
-        except (OSError, ClusterError, struct.error):
+        except (OSError, ClusterError, struct.error) as error:
+            self._is_silent = isinstance(error, TimeoutError)
             connection.close()
             return None
 
     def _start_relay(self) -> bool:
-        """Start the relay of the cluster unless it runs; return whether it answers."""
+        """Start the relay of the cluster unless it runs; return whether it can be asked."""
         path = relay_socket_path(self._cluster, VERSION)
         with contextlib.suppress(OSError), locked_folder(path.parent):
-            connection = connect_unix(path)
-            if connection is not None:
-                connection.close()
-            else:
-                path.unlink(missing_ok=True)
+            if _remove_stale(path):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                     listener.bind(str(path))
                     listener.listen(socket.SOMAXCONN)
                     _spawn_relay(listener, path, f"tfcluster: {self._cluster} connections")
-        return self._ask("find") is not None
+            return True
+        return False
+
+
+def _remove_stale(path: Path) -> bool:
+    """Remove the socket of a relay that was killed; return False if one listens there."""
+    connection = connect_unix(path)
+    if connection is not None:
+        connection.close()
+        return False
+    path.unlink(missing_ok=True)
+    return True
 
 
 def _spawn_relay(listener: socket.socket, path: Path, title: str) -> None:

@@ -13,6 +13,8 @@ import asyncio
 import contextlib
 import itertools
 import json
+import select
+import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -51,6 +53,8 @@ class _Connection:
         self.window = settings.RELAY_WINDOW_BYTES
         self.window_grew = asyncio.Event()
         self.ended_at: float | None = None  # when this end has sent all, by time.monotonic()
+        self.stalled_at: float | None = None  # since when the other end grants no window
+        self.socket: socket.socket | None = None  # of the streams on this end
         self.task: asyncio.Task[None] | None = None
 
     def receive(self, kind: _Kind, data: bytes) -> None:
@@ -74,6 +78,8 @@ class Multiplexer:
         self._connections: dict[int, _Connection] = {}
         self._numbers = itertools.count(1)
         self._sending = asyncio.Lock()  # two waiters for one writer fail before Python 3.10.5
+        self._has_ended = False
+        self._posts: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
         self.heard_at = time.monotonic()
 
     @property
@@ -84,22 +90,25 @@ class Multiplexer:
     async def run(self) -> None:
         """Serve the stream until it ends; then all connections are closed."""
         try:
-            with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            # A ValueError: what runs on the host has printed something into the stream.
+            with contextlib.suppress(asyncio.IncompleteReadError, OSError, ValueError):
                 while True:
-                    kind, number, length = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+                    header = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+                    kind, number, length = _Kind(header[0]), header[1], header[2]
                     data = await self._reader.readexactly(length)
                     self.heard_at = time.monotonic()
-                    await self._receive(_Kind(kind), number, data)
+                    await self._receive(kind, number, data)
         finally:
+            self._has_ended = True
             tasks = [connection.task for connection in self._connections.values() if connection.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._writer.close()
+            self.close()
 
     def close(self) -> None:
         """End the stream, and with it `run` and all connections."""
-        self._writer.close()
+        self._writer.transport.abort()  # close() would wait until a stalled host has taken what is left to send
 
     async def carry(self, target: Target, streams: Streams) -> None:
         """Carry a connection of this end to a target on the other end, until it has ended in both directions."""
@@ -107,22 +116,31 @@ class Multiplexer:
         connection.task = asyncio.current_task()
         self._connections[connection.number] = connection
         try:
-            await self._send(_Kind.OPEN, connection.number, json.dumps(target).encode())
-            await self._copy(connection, streams)
+            if not self._has_ended:
+                await self._send(_Kind.OPEN, connection.number, json.dumps(target).encode())
+                await self._copy(connection, streams)
         finally:
             del self._connections[connection.number]
+            streams[1].close()
 
-    async def ping(self) -> None:
+    def ping(self) -> None:
         """Ask the other end for a sign of life, which `heard_at` shows."""
-        await self._send(_Kind.PING, _NO_CONNECTION)
+        self._post(_Kind.PING, _NO_CONNECTION)
 
-    async def reset_abandoned(self) -> None:
-        """Reset the connections that a command has ended and an agent, which hangs, has not."""
+    def reset_abandoned(self) -> None:
+        """Reset the connections whose command has gone and whose agent, which hangs, has not ended or read them."""
         latest = time.monotonic() - settings.REMOTE_HANG_UP_SECONDS
         for connection in list(self._connections.values()):
-            if connection.ended_at is not None and connection.ended_at < latest:
+            has_ended = connection.ended_at is not None and connection.ended_at < latest
+            is_stalled = connection.stalled_at is not None and connection.stalled_at < latest
+            if has_ended or (is_stalled and _has_hung_up(connection.socket)):
                 connection.receive(_Kind.RESET, b"")
-                await self._send(_Kind.RESET, connection.number)
+                self._post(_Kind.RESET, connection.number)
+
+    def _post(self, kind: _Kind, number: int) -> None:
+        task = asyncio.create_task(self._send(kind, number))
+        self._posts.add(task)
+        task.add_done_callback(self._posts.discard)
 
     async def _send(self, kind: _Kind, number: int, data: bytes = b"") -> None:
         with contextlib.suppress(OSError):  # `run` notices the end of the stream
@@ -136,6 +154,7 @@ class Multiplexer:
         elif kind is _Kind.OPEN:
             connection = self._connections[number] = _Connection(number)
             connection.task = asyncio.create_task(self._accept(connection, json.loads(data)))
+            connection.task.add_done_callback(lambda _: self._connections.pop(number))
         elif number in self._connections:  # otherwise this end has reset it
             self._connections[number].receive(kind, data)
 
@@ -145,32 +164,38 @@ class Multiplexer:
             await self._copy(connection, await self._dial(target))
         except OSError:  # nothing listens there
             await self._send(_Kind.RESET, connection.number)
-        finally:
-            del self._connections[connection.number]
 
     async def _copy(self, connection: _Connection, streams: Streams) -> None:
         """Copy data in both directions until both have ended or one has failed."""
         reader, writer = streams
+        connection.socket = writer.get_extra_info("socket")
         halves = [
             asyncio.create_task(self._copy_out(connection, reader)),
             asyncio.create_task(self._copy_in(connection, writer)),
         ]
+        has_ended = False
         try:
             done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_EXCEPTION)
-            if any(half.exception() is not None for half in done):
+            has_ended = not any(half.exception() for half in done)
+            if not has_ended:
                 await self._send(_Kind.RESET, connection.number)
         finally:
             for half in halves:
                 half.cancel()
-            writer.close()
+            if has_ended:
+                writer.close()
+            else:
+                writer.transport.abort()
 
     async def _copy_out(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(min(connection.window, settings.RELAY_FRAME_BYTES)):
             connection.window -= len(data)
             await self._send(_Kind.DATA, connection.number, data)
             while connection.window == 0:
+                connection.stalled_at = connection.stalled_at or time.monotonic()
                 connection.window_grew.clear()
                 await connection.window_grew.wait()
+            connection.stalled_at = None
         await self._send(_Kind.END, connection.number)
         connection.ended_at = time.monotonic()
 
@@ -180,3 +205,11 @@ class Multiplexer:
             await writer.drain()
             await self._send(_Kind.WINDOW, connection.number, len(data).to_bytes(4, "big"))
         writer.write_eof()
+
+
+def _has_hung_up(connection: socket.socket | None) -> bool:
+    """Return whether the other side of a socket is closed, although data may be left to read."""
+    poll = select.poll()
+    if connection is not None:
+        poll.register(connection.fileno(), select.POLLHUP)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))

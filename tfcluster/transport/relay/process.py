@@ -14,13 +14,11 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.os.daemonize import set_process_title
+from tfcluster.os.daemonize import raise_descriptor_limit, set_process_title
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.codec import Message, decode_line, encode
 from tfcluster.transport.relay.multiplexer import Multiplexer
@@ -32,6 +30,7 @@ REPLY_HEADER = struct.Struct(">I")
 def main(listener: str, path: str, title: str) -> None:
     """Serve a listening socket, named by its descriptor; at the end its path is removed."""
     set_process_title(title)
+    raise_descriptor_limit()
     asyncio.run(_Relay(socket.socket(fileno=int(listener)), path).serve())
 
 
@@ -41,9 +40,34 @@ class _Link:
 
     multiplexer: Multiplexer
     process: ProcessHandle | None
+    leads_group: bool  # what the process has started ends with it
     agent: Message | None  # where the host's agent listens, if the command knew it
     used_at: float = field(default_factory=time.monotonic)
     pinged_at: float = 0.0
+
+    async def run(self) -> None:
+        """Carry connections until the link ends, and end its process then."""
+        try:
+            await self.multiplexer.run()
+        finally:
+            # A process of another user, as after sudo, ends by itself.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if self.process is not None and self.process.leads_session():
+                    (os.killpg if self.leads_group else os.kill)(self.process.pid, signal.SIGKILL)
+
+    def check(self) -> None:
+        """End a link that is lost or was not used for long, and ping the host."""
+        now, heard_at = time.monotonic(), self.multiplexer.heard_at
+        if not self.multiplexer.is_idle:
+            self.used_at = now
+        is_waiting = self.pinged_at > heard_at
+        is_lost = is_waiting and now - self.pinged_at > settings.PING_LOST_SECONDS
+        if is_lost or now - self.used_at > settings.SSH_PERSIST_SECONDS:
+            self.multiplexer.close()
+        elif not is_waiting and now - heard_at > settings.PING_SECONDS:
+            self.pinged_at = now
+            self.multiplexer.ping()
+        self.multiplexer.reset_abandoned()
 
 
 class _Relay:
@@ -52,101 +76,121 @@ class _Relay:
     def __init__(self, listener: socket.socket, path: str) -> None:
         self._listener = listener
         self._path = path
+        self._file = os.stat(path)
         self._links: dict[str, _Link] = {}
-        self._is_due = asyncio.Event()  # the next check: a link has ended, or the time has come
-        self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
+        self._leaving: set[_Link] = set()  # links that were closed, and carry connections yet
+        self._runs: dict[_Link, asyncio.Task[None]] = {}
+        self._answers: set[asyncio.Task[None]] = set()
+        self._is_ended = False
+        self._is_due = asyncio.Event()  # the next check: a link has ended or is to be closed, or the time has come
 
     async def serve(self) -> None:
+        """Serve until the last link has ended, or SIGTERM arrives."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end)
         self._listener.setblocking(False)
-        self._start(self._accept())
+        accepting = asyncio.create_task(self._accept())
         is_used = True
-        while is_used:
-            asyncio.get_running_loop().call_later(settings.RELAY_CHECK_SECONDS, self._is_due.set)
+        while is_used and not self._is_ended:
+            timer = loop.call_later(settings.RELAY_CHECK_SECONDS, self._is_due.set)
             await self._is_due.wait()
+            timer.cancel()
             self._is_due.clear()
-            for host, link in list(self._links.items()):
-                self._check(host, link)
-                self._start(link.multiplexer.reset_abandoned())
-            is_used = bool(self._links)
-        os.unlink(self._path)  # before the listener is closed, so that a command makes another one at once
+            for link in list(self._runs):
+                link.check()
+                if link in self._leaving and link.multiplexer.is_idle:
+                    link.multiplexer.close()
+            is_used = bool(self._runs or self._answers)
+        with contextlib.suppress(OSError):  # a cleaner may have removed it, and another relay made a new one
+            if os.path.samestat(os.stat(self._path), self._file):
+                os.unlink(self._path)  # before the listener is closed, so that a command makes another one at once
+        accepting.cancel()
         self._listener.close()
+        for link in self._runs:
+            link.multiplexer.close()
+        await asyncio.gather(*self._runs.values(), return_exceptions=True)
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _check(self, host: str, link: _Link) -> None:
-        """Close a link that is lost or was not used for long, and ping the host."""
-        now, heard_at = time.monotonic(), link.multiplexer.heard_at
-        if not link.multiplexer.is_idle:
-            link.used_at = now
-        is_waiting = link.pinged_at > heard_at
-        is_lost = is_waiting and now - link.pinged_at > settings.PING_LOST_SECONDS
-        if is_lost or now - link.used_at > settings.SSH_PERSIST_SECONDS:
-            self._close(host)
-        elif not is_waiting and now - heard_at > settings.PING_SECONDS:
-            link.pinged_at = now
-            self._start(link.multiplexer.ping())
+    def _end(self) -> None:
+        self._is_ended = True
+        self._is_due.set()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _ = await loop.sock_accept(self._listener)
-            self._start(self._answer(connection))
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError:  # no descriptor is left
+                await asyncio.sleep(settings.RELAY_CHECK_SECONDS)
+                continue
+            answer = asyncio.create_task(self._answer(connection))
+            self._answers.add(answer)
+            answer.add_done_callback(self._answers.discard)
 
     async def _answer(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
         with contextlib.suppress(OSError, ClusterError):  # the command has gone
-            request, passed = await _receive_request(connection)
+            request = decode_line((await _receive(connection))[0])
             method, host = request["method"], request["host"]
-            if method == "keep" and passed is not None:
-                await self._keep(host, request, passed)
             link = self._links.get(host)
-            if method == "close" and link is not None:
-                self._close(host)
+            if method == "keep" and link is None:
+                await _reply(connection, {"linked": False})  # the command makes its session the host's end of a link
+                data, passed = await _receive(connection)
+                if passed is None:
+                    raise ClusterError("the session was not made one")
+                link = await self._keep(host, decode_line(data), passed)
+            elif method == "keep" and link is not None and request["agent"] is not None:
+                link.agent = request["agent"]
+            elif method == "close" and link is not None:
+                self._leaving.add(self._links.pop(host))
+                self._is_due.set()
             agent = None if link is None else link.agent
             target = (request["port"] or (agent or {}).get("socket")) if method == "connect" and link else None
-            reply = encode({"linked": link is not None, "carries": target is not None, "agent": agent})
-            await asyncio.get_running_loop().sock_sendall(connection, REPLY_HEADER.pack(len(reply)) + reply)
+            await _reply(connection, {"linked": link is not None, "carries": target is not None, "agent": agent})
             if link is not None and target is not None:
+                link.used_at = time.monotonic()
                 await link.multiplexer.carry(target, await asyncio.open_connection(sock=connection))
                 return
         connection.close()
 
-    async def _keep(self, host: str, request: Message, passed: socket.socket) -> None:
+    async def _keep(self, host: str, session: Message, passed: socket.socket) -> _Link:
+        streams = await asyncio.open_connection(sock=passed)
         link = self._links.get(host)
         if link is not None:  # another command was faster
-            passed.close()
-            link.agent = request["agent"] or link.agent
-            return
-        process = ProcessHandle.from_pid(request["pid"])
-        self._links[host] = _Link(Multiplexer(await asyncio.open_connection(sock=passed)), process, request["agent"])
-        self._start(self._run(host, self._links[host]))
+            streams[1].close()
+            return link
+        process = ProcessHandle.from_pid(session["pid"])
+        link = _Link(Multiplexer(streams), process, session["leads_group"], session["agent"])
+        self._links[host] = link
+        self._runs[link] = asyncio.create_task(link.run())
+        self._runs[link].add_done_callback(lambda _: self._forget(host, link))
+        return link
 
-    async def _run(self, host: str, link: _Link) -> None:
-        await link.multiplexer.run()
+    def _forget(self, host: str, link: _Link) -> None:
+        del self._runs[link]
+        self._leaving.discard(link)
         if self._links.get(host) is link:
             del self._links[host]
         self._is_due.set()
-        # The command may be a script that started others. A process of another user, as after sudo, ends by itself.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if link.process is not None and link.process.leads_session():
-                os.killpg(link.process.pid, signal.SIGKILL)
-
-    def _close(self, host: str) -> None:
-        """End a link; `_run` does the rest."""
-        self._links.pop(host).multiplexer.close()
 
 
-async def _receive_request(connection: socket.socket) -> tuple[Message, socket.socket | None]:
-    """Receive a request, which a command sends at once, and the descriptor that comes with it."""
-    readable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    connection.setblocking(False)
-    asyncio.get_running_loop().add_reader(connection, readable.set_result, None)
+async def _reply(connection: socket.socket, message: Message) -> None:
+    data = encode(message)
+    await asyncio.get_running_loop().sock_sendall(connection, REPLY_HEADER.pack(len(data)) + data)
+
+
+async def _receive(connection: socket.socket) -> tuple[bytes, socket.socket | None]:
+    """Receive a message, which a command sends at once, and the descriptor that comes with it."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def stop_waiting() -> None:
+        loop.remove_reader(connection)
+        readable.set_result(None)
+
+    loop.add_reader(connection, stop_waiting)
     try:
         await readable
     finally:
-        asyncio.get_running_loop().remove_reader(connection)
+        loop.remove_reader(connection)
     data, descriptors, _, _ = socket.recv_fds(connection, settings.IO_BLOCK_BYTES, 1)
-    passed = socket.socket(fileno=descriptors[0]) if descriptors else None
-    return decode_line(data), passed
+    return data, socket.socket(fileno=descriptors[0]) if descriptors else None
