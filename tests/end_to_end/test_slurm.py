@@ -123,7 +123,9 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
     assert status["job"]["id"] == int(job)
     assert status["job"]["nodes"] == [*site.site.nodes]
     assert 3000 < status["job"]["ends_in_s"] <= 3600
+    steps = site.site("squeue", "-h", "-s", "-o", "%i")
     assert f"node2 is {site.site.nodes[2]}" in site("status").stdout
+    assert site.site("squeue", "-h", "-s", "-o", "%i") == steps, "each has its number"
     result = site.json("run", "pi", "--samples", "1e6", "--seed", "7")
     assert len(result["devices"]) == 3
     site("down")
