@@ -214,3 +214,16 @@ def test_down_ends_the_relay_and_all_that_it_keeps(needs_network: None, tmp_path
         sandbox("down")
         wait_for(lambda: not relay.exists() and not sandbox.network.entered("alpha"))
         assert not [path for path in (sandbox.network.folder / "here").rglob("*") if path.is_socket()]
+
+
+@pytest.mark.slow
+def test_tensorboard_is_outside_of_a_private_network(needs_network: None, tmp_path: Path) -> None:
+    with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
+        sandbox("up", sandbox.spec(f"network: private\n{sandbox.text(NAMES, JOBS)}"))
+        code = "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
+        sandbox("run", sandbox.spec(code, "writes.py"))
+        process = sandbox.start("tensorboard", sandbox.json("runs")[-1]["run"], "-o", "json")
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["url"], "it is shown when it has answered"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130

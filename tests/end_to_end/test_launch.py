@@ -29,7 +29,8 @@ acts = dict(argument.split("=") for argument in sys.argv[1:])
 act = acts.get(os.environ["TFCLUSTER_TASK"], acts.get("all", "wait"))
 if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
-print("doing", act, flush=True)
+sys.stdout.write(f"doing {act}\\n")  # in one piece: those of members that write at once may be mixed
+sys.stdout.flush()
 while act != "0" and "await" in acts and not os.path.exists(acts["await"]):
     time.sleep(0.1)
 if act == "unavailable":

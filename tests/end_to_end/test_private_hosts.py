@@ -175,18 +175,6 @@ def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> N
     assert {"worker:0 | heard hello", "worker:1 | heard hello"} <= set(output.splitlines())
 
 
-@pytest.mark.slow
-def test_tensorboard_is_where_its_port_can_be_forwarded(two: Sandbox) -> None:
-    code = "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
-    two("run", two.spec(code, "writes.py"))
-    run = two.json("runs")[-1]["run"]
-    process = two.start("tensorboard", run, "-o", "json")
-    assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["url"]
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-
-
 def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None:
     two("restart", "worker:1")
     wait_for(lambda: both(two))
