@@ -113,7 +113,7 @@ def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox
         os.kill(agent.pid, signal.SIGKILL)
         wait_for(lambda: not agent.is_alive())
         # The view itself starts the next agent, which finds the tasks.
-        top.wait_for(r"alpha worker:0 +adopted", r"^worker:0 +alpha +ready", r"^ alpha +up ")
+        top.wait_for(r"alpha +worker:0 +adopted", r"^worker:0 +alpha +ready", r"^ alpha +up ")
         two("down")
         assert top.wait_for_end() == 3
     assert "error: cluster 'two' went down" in re.sub(r"\x1b\[[0-9;?]*[a-z]", "", top.raw.decode())
