@@ -90,7 +90,7 @@ def test_a_port_on_another_host_that_drops_what_arrives(wide: Over) -> None:
     dropped = f"worker:1 at {address} on beta cannot be reached: connections are not answered (a firewall drops them"
     assert problem["problem"].startswith(dropped)
     assert problem["problem"].endswith(", although it answers on beta")
-    assert problem["hint"].startswith("Let alpha connect to it; `tfcluster doctor`")
+    assert problem["hint"].startswith("Let alpha connect to it; `tfcluster doctor ")
     assert dropped in error["message"]
 
 

@@ -161,5 +161,5 @@ def describe_non_finite(numbers: MappedFile, total: Moments) -> list[str]:
     return [
         f"{count:,} of the {total.count:,} numbers {'is' if count == 1 else 'are'} {kind}, "
         f"the first of them number {firsts[kind]:,} counted from 0: there is no finite mean"
-        for kind, count in counts.items()
+        for kind, count in sorted(counts.items(), key=lambda item: firsts[item[0]])
     ]
