@@ -62,7 +62,7 @@ def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     for command in (["status"], ["run", "pi"], ["up", spec], ["restart", "ps:0", "--yes"]):
         error = sandbox(*command, code=1).stderr
         assert f"{journal_of(sandbox)} is damaged" in error
-        assert "`tfcluster down -c hurt`" in error
+        assert re.search("`tfcluster down( -c hurt)?`", error)
     assert {line.split()[0] for line in sandbox("logs").stdout.splitlines()} == {"ps:0", "worker:0", "worker:1"}
     assert "Started server" in sandbox("logs", "ps", "--grep", "Started").stdout
     assert " up " in sandbox("events").stdout
@@ -139,7 +139,7 @@ def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, da
                 path.write_text("{")
         error = sandbox("status", code=5).stderr
         assert "is damaged" in error
-        assert "`tfcluster down -c hurt`" in error
+        assert re.search("`tfcluster down( -c hurt)?`", error)
         down = sandbox("down")
         assert down.stderr.count("is damaged") == len(damaged)
         assert sandbox.leftovers() == []
