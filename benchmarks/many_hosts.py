@@ -1,4 +1,4 @@
-"""Commands on clusters of 1, 16 and 48 hosts with a task on each, and of 256 hosts of which 16 have tasks.
+"""Commands on clusters of 1, 16 and 48 hosts with a task on each, and of 256 hosts, where 16 have tasks.
 
 The hosts are reached by `connect:`, and are all this machine, with an address and a state folder for each, which takes
 root. So what real hosts do at the same time is done here in turn, on this machine's cores, and the time of a command
@@ -45,7 +45,7 @@ COMMANDS = {
 # For `status` on the most hosts, with two cores.
 STATUS_SECONDS = 4.0
 STATUS_BYTES = 150e6
-# A command takes at most so many times as long on the most hosts as on 16, for each host.
+# How many times as long `status` may take for each host on the most hosts as on 16.
 GROWTH = 1.25
 _ADDRESS = "10.99.{}.{}"
 
@@ -61,7 +61,7 @@ class Figures:
 
 @contextlib.contextmanager
 def addresses(count: int) -> Iterator[list[str]]:
-    """Give this machine as many addresses, which nobody else reaches."""
+    """Give this machine a number of addresses, which only it can reach."""
     texts = [_ADDRESS.format(number // 250, number % 250 + 1) for number in range(count)]
     try:
         for text in texts:
@@ -99,7 +99,7 @@ def busy_seconds() -> float:
 
 
 def measure(count: int) -> dict[str, list[Figures]]:
-    """Bring a cluster of so many hosts up, measure the commands on it, and take it down."""
+    """Start a cluster of `count` hosts, measure the commands on it, and take it down."""
     figures: dict[str, list[Figures]] = defaultdict(list)
     with addresses(count) as texts, cluster_folder() as cluster:
         tasks = count if count <= MOST_SERVERS else MOST_TASKS

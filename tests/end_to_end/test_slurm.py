@@ -242,10 +242,14 @@ def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
     assert "was not started from this machine" in site("status", code=3).stderr
 
 
+def block(site: InSlurm) -> str:
+    """Submit a job that takes all nodes, and return its id."""
+    options = ("--parsable", "--output=/dev/null", "--nodes=3", "--exclusive", "--wrap=sleep 1000")
+    return site.site("sbatch", *options).strip()
+
+
 def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
-    blocking = site.site(
-        "sbatch", "--parsable", "--output=/dev/null", "--nodes=3", "--exclusive", "--wrap=sleep 1000"
-    ).strip()
+    blocking = block(site)
     try:
         waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
         assert waiting.stderr is not None
@@ -273,9 +277,7 @@ def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
 
 @pytest.mark.slow
 def test_down_cancels_a_pending_job(site: InSlurm) -> None:
-    blocking = site.site(
-        "sbatch", "--parsable", "--output=/dev/null", "--nodes=3", "--exclusive", "--wrap=sleep 1000"
-    ).strip()
+    blocking = block(site)
     try:
         waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
         assert waiting.stderr is not None

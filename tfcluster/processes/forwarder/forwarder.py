@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import resource
 import select
 import signal
 import socket
@@ -27,6 +26,7 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.forwarding import Forwarding
+from tfcluster.os.daemonize import raise_descriptor_limit
 from tfcluster.os.network import bind_all_addresses, detect_loss
 from tfcluster.private_network import PrivateNetwork, enter_network
 from tfcluster.processes.forwarder.admission import Admissions, accept, make_context, peer_of, request
@@ -254,8 +254,7 @@ def forward(config: Path, log_path: Path, network: PrivateNetwork, namespaces: t
         OSError: As for `TlsForwarder`; or the namespaces cannot be entered.
         ValueError: As for `TlsForwarder`.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_descriptor_limit()
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)

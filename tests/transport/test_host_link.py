@@ -1,0 +1,118 @@
+"""The relay as a real process: it keeps sessions of slow hosts, and one of several at once, and ends what it keeps."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_for
+from tfcluster.core.hosts import Host
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.runtime_dir import relay_socket_path
+from tfcluster.transport.relay.host_link import HostLink
+from tfcluster.transport.relay.multiplexer import VERSION
+
+HOST = Host("box", "10.0.0.1", connect="nothing")
+
+
+class Session:
+    """In place of a session on a host: a process whose streams the test has."""
+
+    def __init__(self, seconds: float = 0.0, *, leads_group: bool = True) -> None:
+        # A shell with a child, as of a script, or of the proxy of an ssh.
+        self._process = subprocess.Popen(
+            ["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        self.child = ProcessHandle.from_pid(int(self._process.stdout.readline()))
+        self.pid = self._process.pid
+        self.connection, self.on_host = socket.socketpair()
+        self.leads_group = leads_group
+        self._seconds = seconds
+
+    def request(self, name: str, seconds: float) -> dict[str, Any]:
+        assert name == "link"
+        time.sleep(self._seconds)  # how long the host takes to answer
+        return {"is_carried": True}
+
+    def release(self) -> None:
+        self.connection.close()
+
+    end = release
+
+    def is_kept(self) -> bool:
+        """Whether the relay has not closed the streams."""
+        try:
+            self.on_host.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        return False
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def clean_up(self) -> None:
+        self.on_host.close()
+        if self.child is not None:
+            self.child.kill()
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostLink]:
+    """A link of a cluster whose relay is not started yet, and has ended after the test."""
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        (tmp_path / name).mkdir(mode=0o700)
+        monkeypatch.setenv(name, str(tmp_path / name))
+    made = HostLink("demo", HOST)
+    yield made
+    made.close()
+    wait_for(lambda: not relay_socket_path("demo", VERSION).exists())
+
+
+def keep(link: HostLink, session: Session) -> bool:
+    like_a_session: Any = session
+    return link.keep(like_a_session, None)
+
+
+def test_a_host_that_takes_longer_than_a_relay_without_links_lives_is_kept(link: HostLink) -> None:
+    session = Session(seconds=2.5)
+    assert keep(link, session)
+    assert not link.has_lost_host()
+    link.close()
+    wait_for(session.has_ended)
+    assert session.child is not None
+    wait_for(lambda: session.child is not None and not session.child.is_alive())
+    session.clean_up()
+
+
+def test_of_sessions_that_are_handed_over_at_once_one_is_kept(link: HostLink) -> None:
+    sessions = [Session(seconds=0.3) for _ in range(4)]
+    threads = [threading.Thread(target=keep, args=[link, session]) for session in sessions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for(lambda: sum(session.is_kept() for session in sessions) == 1)
+    link.close()
+    wait_for(lambda: not any(session.is_kept() for session in sessions))
+    for session in sessions:
+        session.clean_up()
+
+
+def test_what_an_ssh_has_started_for_others_outlives_it(link: HostLink) -> None:
+    session = Session(leads_group=False)
+    assert keep(link, session)
+    link.close()
+    wait_for(session.has_ended)
+    assert session.child is not None
+    assert session.child.is_alive()
+    session.clean_up()
