@@ -102,6 +102,7 @@ def measure(count: int) -> dict[str, list[Figures]]:
     """Start a cluster of `count` hosts, measure the commands on it, and take it down."""
     figures: dict[str, list[Figures]] = defaultdict(list)
     with addresses(count) as texts, cluster_folder() as cluster:
+        cluster.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # hosts keep compiled code, also this one
         tasks = count if count <= MOST_SERVERS else MOST_TASKS
         hosts = "".join(
             f"  h{number}: {{address: {text}, connect: env, python: {sys.executable}, "

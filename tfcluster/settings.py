@@ -114,6 +114,7 @@ SSH_OUTPUT_MAX_BYTES = 1 << 20  # of a login shell's output before the first mes
 SSH_ERROR_LINES = 8
 REMOTE_REPLY_SECONDS = 30.0  # once a host has begun to handle a request
 REMOTE_STARTS_AT_ONCE = 32  # sessions of one command that start, or start an agent
+HOST_STARTS_AT_ONCE = 32  # hosts that `up` has check ports and start the agent's helpers, or start tasks
 REMOTE_OPEN_SECONDS = 100.0  # an agent starts from a slow disk, perhaps after another one has shut down
 PING_SECONDS = 3.0  # without data from an agent over `connect:`, until it is asked for a sign of life
 PING_LOST_SECONDS = 10.0  # without one, until the connection is given up and opened again

@@ -69,11 +69,15 @@ def prepare_host(
     load_tensorflow: Callable[[], TensorFlow],
     failed_checks: Sequence[FailedCheck] | None = None,
 ) -> Preparation:
-    """Run all checks for a topology, allocate ports and GPUs, and load TensorFlow's library; see `run_checks`."""
+    """Run all checks for a topology, allocate ports and GPUs, and load TensorFlow's library; see `run_checks`.
+
+    A host that has none of the cluster's servers does not load it: that takes half of an agent's memory.
+    """
     allocation, failures = run_checks(inputs, failed_checks)
     version = None
     try:
-        version = load_tensorflow().version
+        if inputs.tasks or not inputs.topology.has_servers:
+            version = load_tensorflow().version
     except ClusterError as error:
         failures.append(FailedCheck("tensorflow", error))
     return Preparation(version, allocation, tuple(failures), other_accounts())

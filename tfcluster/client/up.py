@@ -24,7 +24,14 @@ from tfcluster.client.preflight.preflight import (
 )
 from tfcluster.client.resolve import check_source
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
-from tfcluster.client.rpc.parallel import StreamContext, format_host_errors, join_hints, merge_streams, warn
+from tfcluster.client.rpc.parallel import (
+    StreamContext,
+    format_host_errors,
+    join_hints,
+    merge_streams,
+    starting_host,
+    warn,
+)
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.plan import (
@@ -402,8 +409,10 @@ def _apply_on_host(
         terminating=tuple(terminated_tasks(plan.actions)),
         certificate=certificate,
     )
-    stream = client.stream(request, start=observed is None)
-    with contextlib.closing(stream):
+    with contextlib.ExitStack() as stack:
+        if observed is None:
+            stack.enter_context(starting_host)
+        stream = stack.enter_context(contextlib.closing(client.stream(request, start=observed is None)))
         try:
             yield from context.events(stream)
             conflict = stream.result().conflict

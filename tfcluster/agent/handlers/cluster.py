@@ -78,7 +78,8 @@ class ClusterHandlers:
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
                 self._context.move_to(request.topology.network)
-        self._context.prober.ensure_started()
+        if request.topology.on(self._host):
+            self._context.prober.ensure_started()
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
                 self._context.runs.fork_server.ensure_started()

@@ -268,7 +268,8 @@ class TaskSupervisor:
                 runtime = self._make_runtime(task)
             runtime.spec, runtime.machine = task, replace(runtime.machine, policy=task.restart)
             self.tasks[task.name] = runtime
-        self._log_collector.start(topology.logs)
+        if topology.on(self.host):
+            self._log_collector.start(topology.logs)
 
     def _make_runtime(self, task: Task) -> TaskRuntime:
         log, log_buffer = self._folder.log_of(task.short), self._folder.log_buffer_of(task.short)

@@ -21,7 +21,7 @@ from tfcluster.client.preflight.checks import (
 )
 from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
 from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
-from tfcluster.client.rpc.parallel import map_hosts, partition
+from tfcluster.client.rpc.parallel import map_hosts, partition, starting_host
 from tfcluster.core.forwarding import needs_forwarders, with_unique_ports
 from tfcluster.core.hosts import ENV_NOTE
 from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
@@ -103,7 +103,8 @@ def prepare_hosts(hosts: Mapping[str, HostPreflight], topology: ClusterTopology)
     def prepare(host: str) -> Preparation:
         each = hosts[host]
         assert each.inspector is not None, "the others are left out"
-        return each.inspector.prepare(topology, listens=len(hosts) > 1 and each.observed is None)
+        with starting_host:
+            return each.inspector.prepare(topology, listens=len(hosts) > 1 and each.observed is None)
 
     preparations, errors = partition(map_hosts(examined, prepare, None))
     for host, error in errors.items():
@@ -114,7 +115,8 @@ def prepare_hosts(hosts: Mapping[str, HostPreflight], topology: ClusterTopology)
 
 def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
     result.is_examined = True
-    result.tensorflow, result.accounts = preparation.tensorflow, preparation.accounts
+    result.tensorflow = preparation.tensorflow or result.tensorflow
+    result.accounts = preparation.accounts
     result.allocation = preparation.allocation
     if result.observed is not None:  # the running agent has checked everything, with the spec's environment variables
         result.unexamined = [note for note in result.unexamined if not note.startswith(ENV_NOTE)]

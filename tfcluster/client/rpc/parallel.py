@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 E = TypeVar("E")
 T = TypeVar("T")
 
+#: Held while a host checks or starts what it has not yet. What hundreds of hosts send at the same time would keep the
+#: processes on this machine that carry it so busy that connections appear to be lost.
+starting_host = threading.BoundedSemaphore(settings.HOST_STARTS_AT_ONCE)
+
 
 def warn(text: str) -> None:
     """Print a warning or a note to standard error.

@@ -44,6 +44,8 @@ class _Link:
     agent: Message | None  # where the host's agent listens, if the command knew it
     used_at: float = field(default_factory=time.monotonic)
     pinged_at: float = 0.0
+    silence: float = 0.0  # since the ping, in seconds in which this process was able to notice an answer
+    checked_at: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
         """Carry connections until the link ends, and end its process then."""
@@ -61,7 +63,10 @@ class _Link:
         if not self.multiplexer.is_idle:
             self.used_at = now
         is_waiting = self.pinged_at > heard_at
-        is_lost = is_waiting and now - self.pinged_at > settings.PING_LOST_SECONDS
+        elapsed, self.checked_at = now - self.checked_at, now
+        # A check that is late shows that this process had to wait for a processor, as the host's answer may have.
+        self.silence = self.silence + min(elapsed, settings.RELAY_CHECK_SECONDS) if is_waiting else 0.0
+        is_lost = self.silence > settings.PING_LOST_SECONDS
         if is_lost or now - self.used_at > settings.SSH_PERSIST_SECONDS:
             self.multiplexer.close()
         elif not is_waiting and now - heard_at > settings.PING_SECONDS:
