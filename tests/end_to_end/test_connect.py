@@ -216,6 +216,22 @@ def test_down_ends_the_relay_and_all_that_it_keeps(needs_network: None, tmp_path
         assert not [path for path in (sandbox.network.folder / "here").rglob("*") if path.is_socket()]
 
 
+def test_a_host_without_tasks_has_an_agent_only(needs_network: None, tmp_path: Path) -> None:
+    with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, "jobs:\n  worker: {tasks: 1, hosts: [alpha, beta]}\n")))
+        titles = {pid: title.split(" ", 2)[-1] for pid, title in sandbox.processes().items()}
+        assert sorted(titles.values()).count("log writer") == 1
+        has_tensorflow = {
+            titles[pid]: "libtensorflow" in Path(f"/proc/{pid}/maps").read_text()
+            for pid in titles
+            if titles[pid].startswith("agent on")
+        }
+        assert has_tensorflow == {"agent on alpha": True, "agent on beta": False}
+        sandbox("scale", "worker=2", "--yes")
+        sandbox("wait", "--ready")
+        assert {task["host"] for task in sandbox.status()["tasks"]} == set(NAMES)
+
+
 @pytest.mark.slow
 def test_tensorboard_is_outside_of_a_private_network(needs_network: None, tmp_path: Path) -> None:
     with over(tmp_path, *NAMES, has_sshd=False) as sandbox:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.transport.relay.multiplexer import Multiplexer, Streams, Target
+from tfcluster.transport.relay.process import _Link
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -190,5 +193,39 @@ def test_what_is_no_frame_ends_the_link() -> None:
         other.sendall(b"Welcome to this host, which prints something\n")
         await here.run()
         other.close()
+
+    asyncio.run(check())
+
+
+async def has_ended(connection: socket.socket) -> bool:
+    """Read what has arrived; return whether the other end has closed the connection."""
+    for _ in range(3):  # a closed transport closes its socket in the next iteration of the event loop
+        await asyncio.sleep(0)
+    with contextlib.suppress(BlockingIOError):
+        while connection.recv(settings.IO_BLOCK_BYTES):
+            pass
+        return True
+    return False
+
+
+def test_a_relay_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    async def check() -> None:
+        nonlocal now
+        ours, its = socket.socketpair()
+        its.setblocking(False)
+        link = _Link(Multiplexer(await asyncio.open_connection(sock=ours)), process=None, leads_group=False, agent=None)
+        now = settings.PING_SECONDS + 1
+        link.check()
+        now += 3 * settings.PING_LOST_SECONDS
+        link.check()
+        assert not await has_ended(its)
+        for _ in range(math.ceil(settings.PING_LOST_SECONDS / settings.RELAY_CHECK_SECONDS)):
+            now += settings.RELAY_CHECK_SECONDS
+            link.check()
+        assert await has_ended(its)
+        its.close()
 
     asyncio.run(check())
