@@ -194,7 +194,7 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
 @click.option(
     "--cluster-spec",
     metavar="NOTATION",
-    help="A cluster in one line instead of a file: 'master|localhost:2222,worker|localhost:2223;localhost:2224'.",
+    help="A cluster in one line instead of a file, as 'ps|a:2222,worker|b:2222;c:2222'.",
 )
 @click.option(
     "--allow-version-mismatch", is_flag=True, help="Continue even if the hosts have different versions of TensorFlow."
