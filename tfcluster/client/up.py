@@ -22,6 +22,7 @@ from tfcluster.client.preflight.preflight import (
     observe_hosts,
     run_preflight,
 )
+from tfcluster.client.preflight.shown_notes import is_new_note
 from tfcluster.client.resolve import check_source
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext, format_host_errors, join_hints, merge_streams, warn
@@ -112,7 +113,9 @@ def plan_up(
     with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)
         preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
-        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch=allow_version_mismatch)
+        planned = _plan(
+            cluster, all_hosts, removed_hosts, preflight, dry, allow_version_mismatch=allow_version_mismatch
+        )
         return replace(planned, source=source)
 
 
@@ -138,7 +141,7 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
         }
         reached = {host: each for host, each in hosts.items() if host not in unreachable}
         preflight = run_preflight(cluster, reached, scaled_topology)
-        plan = _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
+        plan = _plan(cluster, cluster, (), preflight, dry, allow_version_mismatch=True)
         return _without_unreachable_hosts(plan, unreachable) if unreachable else plan
 
 
@@ -193,6 +196,7 @@ def _plan(
     all_hosts: Cluster,
     removed_hosts: tuple[Host, ...],
     preflight: Preflight,
+    dry: bool,
     *,
     allow_version_mismatch: bool,
 ) -> UpPlan:
@@ -203,7 +207,7 @@ def _plan(
     _print_results("", unexamined)
     if (error := to_error(results, is_local=is_local)) is not None:
         raise error
-    print_warnings(results, preflight.hosts, is_local=is_local)
+    print_warnings(results, preflight.hosts, is_local=is_local, shown=None if dry else cluster.name)
     topology, observed = preflight.desired, preflight.observed
     actions = _plan_actions(topology, observed, preflight.hosts)
     certified = hosts_without_certificate(topology, preflight.hosts)
@@ -215,13 +219,20 @@ def _plan(
     return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, hosts, unexamined, certified)
 
 
-def print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:
-    """Print the warnings and notes among the results of checks, each once for all hosts that have it."""
+def print_warnings(
+    results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool, shown: str | None = None
+) -> None:
+    """Print the warnings and notes among the results of checks, each once for all hosts that have it.
+
+    Notes that were shown for the cluster `shown` today are left out.
+    """
     _print_results("warning: ", [result for result in results if result.severity is Severity.WARNING])
-    # Print a note only when servers are started on the host: users do not read a note that every command repeats.
-    # `doctor` always prints it.
+    # Print a note only when servers are started on the host, and once a day: users do not read a note that every
+    # command repeats. `doctor` always prints it.
     notes = [each for each in results if each.severity is Severity.NOTE and hosts[each.host].observed is None]
-    _print_results("note: ", [replace(each, result=f"{each.text}. {each.hint}") for each in notes], is_local=is_local)
+    notes = [replace(each, result=f"{each.text}. {each.hint}") for each in notes]
+    if shown is None or is_new_note(shown, "\n".join(f"{each.host}: {each.text}" for each in notes)):
+        _print_results("note: ", notes, is_local=is_local)
 
 
 def _print_results(label: str, results: Sequence[CheckResult], *, is_local: bool = False) -> None:
