@@ -41,7 +41,7 @@ from tfcluster.core.reconcile import ObservedState, scale
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import journal_path
 from tfcluster.protocol.api.cluster import ApplyRequest
 from tfcluster.transport.errors import not_running
@@ -113,9 +113,7 @@ def plan_up(
     with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)
         preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
-        planned = _plan(
-            cluster, all_hosts, removed_hosts, preflight, dry, allow_version_mismatch=allow_version_mismatch
-        )
+        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch, dry=dry)
         return replace(planned, source=source)
 
 
@@ -141,7 +139,7 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
         }
         reached = {host: each for host, each in hosts.items() if host not in unreachable}
         preflight = run_preflight(cluster, reached, scaled_topology)
-        plan = _plan(cluster, cluster, (), preflight, dry, allow_version_mismatch=True)
+        plan = _plan(cluster, cluster, (), preflight, True, dry=dry)
         return _without_unreachable_hosts(plan, unreachable) if unreachable else plan
 
 
@@ -196,9 +194,9 @@ def _plan(
     all_hosts: Cluster,
     removed_hosts: tuple[Host, ...],
     preflight: Preflight,
-    dry: bool,
-    *,
     allow_version_mismatch: bool,
+    *,
+    dry: bool,
 ) -> UpPlan:
     """Compute the plan from a preflight; a check that prevents the cluster from coming up raises an error."""
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
@@ -261,10 +259,9 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     """
     registered = read_registry(topology.cluster)
     if registered is not None and registered.job is not None and topology.hosts[0].job != registered.job.id:
-        raise ClusterError(
+        raise usage_error(
             f"cluster {topology.cluster!r} is up in Slurm job {registered.job.id}, and this spec has no `slurm:`",
-            hint=f"`tfcluster down -c {topology.cluster}` ends it there.",
-            exit_code=ExitCode.USAGE,
+            f"`tfcluster down -c {topology.cluster}` ends it there.",
         )
     is_up = journal_path(topology.cluster).exists()
     hosts = tuple(registered.hosts.values()) if registered else (THIS_MACHINE,) * is_up
@@ -272,11 +269,10 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     for host in hosts:
         new = desired.get(host.name, host)
         if (new.way, new.state) != (host.way, host.state):
-            raise ClusterError(
+            raise usage_error(
                 f"cluster {topology.cluster!r} is up on host {host.name}, which is another place in this spec: "
                 f"{new.way}, state {new.state} (it was {host.way}, state {host.state})",
-                hint=f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
-                exit_code=ExitCode.USAGE,
+                f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
             )
     return hosts
 

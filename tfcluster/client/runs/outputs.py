@@ -18,7 +18,7 @@ from tfcluster.client.runs.code_files import IGNORE_FILE
 from tfcluster.core.code import is_inside
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api.outputs import OutputFile, OutputsRequest, ReadOutputsRequest
 
 _PART = ".tfcluster-part"
@@ -145,10 +145,9 @@ def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
     """Raise an error if copying the files to the folder would replace other files."""
     existing = [file.path for file in outputs.files if not _has(folder, file) and os.path.lexists(folder / file.path)]
     if existing:
-        raise ClusterError(
+        raise usage_error(
             f"{folder} has other files of the same names: {summarize_list(existing)}",
-            hint="Name another folder, or replace them with --overwrite.",
-            exit_code=ExitCode.USAGE,
+            "Name another folder, or replace them with --overwrite.",
         )
 
 
