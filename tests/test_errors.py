@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 
 import pytest
 
@@ -34,3 +35,11 @@ def test_an_error_survives_its_way_from_the_agent(code: ExitCode) -> None:
 def test_an_error_is_a_failure_without_a_hint_unless_told_otherwise() -> None:
     error = ClusterError("what happened")
     assert (str(error), error.hint, error.exit_code) == ("what happened", "", ExitCode.FAILED)
+
+
+def test_a_traceback_shows_the_hint() -> None:
+    error = ClusterError("there is no cluster", hint="`tfcluster up` starts one.")
+    assert traceback.format_exception_only(error)[-1].endswith(
+        "ClusterError: there is no cluster\nhint: `tfcluster up` starts one.\n"
+    )
+    assert str(ClusterError("there is no cluster")) == "there is no cluster"

@@ -11,13 +11,15 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.environment import environment_here
+from tfcluster.client.environment import environment_here, read_topology
 from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.runs.runs import attach, cancel_run
 from tfcluster.client.status import list_devices
 from tfcluster.core.environment import no_proxy_env
+from tfcluster.core.topology import PRIVATE
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
+from tfcluster.paths import LOCAL_HOST
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -56,7 +58,8 @@ class ClusterConnection:
         """Return the target for a session, such as `grpc://localhost:2223`.
 
         Raises:
-            ClusterError: The servers are in a private network, which this process can no longer enter.
+            ClusterError: The servers are in a private network, which this process cannot enter: it has threads, or this
+                machine is not one of the cluster's hosts.
         """
         self._enter_network()
         return self._target
@@ -92,7 +95,10 @@ class ClusterConnection:
 
         The process leaves this machine's network for good: call this only when the addresses are asked for.
         """
-        if self._network is None or self._network.contains_this_process():
+        if self._network is None:
+            self._reject_outside()
+            return
+        if self._network.contains_this_process():
             return
         deadline = time.monotonic() + settings.PRIVATE_NETWORK_THREADS_SECONDS
         while _has_threads() and time.monotonic() < deadline:
@@ -107,6 +113,15 @@ class ClusterConnection:
             self._network.enter()
         except OSError as error:
             raise ClusterError(str(error.strerror), hint="Connect again.") from error
+
+    def _reject_outside(self) -> None:
+        """Raise an error if the servers are in a private network of other machines."""
+        if LOCAL_HOST not in self._cluster.hosts and read_topology(self._cluster).network == PRIVATE:
+            raise ClusterError(
+                f"the servers of {self.name} are in its private network, and this machine is not one of its hosts",
+                hint=f"Start it on one: `tfcluster exec --on {self._cluster.head} -- python PROGRAM`. The methods that "
+                "run programs work here too.",
+            )
 
     def devices(self) -> list[dict[str, Any]]:
         """Return every device of every task, as `tfcluster devices -o json` does.

@@ -36,6 +36,10 @@ class ClusterError(Exception):
         self.hint = hint
         self.exit_code = exit_code
 
+    def __str__(self) -> str:
+        """Return the message with the hint, as a traceback in a program that uses `connect` shows it."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
     def to_json(self) -> dict[str, Any]:
         """Return the error as an agent sends it to the command line."""
         return {"message": self.message, "hint": self.hint, "exit_code": int(self.exit_code)}

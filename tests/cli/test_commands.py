@@ -37,14 +37,32 @@ def test_every_command_has_help_with_an_example(words: tuple[str, ...]) -> None:
     assert f"tfcluster {' '.join(words)}" in result.output.partition("Example:")[2]
 
 
-def test_the_list_of_commands_has_the_short_help_of_each_command() -> None:
+def test_the_commands_are_listed_in_groups_with_their_short_help() -> None:
+    listing = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    sections = [section.splitlines() for section in listing.split("\n\n")]
+    groups = {heading: lines for heading, *lines in sections if heading.endswith(":") and heading != "Options:"}
+    assert list(groups) == ["First steps:", "Cluster:", "Runs:", "Watch:", "Hosts and spec:", "Shell:"]
+    assert [line.split()[0] for line in groups["First steps:"]] == ["init", "up", "run", "status", "down"]
+
     context = click.Context(cli)
-    listing = CliRunner().invoke(cli, ["--help"]).output
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        assert command is not None
-        assert f"{name} " in listing
-        assert str(command.short_help) in listing
+    listed = dict(line.strip().split(maxsplit=1) for lines in groups.values() for line in lines)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    assert listed == {name: command.short_help for name, command in commands.items() if command is not None}
+
+
+@pytest.mark.parametrize("words", [(), *all_commands()], ids=" ".join)
+def test_help_fits_into_80_columns_and_breaks_no_word_and_no_command(words: tuple[str, ...]) -> None:
+    context = click.Context(cli)
+    command: click.Command | None = cli
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(context, word)
+    assert command is not None
+    output = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80).output
+    assert max(map(len, output.splitlines())) <= 80
+    helps = [param.help or "" for param in command.get_params(context) if isinstance(param, click.Option)]
+    assert {word for text in helps for word in text.split()} <= {*output.split()}
+    assert [line for line in output.splitlines() if line.count("`") % 2] == []
 
 
 def test_ps_is_status() -> None:

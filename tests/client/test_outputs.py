@@ -79,7 +79,7 @@ def test_a_file_that_was_not_asked_for_is_not_written(tmp_path: Path) -> None:
     cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_another))
     with pytest.raises(ClusterError, match=r"a file arrived that was not asked for: '\.\./other'"):
         fetch(cluster, HostOutputs("beta", "train-1", (file("a"),)), tmp_path / "out", lambda size: None)
-    assert [path.name for path in tmp_path.rglob("*")] == ["out"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", ".tfclusterignore"]
 
 
 def test_a_file_cannot_end_as_another_one(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_file_cannot_end_as_another_one(tmp_path: Path) -> None:
     outputs = HostOutputs("beta", "train-1", (file("a"), file("b")))
     with pytest.raises(ClusterError, match="a file arrived before the one before it was complete: 'b'"):
         fetch(cluster, outputs, tmp_path / "out", lambda size: None)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".tfclusterignore"]
 
 
 @pytest.mark.parametrize(("data", "modified_ns"), [("a", 1_000_000_000), ("", 10**40)])

@@ -61,7 +61,7 @@ def test_the_environment_names_it_for_programs_too(
     bring_up("one")
     own_spec(nowhere, "three")
     monkeypatch.setenv("TFCLUSTER_CLUSTER", "four")
-    with pytest.raises(ClusterError, match=f"^cluster '{chosen}' is not running$"):
+    with pytest.raises(ClusterError, match=f"^cluster '{chosen}' is not running\n"):
         ClusterConnection(*arguments)
 
 

@@ -57,7 +57,9 @@ def test_hints_are_typed_as_they_are_from_another_folder_beside_another_cluster(
     )
     error = sandbox("up", third, cwd=elsewhere, code=5).stderr
     assert error.splitlines()[-1] == f"hint: `tfcluster doctor '{third}'` runs the same checks by itself."
-    sandbox("down", "--all")
+    assert "not both" in sandbox("down", "--all", "-c", "one", code=2).stderr
+    stopped = sandbox("down", "--all", env={"TFCLUSTER_CLUSTER": "nosuch"}).stdout
+    assert [line.partition(" ")[0] for line in stopped.splitlines()] == ["one", "other"]
 
 
 @pytest.mark.slow

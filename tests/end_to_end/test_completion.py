@@ -53,6 +53,9 @@ def test_names_of_tasks_runs_and_clusters(sandbox: Sandbox) -> None:
         (sandbox.folder / "pack").mkdir(exist_ok=True)
         (sandbox.folder / "pack" / name).write_text("")
     run = sandbox.json("run", "pi", "--samples", "1e4")["run"]
+    (sandbox.folder / "below").mkdir()
+    active = sandbox("run", "--detach", sandbox.spec("import time; time.sleep(600)", "below/sleeps.py")).stdout.strip()
+    sandbox.spec("name: other\njobs: {chief: {tasks: 1}, worker: {tasks: 1}}\n", "below/other.yaml")
     names = ["ps", "worker", "ps:0", "worker:0", "worker:1"]
     offers = {
         "tfcluster run ": ["graph", "pi", "mean", "linear", "expfit", "script", "other.py", "train.py"],
@@ -69,8 +72,12 @@ def test_names_of_tasks_runs_and_clusters(sandbox: Sandbox) -> None:
         "tfcluster scale w": ["worker=2"],
         "tfcluster scale worker=": ["2"],
         "tfcluster attach pi-": [run],
-        "tfcluster cancel ": [run],
-        "tfcluster logs ": [*names, run],
+        "tfcluster cancel ": [active],
+        "tfcluster logs ": [*names, active, run],
+        "tfcluster logs --agent ": ["localhost"],
+        "tfcluster launch --each ": ["ps", "worker"],
+        "tfcluster launch --each ps,w": ["ps,worker"],
+        "tfcluster launch --spec below/other.yaml --each c": ["chief"],
         "tfcluster exec --on ": ["all", "localhost", "ps:0", "worker:0", "worker:1"],
         "tfcluster env ps": ["ps", "ps:0"],
         "tfcluster profile w": ["worker", "worker:0", "worker:1"],

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import BARE_FORK_SERVER, Sandbox, make_sandbox, mostly_slow, wait_for
+from tfcluster.os.process_handle import is_stopped_by_signal
 
 SPEC = "jobs:\n  chief: {tasks: 1}\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n  evaluator: {tasks: 1}\n"
 # Prints what a member sees, one line of JSON each.
@@ -31,11 +32,12 @@ if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
 sys.stdout.write(f"doing {act}\\n")  # in one piece: those of members that write at once may be mixed
 sys.stdout.flush()
-while act != "0" and "await" in acts and not os.path.exists(acts["await"]):
+while act not in ("0", "lose") and "await" in acts and not os.path.exists(acts["await"]):
     time.sleep(0.1)
-if act == "unavailable":
+if act in ("unavailable", "lose"):
     sys.tracebacklimit = 0
-    raise OSError("Socket closed\\nfrom remote target /job:worker/replica:0/task:0 while calling RecvBuf")
+    peer = int(act == "lose")
+    raise OSError(f"Socket closed\\nfrom remote target /job:worker/replica:0/task:{peer} while calling RecvBuf")
 if act == "raise":
     sys.tracebacklimit = 0
     raise ValueError("no such data")
@@ -58,7 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         sandbox.spec(SPEC)
         (sandbox.folder / "look.py").write_text(LOOK)
         (sandbox.folder / "act.py").write_text(ACT)
-        soon = sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2})
+        soon = sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2, "GROUP_CAUSE_SECONDS": 60})
         sandbox("up", env={**soon, "TEST_CHANGES": json.dumps(BARE_FORK_SERVER)})
         yield sandbox
 
@@ -168,11 +170,11 @@ def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
     assert "worker:1 | ValueError: no such data" in result.stderr
 
 
-def fail_after_another(cluster: Sandbox, act: str) -> Any:
-    """Have worker:1 fail when worker:0 has exited; return the result."""
+def fail_after_another(cluster: Sandbox, act: str, first: str = "0") -> Any:
+    """Have worker:1 fail when worker:0 has done what it is to do first, and has exited; return the result."""
     go_on = cluster.folder / "go_on"
     go_on.unlink(missing_ok=True)
-    arguments = ("act.py", "worker:0=0", f"worker:1={act}", f"await={go_on}")
+    arguments = ("act.py", f"worker:0={first}", f"worker:1={act}", f"await={go_on}")
     command = cluster.start("launch", "--each", "worker", "-o", "json", *arguments)
     assert command.stdout is not None
     for line in command.stdout:
@@ -189,6 +191,14 @@ def test_a_member_that_had_exited_comes_first_in_an_error_that_names_it(cluster:
     assert (result["result"]["task"], result["result"]["exit_code"]) == ("worker:1", 1)
     result = fail_after_another(cluster, "raise")
     assert result["error"]["message"].startswith("worker:1 on localhost failed: ValueError: no such data")
+
+
+def test_a_members_own_error_comes_before_one_that_follows_from_it(cluster: Sandbox) -> None:
+    result = fail_after_another(cluster, "raise", first="lose")
+    lines = result["error"]["message"].splitlines()
+    assert lines[0] == "worker:1 on localhost failed: ValueError: no such data"
+    assert lines[-1].startswith("after that, worker:0 on localhost failed: OSError: Socket closed")
+    assert result["result"]["task"] == "worker:1"
 
 
 @pytest.mark.slow
@@ -245,6 +255,49 @@ def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) 
     assert command.stdout.readline().endswith("| doing wait\n")
     command.send_signal(number)
     assert command.wait(60) == code
+    assert not programs(cluster)
+
+
+SIGNALLED = """
+import os, signal
+task = os.environ["TFCLUSTER_TASK"]
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
+    signal.signal(number, lambda number, frame: print(task, signal.Signals(number).name, flush=True))
+print(task, "begun", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_members_get_the_signals_of_the_command(cluster: Sandbox) -> None:
+    cluster.spec(SIGNALLED, "signalled.py")
+    command = cluster.start("launch", "--each", "worker", "signalled.py")
+
+    def said() -> set[str]:
+        assert command.stdout is not None
+        return {command.stdout.readline().partition(" | ")[2].rstrip() for _ in range(2)}
+
+    assert said() == {"worker:0 begun", "worker:1 begun"}
+    for name in ("SIGUSR1", "SIGUSR2"):
+        command.send_signal(signal.Signals[name])
+        assert said() == {f"worker:0 {name}", f"worker:1 {name}"}
+    members = [pid for pid, title in cluster.processes().items() if title.endswith(" program")]
+    command.send_signal(signal.SIGTSTP)  # Ctrl-Z stops the members and then the command
+    wait_for(lambda: all(is_stopped_by_signal(pid) for pid in (command.pid, *members)))
+    command.send_signal(signal.SIGCONT)
+    assert said() == {"worker:0 SIGCONT", "worker:1 SIGCONT"}
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(60) == 143
+
+
+def test_a_group_here_ends_with_a_command_that_is_killed(cluster: Sandbox) -> None:
+    command = cluster.start("launch", "--each", "worker", "act.py")
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    command.kill()
+    run = cluster.json("runs")[-1]["run"]
+    cluster("wait", run, code=None)
+    assert "doing wait" in cluster("attach", run, code=1).stdout
     assert not programs(cluster)
 
 

@@ -116,6 +116,22 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
 
 
 @pytest.mark.slow
+def test_code_that_is_sent_is_said_once_and_a_killed_command_is_attached_to(lab: Over) -> None:
+    (lab.folder / "code" / "beside.py").write_text("NAME = 'another module'\n")
+    command = lab.start("launch", lab.folder / "code" / "act.py")
+    wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
+    command.kill()
+    _, error = command.communicate(timeout=60)
+    (sent,) = [line for line in error.splitlines() if "sending" in line]
+    assert sent.startswith("sending to alpha, beta: ")
+
+    run = lab.json("runs")[-1]["run"]
+    lab("cancel", run, env={"TFCLUSTER_CLUSTER": "wide"})
+    assert lab("attach", run, code=1).stdout.count("another module") == 3
+    (lab.folder / "code" / "beside.py").write_text("NAME = 'module'\n")
+
+
+@pytest.mark.slow
 def test_a_collective_over_both_hosts(training_lab: Over) -> None:
     result = training_lab("launch", "reduce.py", cwd=training_lab.folder / "code")
     assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [

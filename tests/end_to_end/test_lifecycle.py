@@ -84,9 +84,10 @@ def test_status_json_is_the_contract(demo: Sandbox) -> None:
     ]
     for task in status["tasks"]:
         assert list(task) == [
-            "task", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
+            "task", "name", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
             "rss_bytes", "devices", "last_exit", "traffic", "gpu_memory_bytes",
         ]  # fmt: skip
+        assert task["name"] == f"{task['job']}:{task['index']}"
         assert task["state"] == "ready"
         assert task["devices"] == [f"/job:{task['job']}/replica:0/task:{task['index']}/device:CPU:0"]
         assert task["rss_bytes"] > 10**7

@@ -96,6 +96,20 @@ def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
     assert state(two, "alpha", "forwarding.json").keys() == {"host", "forwarders", "certificate", "until"}
 
 
+def test_a_program_on_another_machine_is_told_where_to_start(two: Sandbox) -> None:
+    source = (
+        "import tfcluster; from tests.played import Played, module; module.make_transport = Played; "
+        "cluster = tfcluster.connect('two'); print(cluster.name); cluster.target"
+    )
+    argv = [*two.command[:-2], "-c", source]
+    result = subprocess.run(
+        argv, cwd=two.folder, env=two.environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert result.stdout == "two\n", result.stderr
+    assert "ClusterError: the servers of two are in its private network, and this machine is not" in result.stderr
+    assert "hint: Start it on one: `tfcluster exec --on " in result.stderr
+
+
 def test_the_doctor_has_the_rule_for_the_firewall_of_each_host(two: Sandbox) -> None:
     places = state(two, "alpha", "forwarding.json")["forwarders"]
     notes = {each["host"]: each for each in two.json("doctor", code=None)["checks"] if each["check"] == "firewall"}

@@ -92,10 +92,10 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
     assert {name[1:-1]: value for name, value in seen["files"].items()} == {**_FILES, ascii(weird)[1:-1]: [3, False]}
     assert (seen["argv"], seen["file"], seen["path"]) == (["train.py", "--epochs", "3"], "train.py", ".")
     assert seen["helper"] == "beside below"
-    assert f"sending 7 files of {project}, " in first.stderr
+    assert f"sending to alpha: 7 files of {project}, " in first.stderr
     assert "B; the largest: train.py (" in first.stderr
     (project / weird).write_text("another")
-    assert rf"sending 1 file of {project}, 7 B (new\nline \udcff)" in run(wide, project, "train.py").stderr
+    assert rf"sending to alpha: 1 file of {project}, 7 B (new\nline \udcff)" in run(wide, project, "train.py").stderr
     (project / weird).write_text("odd")
     assert "left out, as neither files nor folders: pipe" in first.stderr
     (left,) = [line for line in first.stderr.splitlines() if "wrote beside itself stay on alpha" in line]
@@ -107,7 +107,7 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
     (project / "helper.py").write_text("VALUE = 'another '")
     third = run(wide, project, "train.py")
     assert json.loads(third.stdout)["helper"] == "another below"
-    assert f"sending 1 file of {project}, 18 B (helper.py)" in third.stderr
+    assert f"sending to alpha: 1 file of {project}, 18 B (helper.py)" in third.stderr
 
     state = wide.network.home("alpha") / "state" / "tfcluster"
     os.rename(state / ".code", state / ".code-away")
@@ -186,7 +186,7 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over,
     few = wide.with_settings({"CODE_UNASKED_BYTES": 2**20, "PIPE_PROGRESS_SECONDS": 0})
     seen = wide("run", "script", "--yes", "train.py", cwd=project, env={**few, "TFCLUSTER_CLUSTER": "wide"})
     assert json.loads(seen.stdout)["files"]["'large.bin'"] == [6 * 2**20, False]
-    assert "sending 1 file of" in seen.stderr
+    assert "sending to alpha: 1 file of" in seen.stderr
     assert " sent" not in seen.stderr
     assert not list((wide.network.home("alpha") / "state").glob("tfcluster/.code/.new-*"))
 
@@ -221,7 +221,9 @@ def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: O
         os.fsdecode(b"empty \xff"),
         "latest",
         "run.sh",
+        ".tfclusterignore",
     }
+    assert "sending" not in run(wide, project, "writes.py", code=3).stderr, "what was fetched is no code"
     assert (copy / "deep" / "model.bin").read_bytes() == bytes(range(256)) * 4000
     assert os.access(copy / "run.sh", os.X_OK)
     assert os.readlink(copy / "latest") == "deep/model.bin"

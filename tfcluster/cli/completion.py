@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -115,11 +116,13 @@ def _exec_targets(ctx: click.Context) -> list[str]:
     return ["all", *(host.name for host in topology.hosts), *(task.short for task in topology.tasks)]
 
 
-def _runs(ctx: click.Context) -> list[str]:
+def _runs(ctx: click.Context, *, only_active: bool = False) -> list[str]:
     """Return the ids of the runs, the latest first."""
+    from tfcluster.core.states import ACTIVE_RUN_STATES
     from tfcluster.protocol.api.runs import RunsRequest
 
-    return [run.run for run in reversed(_cluster(ctx).connect_head().call(RunsRequest(None)).runs)]
+    runs = reversed(_cluster(ctx).connect_head().call(RunsRequest(None)).runs)
+    return [run.run for run in runs if not only_active or run.state in ACTIVE_RUN_STATES]
 
 
 complete_clusters = _complete(_clusters)
@@ -128,8 +131,16 @@ complete_exec_targets = _complete(_exec_targets)
 #: A job with its present number of tasks, for `scale`.
 complete_counts = _complete(lambda ctx: [f"{job}={len(each)}" for job, each in _topology(ctx).addresses().items()])
 complete_runs = _complete(_runs)
+complete_active_runs = _complete(partial(_runs, only_active=True))
+complete_hosts = _complete(lambda ctx: _cluster(ctx).hosts)
 complete_logs = _complete(lambda ctx: [*_jobs_and_tasks(ctx), *_runs(ctx)])  # all of them have logs
 complete_stacks = _complete(lambda ctx: [*_runs(ctx), *(task.short for task in _topology(ctx).tasks)])
+
+
+def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the last name in a list of jobs, which commas separate."""
+    before = incomplete[: incomplete.rfind(",") + 1]
+    return _matching([f"{before}{job}" for job in _topology(ctx).addresses()], incomplete)
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -169,8 +180,13 @@ def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _topology(ctx: click.Context) -> ClusterTopology:
+    """Return the topology of the spec of `launch --spec`, or else that of the cluster."""
     from tfcluster.protocol.api.cluster import TopologyRequest
 
+    if (spec := ctx.params.get("spec")) is not None:
+        from tfcluster.client.resolve import load_spec_topology
+
+        return load_spec_topology(spec, None)[0]
     return _cluster(ctx).connect_head().call(TopologyRequest())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, output_option
+from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, named_in_command, output_option
 from tfcluster.cli.output import can_ask, confirm, echo, echo_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def command(
 
     may_ask = not yes and can_ask(output)
     errors: list[ClusterError] = []
-    for each in down.clusters_to_stop(cluster, all_clusters):
+    for each in down.clusters_to_stop(named_in_command(cluster) if all_clusters else cluster, all_clusters):
         view = DownView(each.name, silent=output == "json")
         try:
             with view:

@@ -33,10 +33,10 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     """Run COMMAND with the environment that describes the cluster to a script: TF_CONFIG, TFCLUSTER_MASTER,
     TFCLUSTER_CLUSTER. See `tfcluster env`.
 
-    On this machine, COMMAND replaces the tfcluster process. On another host it runs through ssh, in your home folder
-    there, has a terminal if this command has one, and ends when this command is ended. With --on TASK it has the
-    environment of the task's server: its variables in the spec, its GPUs, and its place in TF_CONFIG. With --on all,
-    each line is prefixed with its host, and Ctrl-C ends all.
+    On this machine, COMMAND replaces the tfcluster process and starts in the current folder, with --on TASK too. On
+    another host it runs through ssh, in your home folder there, has a terminal if this command has one, and ends when
+    this command is ended. With --on TASK it has the environment of the task's server: its variables in the spec, its
+    GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C ends all.
 
     Exits as COMMAND does: with 127 if there is no such command, and with --on all as the first one that fails.
     """

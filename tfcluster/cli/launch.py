@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from tfcluster.cli.completion import complete_jobs
 from tfcluster.cli.hints import remember_cluster, remember_target
 from tfcluster.cli.options import (
     WholeNumber,
     cluster_option,
     detach_option,
     name_option,
+    named_in_command,
     notify_option,
     output_option,
     run_timeout_option,
@@ -59,6 +60,7 @@ def _script_command() -> click.Command:
 @click.option(
     "--each",
     metavar="JOB[,JOB...]",
+    shell_complete=complete_jobs,
     help="The jobs whose tasks get a process. Default: worker, with chief where there is one.",
 )
 @click.option(
@@ -110,9 +112,8 @@ def command(
 
     If no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
     """
-    source = click.get_current_context().get_parameter_source("cluster")
-    if source is ParameterSource.ENVIRONMENT and (spec is not None or workers is not None):
-        cluster = None  # TFCLUSTER_CLUSTER is for commands on a cluster that is up
+    if spec is not None or workers is not None:
+        cluster = named_in_command(cluster)
     if sum(option is not None for option in (spec, workers, cluster)) > 1:
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
     if spec is not None or workers is not None:

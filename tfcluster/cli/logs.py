@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfcluster.cli.completion import complete_logs
+from tfcluster.cli.completion import complete_hosts, complete_logs
 from tfcluster.cli.options import check_period, cluster_option, output_option, since_option, until_option
 from tfcluster.cli.output import echo_json
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="",
     metavar="[HOST]",
+    shell_complete=complete_hosts,
     help="The logs of the agent and the forwarder on HOST, or on all hosts, in place of the tasks' logs.",
 )
 @click.option("--placement", is_flag=True, help="Only the placements of operations of runs with --log-placement.")

@@ -21,37 +21,50 @@ from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_str
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
 
-# The short help of each command, by name. It is kept here so that `--help` imports no command.
-_COMMANDS = {
-    "up": "Start a cluster from a spec and wait until it is ready.",
-    "run": "Run a program on the cluster.",
-    "launch": "Start your script once for each task.",
-    "runs": "List the cluster's runs.",
-    "attach": "Follow a run from its beginning to its result.",
-    "wait": "Wait for the end of runs, or for ready tasks.",
-    "cancel": "Stop runs.",
-    "stack": "Show what a run or a task does now.",
-    "rerun": "Run a run again.",
-    "fetch": "Copy the files of a run here.",
-    "status": "Show what runs where.",
-    "top": "Watch a cluster, full screen.",
-    "devices": "Show every device of every task.",
-    "logs": "Show what the tasks print.",
-    "events": "Show what happened to the tasks, and why.",
-    "dashboard": "Show the cluster as a page in the browser.",
-    "metrics": "Print the metrics of a cluster for Prometheus.",
-    "exec": "Run any command with the cluster's environment.",
-    "env": "Print the cluster's environment, for your own scripts.",
-    "profile": "Capture a trace of tasks for TensorBoard.",
-    "tensorboard": "Show the data of a run in TensorBoard.",
-    "restart": "Restart tasks.",
-    "scale": "Change how many tasks the jobs of a cluster have.",
-    "down": "Stop a cluster.",
-    "validate": "Check a spec without starting anything.",
-    "doctor": "Check the hosts of a spec.",
-    "init": "Write a commented cluster.yaml to start from.",
-    "completion": "Print the completion script for a shell.",
+# The short help of each command, by group and name. It is kept here so that `--help` imports no command.
+_GROUPS = {
+    "First steps": {
+        "init": "Write a commented cluster.yaml to start from.",
+        "up": "Start a cluster from a spec and wait until it is ready.",
+        "run": "Run a program or your own script on the cluster.",
+        "status": "Show what runs where.",
+        "down": "Stop a cluster.",
+    },
+    "Cluster": {
+        "restart": "Restart tasks.",
+        "scale": "Change how many tasks the jobs of a cluster have.",
+    },
+    "Runs": {
+        "launch": "Start your script once for each task.",
+        "runs": "List the cluster's runs.",
+        "attach": "Follow a run from its beginning to its result.",
+        "wait": "Wait for the end of runs, or for ready tasks.",
+        "cancel": "Stop runs.",
+        "rerun": "Run a run again.",
+        "fetch": "Copy the files of a run here.",
+    },
+    "Watch": {
+        "top": "Watch a cluster, full screen.",
+        "dashboard": "Show the cluster as a page in the browser.",
+        "logs": "Show what the tasks print.",
+        "events": "Show what happened to the tasks, and why.",
+        "devices": "Show every device of every task.",
+        "stack": "Show what a run or a task does now.",
+        "profile": "Capture a trace of tasks for TensorBoard.",
+        "tensorboard": "Show the data of a run in TensorBoard.",
+        "metrics": "Print the metrics of a cluster for Prometheus.",
+    },
+    "Hosts and spec": {
+        "validate": "Check a spec without starting anything.",
+        "doctor": "Check the hosts of a spec.",
+    },
+    "Shell": {
+        "exec": "Run any command with the cluster's environment.",
+        "env": "Print the cluster's environment, for your own scripts.",
+        "completion": "Print the completion script for a shell.",
+    },
 }
+_COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _ALIASES = {"ps": "status"}
 # The commands that share a module; each other command is in the module of its name.
 _LOCATIONS = {
@@ -97,7 +110,7 @@ class _Commands(click.Group):
     """The group of all commands: the objects `command` of modules, or in `_LOCATIONS`, imported when called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in the order in which a new user needs them."""
+        """Return the names of the commands, group by group."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -111,9 +124,11 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        """Write the groups of commands, in one column of names, without importing them."""
+        width = max(map(len, _COMMANDS))
+        for heading, commands in _GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; the hint of its error gets what the command line says, which is not known later."""
@@ -152,7 +167,8 @@ _HINTS = {
         "auto_envvar_prefix": "TFCLUSTER",
         "max_content_width": 100,
     },
-    epilog="Start with `tfcluster init`, `tfcluster up`, `tfcluster run pi --samples 1e7`, `tfcluster down`.",
+    epilog="Example: tfcluster init && tfcluster up && tfcluster run pi --samples 1e7\n\n"
+    "`tfcluster COMMAND --help` shows the options of a command.",
 )
 @click.version_option(__version__, message=f"tfcluster, version %(version)s (protocol {PROTOCOL})")
 def cli() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from tfcluster import settings
@@ -211,6 +212,12 @@ grace_option = click.option(
     metavar="S",
     help="Seconds between SIGTERM and SIGKILL.",
 )
+
+
+def named_in_command(cluster: str | None) -> str | None:
+    """Return a cluster if the command line names it; TFCLUSTER_CLUSTER is for commands on one cluster that is up."""
+    source = click.get_current_context().get_parameter_source("cluster")
+    return cluster if source is ParameterSource.COMMANDLINE else None
 
 
 def check_period(since: float | None, until: float | None, *, follow: bool) -> None:

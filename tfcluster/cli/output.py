@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -16,6 +16,9 @@ from click.core import ParameterSource
 from tfcluster.cli.hints import complete_hint
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
+
+if TYPE_CHECKING:
+    from tfcluster.core.status import ClusterStatus
 
 
 def prepare_streams() -> None:
@@ -62,6 +65,13 @@ def echo_result(output: str, value: Any, text: str) -> None:
         echo(text)
 
 
+def status_record(status: ClusterStatus) -> dict[str, Any]:
+    """Return the status of a cluster as JSON shows it: each task has its short name beside the long one."""
+    record: dict[str, Any] = _fields(status)
+    tasks = [{"task": task["task"], "name": f"{task['job']}:{task['index']}", **task} for task in record["tasks"]]
+    return {**record, "tasks": tasks}
+
+
 def _fields(value: Any) -> Any:
     from tfcluster.protocol.serialization import to_json
 
@@ -89,7 +99,7 @@ def require_consent(question: str, output: str, refusal: ClusterError, declined:
 def echo_error(error: ClusterError) -> None:
     """Print an error and its hint on standard error."""
     # The same rule as rich's, which would be slow to import only for this.
-    colour = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
+    colour = not os.environ.get("NO_COLOR") and (bool(os.environ.get("FORCE_COLOR")) or sys.stderr.isatty())
     label = click.style("error: ", fg="red", bold=True)
     click.echo(label + escape_control_characters(error.message), err=True, color=colour)
     if error.hint:

@@ -12,7 +12,7 @@ import click
 
 from tfcluster.cli.code import approve_code, show_sending
 from tfcluster.cli.completion import complete_runs
-from tfcluster.cli.options import cluster_option, name_option, output_option
+from tfcluster.cli.options import cluster_option, detach_option, name_option, output_option
 from tfcluster.cli.output import echo
 from tfcluster.errors import ClusterError, usage_error
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("rerun", epilog="Example: tfcluster rerun pi-3f9a")
 @click.argument("run", shell_complete=complete_runs)
 @name_option
-@click.option("--detach", is_flag=True, help="Print the new run's id and return; see `tfcluster attach`.")
+@detach_option
 @click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
 @cluster_option
 @output_option

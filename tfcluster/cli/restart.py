@@ -10,7 +10,7 @@ from tfcluster import settings
 from tfcluster.cli.completion import complete_tasks
 from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
-from tfcluster.cli.output import echo, echo_json, require_consent
+from tfcluster.cli.output import echo, echo_json, require_consent, status_record
 from tfcluster.errors import usage_error
 
 
@@ -76,7 +76,7 @@ def command(
         raise
     assert status is not None, "there is at least one status"
     if output == "json":
-        echo_json(status)
+        echo_json(status_record(status))
     else:
         view.finish_restart(status, time.monotonic() - began)
 

@@ -76,7 +76,7 @@ class _Programs(click.Group):
         from tfcluster.programs.registry import find_all
 
         programs, errors = find_all()
-        with formatter.section("Commands"):
+        with formatter.section("Programs"):
             formatter.write_dl([(program.name, program.declaration.help) for program in programs])
         if errors:
             with formatter.section("Not available"):
@@ -134,7 +134,12 @@ def begins_script(word: str) -> bool:
     return word.endswith(".py") or "/" in word or word.startswith("-m")
 
 
-@click.group("run", cls=_Programs, epilog="Example: tfcluster run pi --samples 1e7 --gpus 4")
+@click.group(
+    "run",
+    cls=_Programs,
+    subcommand_metavar="PROGRAM|SCRIPT.py|-m MODULE [ARGS]...",
+    epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
+)
 def command() -> None:
     """Run PROGRAM, or your own script or module, on the cluster that is up, and show its progress and result.
 

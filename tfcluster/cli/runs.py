@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfcluster.cli.completion import complete_logs, complete_runs
+from tfcluster.cli.completion import complete_active_runs, complete_logs, complete_runs
 from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, output_option, seconds
-from tfcluster.cli.output import echo, echo_error, echo_json, echo_result
+from tfcluster.cli.output import echo, echo_error, echo_json, echo_result, status_record
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
 
 
 @click.command("cancel", epilog="Example: tfcluster cancel pi-3f9a")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_active_runs)
 @cluster_option
 @output_option
 def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
@@ -214,7 +214,7 @@ def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, clu
     from tfcluster.core.text import pluralize
 
     status = wait_until_ready(target, names, timeout)
-    echo_result(output, status, f"{status.cluster}: {pluralize(len(status.tasks), 'task')} ready")
+    echo_result(output, status_record(status), f"{status.cluster}: {pluralize(len(status.tasks), 'task')} ready")
     return int(ExitCode.DONE)
 
 

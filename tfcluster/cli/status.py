@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfcluster.cli.options import cluster_option, host_timeout_option, output_option
-from tfcluster.cli.output import echo, echo_exactly, echo_json
+from tfcluster.cli.output import echo, echo_exactly, echo_json, status_record
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
@@ -41,7 +41,7 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
         from tfcluster.client.status import take_snapshot_with_usage
 
         snapshot, _ = take_snapshot_with_usage(target, timeout)
-        echo_json(snapshot.status)
+        echo_json(status_record(snapshot.status))
     else:
         from tfcluster.client.status import take_snapshot
 
@@ -65,7 +65,7 @@ def _show_pending(cluster: Cluster, output: str) -> int:
     assert status is not None
     assert status.job is not None
     if output == "json":
-        echo_json(status)
+        echo_json(status_record(status))
     else:
         echo(
             f"{cluster.name}  pending  Slurm job {status.job.id}: `squeue -j {status.job.id}` shows why, "

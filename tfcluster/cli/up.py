@@ -19,7 +19,7 @@ from tfcluster import settings
 from tfcluster.cli.completion import complete_counts
 from tfcluster.cli.hints import complete_hint, remember_cluster
 from tfcluster.cli.options import Command, cluster_option, output_option, seconds, spec_argument
-from tfcluster.cli.output import echo, echo_json, require_consent
+from tfcluster.cli.output import echo, echo_json, require_consent, status_record
 from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
         raise
     assert status is not None, "there is at least one status"
     if options.output == "json":
-        echo_json(status)
+        echo_json(status_record(status))
     else:
         view.finish(status, plan.actions, time.monotonic() - began)
 
@@ -194,7 +194,7 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
 @click.option(
     "--cluster-spec",
     metavar="NOTATION",
-    help="A cluster in one line instead of a file: 'master|localhost:2222,worker|localhost:2223;localhost:2224'.",
+    help="A cluster in one line instead of a file, as 'ps|a:2222,worker|b:2222;c:2222'.",
 )
 @click.option(
     "--allow-version-mismatch", is_flag=True, help="Continue even if the hosts have different versions of TensorFlow."

@@ -9,7 +9,7 @@ from tfcluster.client.cluster import Cluster, read_registry, register, unregiste
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 from tfcluster.providers import slurm
 from tfcluster.spec.slurm import SlurmSpec
 
@@ -85,10 +85,9 @@ def get_job(topology: ClusterTopology, request: SlurmSpec) -> SlurmJob:
     cluster, inside = topology.cluster, slurm.allocation()
     job = _registered_job(cluster)
     if job is not None and inside not in (None, job.id):
-        raise ClusterError(
+        raise usage_error(
             f"cluster {cluster!r} is in Slurm job {job.id}, and this is job {inside}",
-            hint=f"`tfcluster down -c {cluster}` ends it there; or give this one another `name:`.",
-            exit_code=ExitCode.USAGE,
+            f"`tfcluster down -c {cluster}` ends it there; or give this one another `name:`.",
         )
     if job is None and inside is not None:
         job = slurm.adopt(cluster, inside)

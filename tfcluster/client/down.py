@@ -25,7 +25,7 @@ from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, RunStatus, aggregate_status
 from tfcluster.core.topology import PS_JOB
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import running_clusters
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
@@ -37,7 +37,7 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
     if not everything:
         return [resolve_cluster(named).upgrading()]
     if named:
-        raise ClusterError("give -c or --all, not both", exit_code=ExitCode.USAGE)
+        raise usage_error("give -c or --all, not both")
     running = sorted({*running_clusters(), *clusters_of_processes()})
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)

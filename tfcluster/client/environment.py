@@ -11,7 +11,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import map_hosts, partition, warn
 from tfcluster.core.environment import client_variables, no_proxy_env
 from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.os.network import free_port
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
@@ -38,13 +38,9 @@ def find_exec_target(cluster: Cluster, name: str) -> ExecTarget:
         matches = matching_tasks([name], list(tasks))
     except ClusterError as error:
         hosts = ", ".join(cluster.hosts)
-        raise ClusterError(
-            f"no task or host {name!r}", hint=f"{error.hint} The hosts are {hosts}.", exit_code=ExitCode.USAGE
-        ) from None
+        raise usage_error(f"no task or host {name!r}", f"{error.hint} The hosts are {hosts}.") from None
     if len(matches) > 1:
-        raise ClusterError(
-            f"{name!r} has {len(matches)} tasks", hint=f"Name one: {', '.join(matches)}.", exit_code=ExitCode.USAGE
-        )
+        raise usage_error(f"{name!r} has {len(matches)} tasks", f"Name one: {', '.join(matches)}.")
     return ExecTarget(tasks[matches[0]].host, matches[0])
 
 

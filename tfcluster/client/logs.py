@@ -18,7 +18,7 @@ from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.core.text import compile_patterns
 from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.logs import AGENT_LOG, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.serialization import to_json
@@ -68,7 +68,7 @@ def read_logs(
     if agent is not None:
         if agent and agent not in routes:
             hint = f"The hosts are {', '.join(routes)}."
-            raise ClusterError(f"{cluster.name} has no host {agent!r}", hint=hint, exit_code=ExitCode.USAGE)
+            raise usage_error(f"{cluster.name} has no host {agent!r}", hint)
         routes = dict.fromkeys([agent] if agent else routes, (AGENT_LOG,))
     elif len(routes) > 1:
         routes = hosts_for_logs(cluster, tasks)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster, cluster_of, read_registry, recorded_spec
 from tfcluster.client.rpc.parallel import warn
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import CLUSTER_NAME, DEFAULT_SPEC, journal_path, running_clusters, state_folder, validate_name
 from tfcluster.process_mark import mark_of, processes_with_marks
 
@@ -37,11 +37,7 @@ def resolve_cluster(named: str | None) -> Cluster:
     if len(running) == 1:
         return find_cluster(running[0])
     if running:
-        raise ClusterError(
-            "several clusters are running: " + ", ".join(running),
-            hint="Choose one with -c NAME.",
-            exit_code=ExitCode.USAGE,
-        )
+        raise usage_error("several clusters are running: " + ", ".join(running), "Choose one with -c NAME.")
     raise ClusterError(
         "no cluster is running, and there is no cluster.yaml here",
         hint="Start one with `tfcluster up SPEC`; `tfcluster init` writes a commented cluster.yaml.",
@@ -127,10 +123,9 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
     """Read a spec as `load_spec_topology` does; one with `slurm:` has no hosts yet, and raises an error."""
     topology, slurm = load_spec_topology(spec, notation)
     if slurm is not None:
-        raise ClusterError(
+        raise usage_error(
             f"{topology.spec}: which hosts the nodes of `slurm:` are is not known before its job runs",
-            hint="`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints the batch script.",
-            exit_code=ExitCode.USAGE,
+            "`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints the batch script.",
         )
     return topology
 
@@ -141,12 +136,11 @@ def load_spec_topology(spec: Path | None, notation: str | None) -> tuple[Cluster
     With a request for an allocation, the hosts have their names, and no addresses.
     """
     if notation is not None and spec is not None:
-        raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
+        raise usage_error("give a spec or --cluster-spec, not both")
     if notation is None and spec is None and not DEFAULT_SPEC.exists():
-        raise ClusterError(
+        raise usage_error(
             "there is no cluster.yaml here, and no spec was given",
-            hint="`tfcluster init` writes a commented cluster.yaml; or give one: `tfcluster up SPEC`.",
-            exit_code=ExitCode.USAGE,
+            "`tfcluster init` writes a commented cluster.yaml; or give one: `tfcluster up SPEC`.",
         )
     from tfcluster.core.resolve import resolve_spec
     from tfcluster.spec.load import load_spec, parse_cluster_notation  # imports pydantic, which few commands need
@@ -183,11 +177,10 @@ def warn_of_renamed(cluster: str, source: str) -> None:
 def check_source(cluster: str, source: str) -> None:
     """Raise an error if a running cluster was started from another spec than `source`, which `spec_source` returned."""
     if cluster in running_clusters() and (other_spec := _foreign_spec(cluster, source)) is not None:
-        raise ClusterError(
+        raise usage_error(
             f"cluster {cluster!r} is running and was started from {other_spec}, not from {source}: nothing was changed",
-            hint="Give this one another `name:` to start a cluster of its own, or add --replace-spec to change the "
+            "Give this one another `name:` to start a cluster of its own, or add --replace-spec to change the "
             "running cluster to this spec.",
-            exit_code=ExitCode.USAGE,
         )
 
 

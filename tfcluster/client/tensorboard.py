@@ -29,7 +29,7 @@ from tfcluster.client.environment import ExecTarget, request_environment
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.runs import list_runs
 from tfcluster.core.runs import find_run, matching_runs
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import LOCAL_HOST, state_folder
 from tfcluster.protocol.api.runs import RunsRequest, RunSummary
 from tfcluster.transport.cluster_process import remote_argv, supervised_argv
@@ -81,19 +81,16 @@ def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
     if name is None:
         runs, _ = list_runs(cluster, None)
         if not runs:
-            raise ClusterError(
-                f"there is no run of {cluster.name}",
-                hint="Name a folder: tfcluster tensorboard LOGDIR, or HOST:LOGDIR.",
-                exit_code=ExitCode.USAGE,
+            raise usage_error(
+                f"there is no run of {cluster.name}", "Name a folder: tfcluster tensorboard LOGDIR, or HOST:LOGDIR."
             )
         name = str(next((run for run in reversed(runs) if any(named_folders(run["parameters"], ""))), runs[-1])["run"])
     leader, run_id = locate_run(cluster, name, start=True)
     summaries = {run.run: run for run in leader.connect_head().call(RunsRequest(None), start=True).runs}
     if not matching_runs(run_id, summaries):
-        raise ClusterError(
+        raise usage_error(
             f"there is no folder and no run {name!r}",
-            hint="`tfcluster runs` lists the runs. A folder on another host is HOST:LOGDIR.",
-            exit_code=ExitCode.USAGE,
+            "`tfcluster runs` lists the runs. A folder on another host is HOST:LOGDIR.",
         )
     return summaries[find_run(run_id, summaries)], leader.head
 

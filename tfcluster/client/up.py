@@ -22,6 +22,7 @@ from tfcluster.client.preflight.preflight import (
     observe_hosts,
     run_preflight,
 )
+from tfcluster.client.preflight.shown_notes import is_new_note
 from tfcluster.client.resolve import check_source
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import (
@@ -47,7 +48,7 @@ from tfcluster.core.reconcile import ObservedState, scale
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import journal_path
 from tfcluster.protocol.api.cluster import ApplyRequest
 from tfcluster.transport.errors import not_running
@@ -119,7 +120,7 @@ def plan_up(
     with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)
         preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
-        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch=allow_version_mismatch)
+        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch, dry=dry)
         return replace(planned, source=source)
 
 
@@ -145,7 +146,7 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
         }
         reached = {host: each for host, each in hosts.items() if host not in unreachable}
         preflight = run_preflight(cluster, reached, scaled_topology)
-        plan = _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
+        plan = _plan(cluster, cluster, (), preflight, True, dry=dry)
         return _without_unreachable_hosts(plan, unreachable) if unreachable else plan
 
 
@@ -200,8 +201,9 @@ def _plan(
     all_hosts: Cluster,
     removed_hosts: tuple[Host, ...],
     preflight: Preflight,
-    *,
     allow_version_mismatch: bool,
+    *,
+    dry: bool,
 ) -> UpPlan:
     """Compute the plan from a preflight; a check that prevents the cluster from coming up raises an error."""
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
@@ -210,7 +212,7 @@ def _plan(
     _print_results("", unexamined)
     if (error := to_error(results, is_local=is_local)) is not None:
         raise error
-    print_warnings(results, preflight.hosts, is_local=is_local)
+    print_warnings(results, preflight.hosts, is_local=is_local, shown=None if dry else cluster.name)
     topology, observed = preflight.desired, preflight.observed
     actions = _plan_actions(topology, observed, preflight.hosts)
     certified = hosts_without_certificate(topology, preflight.hosts)
@@ -222,13 +224,20 @@ def _plan(
     return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, hosts, unexamined, certified)
 
 
-def print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:
-    """Print the warnings and notes among the results of checks, each once for all hosts that have it."""
+def print_warnings(
+    results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool, shown: str | None = None
+) -> None:
+    """Print the warnings and notes among the results of checks, each once for all hosts that have it.
+
+    Notes that were shown for the cluster `shown` today are left out.
+    """
     _print_results("warning: ", [result for result in results if result.severity is Severity.WARNING])
-    # Print a note only when servers are started on the host: users do not read a note that every command repeats.
-    # `doctor` always prints it.
+    # Print a note only when servers are started on the host, and once a day: users do not read a note that every
+    # command repeats. `doctor` always prints it.
     notes = [each for each in results if each.severity is Severity.NOTE and hosts[each.host].observed is None]
-    _print_results("note: ", [replace(each, result=f"{each.text}. {each.hint}") for each in notes], is_local=is_local)
+    notes = [replace(each, result=f"{each.text}. {each.hint}") for each in notes]
+    if shown is None or is_new_note(shown, "\n".join(f"{each.host}: {each.text}" for each in notes)):
+        _print_results("note: ", notes, is_local=is_local)
 
 
 def _print_results(label: str, results: Sequence[CheckResult], *, is_local: bool = False) -> None:
@@ -257,10 +266,9 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     """
     registered = read_registry(topology.cluster)
     if registered is not None and registered.job is not None and topology.hosts[0].job != registered.job.id:
-        raise ClusterError(
+        raise usage_error(
             f"cluster {topology.cluster!r} is up in Slurm job {registered.job.id}, and this spec has no `slurm:`",
-            hint=f"`tfcluster down -c {topology.cluster}` ends it there.",
-            exit_code=ExitCode.USAGE,
+            f"`tfcluster down -c {topology.cluster}` ends it there.",
         )
     is_up = journal_path(topology.cluster).exists()
     hosts = tuple(registered.hosts.values()) if registered else (THIS_MACHINE,) * is_up
@@ -268,11 +276,10 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     for host in hosts:
         new = desired.get(host.name, host)
         if (new.way, new.state) != (host.way, host.state):
-            raise ClusterError(
+            raise usage_error(
                 f"cluster {topology.cluster!r} is up on host {host.name}, which is another place in this spec: "
                 f"{new.way}, state {new.state} (it was {host.way}, state {host.state})",
-                hint=f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
-                exit_code=ExitCode.USAGE,
+                f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
             )
     return hosts
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PS_JOB
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):(\d+|\*))")
 # TensorFlow's description: "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0".
@@ -164,10 +164,9 @@ def _matching(patterns: Sequence[str], devices: Sequence[Device], missing: Mappi
         if not matching:
             if problems := [problem for task, problem in missing.items() if may_be_on(pattern, task)]:
                 raise not_ready(problems, f"--devices {pattern}: ")
-            raise ClusterError(
+            raise usage_error(
                 f"--devices {pattern}: no device of the cluster matches",
-                hint="The cluster has " + ", ".join(device.short for device in devices) + ".",
-                exit_code=ExitCode.USAGE,
+                "The cluster has " + ", ".join(device.short for device in devices) + ".",
             )
         selection += [device for device in matching if device not in selection]
     return selection
@@ -186,9 +185,8 @@ def _parts(name: str) -> dict[str, str]:
             parts["type"], parts["number"] = kind.upper(), number
         end = match.end()
     if not name or end != len(name):
-        raise ClusterError(
+        raise usage_error(
             f"{name!r} is not a TensorFlow device string",
-            hint="Write it as /job:worker/task:1/device:CPU:0; parts may be left out, * stands for any value.",
-            exit_code=ExitCode.USAGE,
+            "Write it as /job:worker/task:1/device:CPU:0; parts may be left out, * stands for any value.",
         )
     return parts

@@ -9,7 +9,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 
@@ -100,10 +100,9 @@ def with_unique_ports(topology: ClusterTopology, running: ClusterTopology | None
     owners: dict[int, Task] = {}
     for task in tasks:
         if task.port is not None and (other := owners.setdefault(task.port, task)) != task and other.host != task.host:
-            raise ClusterError(
+            raise usage_error(
                 f"{other.short} on {other.host} and {task.short} on {task.host} both have port {task.port}",
-                hint="With `network: private` every task has its own port: change one, or leave the ports out.",
-                exit_code=ExitCode.USAGE,
+                "With `network: private` every task has its own port: change one, or leave the ports out.",
             )
     used = {port for host in running.hosts for port in running.ports_on(host.name)} if running else set()
     hosts = _with_program_ports(topology.hosts, {*used, *owners})

@@ -11,7 +11,7 @@ from tfcluster import settings
 from tfcluster.core.stacks import Wait
 from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
 from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, join_address
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import LOCAL_HOST
 
 # The exit codes of a program that was preempted, has saved its state, and is to be started again at once:
@@ -108,7 +108,7 @@ def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Memb
 
 
 def _no_job(message: str, existing: Sequence[str]) -> ClusterError:
-    return ClusterError(message, hint=f"Choose with --each from: {', '.join(existing)}.", exit_code=ExitCode.USAGE)
+    return usage_error(message, f"Choose with --each from: {', '.join(existing)}.")
 
 
 def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
@@ -116,10 +116,9 @@ def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
     for argument in arguments:
         for match in _PLACEHOLDER.finditer(argument):
             if match[2] is not None and match[2] not in jobs:
-                raise ClusterError(
+                raise usage_error(
                     f"{match[0]} in {argument!r}: the cluster has no job {match[2]!r}",
-                    hint=f"Its jobs are {', '.join(jobs)}.",
-                    exit_code=ExitCode.USAGE,
+                    f"Its jobs are {', '.join(jobs)}.",
                 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ExitCode, usage_error
 
 # A name is the first part of the run's id, which names a folder and a resource container of TensorFlow.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
@@ -74,10 +74,9 @@ def nest_options(document: Mapping[str, Any]) -> dict[str, Any]:
 def check_name(name: str) -> None:
     """Raise ClusterError if a name is not valid for a run."""
     if not _NAME.fullmatch(name):
-        raise ClusterError(
+        raise usage_error(
             f"{name!r} cannot be the name of a run",
-            hint="A name has at most 48 letters, digits, '_', '.' and '-', and begins with a letter or digit.",
-            exit_code=ExitCode.USAGE,
+            "A name has at most 48 letters, digits, '_', '.' and '-', and begins with a letter or digit.",
         )
 
 
@@ -94,12 +93,11 @@ def find_run(text: str, runs: Collection[str]) -> str:
         return matches[0]
     if matches:
         more = ", …" if len(matches) > settings.LISTED_RUNS else ""
-        raise ClusterError(
+        raise usage_error(
             f"several runs begin with {text!r}: {', '.join(sorted(matches)[: settings.LISTED_RUNS])}{more}",
-            hint="Give more of the run's id.",
-            exit_code=ExitCode.USAGE,
+            "Give more of the run's id.",
         )
-    raise ClusterError(f"no run {text!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
+    raise usage_error(f"no run {text!r}", "`tfcluster runs` lists the runs.")
 
 
 def exit_code(result: Mapping[str, Any]) -> int:

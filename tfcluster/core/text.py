@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 
 from tfcluster import settings
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 _FORWARDED = re.compile(r"From /job:\S+:\s*(\n|$)")
 
@@ -59,7 +59,5 @@ def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
                 expressions.append(re.compile(pattern))
         except (re.error, RecursionError, OverflowError) as error:
             hint = r"A special character requires a backslash: \(, \[, \*, \+, \?."
-            raise ClusterError(
-                f"{pattern!r} is not a regular expression: {error}", hint=hint, exit_code=ExitCode.USAGE
-            ) from None
+            raise usage_error(f"{pattern!r} is not a regular expression: {error}", hint) from None
     return expressions

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import usage_error
 
 #: Who can connect to the tasks: processes in the cluster's own network; those on its hosts; everyone.
 PRIVATE, CLOSED, OPEN = "private", "closed", "open"
@@ -221,10 +221,9 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
     names = [short_task_name(name) for name in arguments]
     for argument, name in zip(arguments, names, strict=True):
         if not any(_matches(name, short) for short in shorts):
-            raise ClusterError(
+            raise usage_error(
                 f"no task {argument!r}",
-                hint="The tasks are " + ", ".join(shorts) + "." if shorts else "The cluster never ran.",
-                exit_code=ExitCode.USAGE,
+                "The tasks are " + ", ".join(shorts) + "." if shorts else "The cluster never ran.",
             )
     return [short for short in shorts if not names or any(_matches(name, short) for name in names)]
 

@@ -48,6 +48,13 @@ class InterruptOrder:
 
 
 @dataclass(frozen=True)
+class SignalOrder:
+    """The order to pass on to all members a signal that the command of the group has received."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class HoldOutput:
     """The order to read what members print only when it can be stored; without that, members that print wait."""
 
@@ -118,7 +125,7 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | StopIdle | InterruptOrder | HoldOutput | End
+Order = Reserve | Start | Stop | StopIdle | InterruptOrder | SignalOrder | HoldOutput | End
 Report = Ports | Started | Output | Measured | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 

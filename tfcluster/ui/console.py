@@ -20,7 +20,7 @@ from tfcluster.ui.format import style_of
 
 @cache
 def console() -> Console:
-    """Return the console on standard output; rich itself honours NO_COLOR and FORCE_COLOR."""
+    """Return the console on standard output; rich itself honours FORCE_COLOR."""
     return _console(stderr=False)
 
 
@@ -37,7 +37,11 @@ def is_interactive(target: Console) -> bool:
 
 def _console(*, stderr: bool) -> Console:
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else settings.PIPE_COLUMNS
-    return SafeConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    # rich keeps bold and the like with NO_COLOR; without a colour system, it prints plain text.
+    color: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return SafeConsole(
+        stderr=stderr, width=width, color_system=color, highlight=False, soft_wrap=False, emoji=False, markup=False
+    )
 
 
 class SafeConsole(Console):

@@ -107,11 +107,11 @@ class CodeTree:
         manifest = encode_manifest(files)
         return cls(folder.root, files, manifest, CodeLocation(digest_of(manifest), folder.script, folder.start))
 
-    def send(self, client: AgentClient, report: Callable[[str], None], show_sending: ShowSending) -> None:
+    def send(self, client: AgentClient, report: Callable[[str, str], None], show_sending: ShowSending) -> None:
         """Send a host what it does not have of the tree.
 
         Args:
-            report: Called with what is sent, if anything is.
+            report: Called with the host and what is sent to it, if anything is.
 
         Raises:
             ClusterError: A file has changed since it was read, or the host cannot store the tree.
@@ -130,8 +130,9 @@ class CodeTree:
                 size = sum(file.size for file in missing)
                 largest = _largest([(file.path, file.size) for file in missing])
                 files_of = f"{pluralize(len(missing), 'file')} of {self.root}"
-                report(escape_to_one_line(f"sending {files_of}, {format_size(size)}{largest}"))
-                self._send_files(response, missing, partial(show_sending, client.transport.host, size))
+                host = client.transport.host
+                report(host, escape_to_one_line(f"{files_of}, {format_size(size)}{largest}"))
+                self._send_files(response, missing, partial(show_sending, host, size))
         finally:
             response.close()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.os.atomic_file import read_file
 
 IGNORE_FILE = ".tfclusterignore"
@@ -184,7 +184,7 @@ class _Filter:
             except OSError:
                 pass
             except (ValueError, re.error) as error:
-                raise ClusterError(f"{path}: {error}", exit_code=ExitCode.USAGE) from error
+                raise usage_error(f"{path}: {error}") from error
         return self._patterns[folder]
 
 

@@ -19,6 +19,7 @@ from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.groups import select_members
+from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.file_lock import FileLock
@@ -49,22 +50,26 @@ def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None
 
 
 def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
-    """Send the code to the other hosts of the group before it starts: from then on, time is limited."""
+    """Send the code to the hosts of the group before it starts: from then on, time is limited."""
     if len(cluster.hosts) == 1:
         return
     topology = cluster.connect_head().call(TopologyRequest())
     members = select_members(topology, submission.options.jobs or ())
-    others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
-    if not others:
+    hosts = dict.fromkeys(member.host for member in members)
+    if not hosts.keys() - {cluster.head}:
         return
-    tree, reports = submission.code_tree, dict[str, None]()
+    if not cluster.connect_head().transport.is_remote:
+        hosts.pop(cluster.head, None)
+    tree, reports = submission.code_tree, dict[str, list[str]]()
 
     def send(host: str) -> None:
-        tree.send(cluster.connect(host), lambda text: reports.update({text: None}), submission.show_sending)
+        tree.send(
+            cluster.connect(host), lambda _, what: reports.setdefault(what, []).append(host), submission.show_sending
+        )
 
-    outcomes = map_hosts(list(others), send, None)
-    for text in reports:  # from this thread, as `warn` requires
-        warn(text)
+    outcomes = map_hosts(list(hosts), send, None)
+    for what, names in reports.items():  # from this thread, as `warn` requires
+        warn(f"sending to {summarize_list(sorted(names))}: {what}")
     _reject_failures(cluster, "nothing was started", outcomes)
 
 

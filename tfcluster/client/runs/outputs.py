@@ -14,13 +14,15 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
+from tfcluster.client.runs.code_files import IGNORE_FILE
 from tfcluster.core.code import is_inside
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api.outputs import OutputFile, OutputsRequest, ReadOutputsRequest
 
 _PART = ".tfcluster-part"
+_NOT_CODE = "# Fetched by tfcluster: this folder is not sent to other hosts with a script.\n*\n"
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,17 @@ def fetch(cluster: Cluster, outputs: HostOutputs, folder: Path, progress: Callab
 
     Files that are there already, with the same size and time, are not copied again; others are replaced.
 
-    The folder is created. `progress` is called with the number of bytes that have arrived in addition.
+    The folder is created; then it is marked as no code, which is not sent to other hosts.
+    `progress` is called with the number of bytes that have arrived in addition.
     """
     result = Fetched(outputs.run, str(folder))
     new = [file for file in outputs.files if not _has(folder, file)]
     result.unchanged = len(outputs.files) - len(new)
     client = cluster.connect(outputs.host)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / IGNORE_FILE).write_text(_NOT_CODE)
         for file in new:
             if file.link is not None:
                 _make_link(folder, file)
@@ -140,10 +145,9 @@ def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
     """Raise an error if copying the files to the folder would replace other files."""
     existing = [file.path for file in outputs.files if not _has(folder, file) and os.path.lexists(folder / file.path)]
     if existing:
-        raise ClusterError(
+        raise usage_error(
             f"{folder} has other files of the same names: {summarize_list(existing)}",
-            hint="Name another folder, or replace them with --overwrite.",
-            exit_code=ExitCode.USAGE,
+            "Name another folder, or replace them with --overwrite.",
         )
 
 

@@ -68,15 +68,16 @@ class RunSubmission:
         result: Event = {}
         with contextlib.ExitStack() as stack:
             caller = code = None
-            has_terminal = is_script and not self.detach and not is_group
+            passes_signals = is_script and not self.detach
+            has_terminal = passes_signals and not is_group
             if is_script and not client.transport.is_remote:
                 caller = describe_caller(stack.enter_context(StdinServer()).name if has_terminal else None)
             elif is_script and self.upload is None:  # one from a pipe is uploaded
-                self.code_tree.send(client, warn, self.show_sending)
+                self.code_tree.send(client, lambda host, what: warn(f"sending to {host}: {what}"), self.show_sending)
                 code = self.code_tree.location
             request = self._request(caller, code, is_remote=client.transport.is_remote)
             interrupt = stack.enter_context(
-                GracefulInterrupt(canceller, ScriptTerminal(cluster) if has_terminal else None)
+                GracefulInterrupt(canceller, ScriptTerminal(cluster) if passes_signals else None)
             )
             response = client.stream(request, interrupt=interrupt)
             for event in self._events_of(response, cluster, canceller, interrupt, placements):

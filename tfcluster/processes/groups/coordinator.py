@@ -32,7 +32,13 @@ from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR
-from tfcluster.processes.runs.supervised_program import JOB_END_SIGNAL, LatestMetrics, wake_on_signals
+from tfcluster.processes.runs.supervised_program import (
+    JOB_END_SIGNAL,
+    TERMINAL_SIGNALS,
+    USER_SIGNALS,
+    LatestMetrics,
+    wake_on_signals,
+)
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
@@ -46,6 +52,7 @@ from tfcluster.protocol.group import (
     Ports,
     Report,
     Reserve,
+    SignalOrder,
     Start,
     Started,
     Stop,
@@ -54,6 +61,8 @@ from tfcluster.protocol.group import (
 )
 
 _NEVER = float("inf")
+# The signals that members get as they are; they have no terminal whose size could change.
+_PASSED_SIGNALS = ({*TERMINAL_SIGNALS} | {*USER_SIGNALS}) - {signal.SIGINT, signal.SIGWINCH}
 
 
 class GroupCoordinator:
@@ -179,7 +188,10 @@ class GroupCoordinator:
         if step is NextStep.STOP_OTHERS and not self._is_stopping:
             code = None if self._failure is None else self._failure.exit_code
             self._done_at = min(self._done_at, time.monotonic())
-            self._stop_at = self._done_at + stop_delay(self._members, self._exited, code)
+            delay = stop_delay(self._members, self._exited, code)
+            if self._awaits_cause():
+                delay = max(delay, settings.GROUP_CAUSE_SECONDS)
+            self._stop_at = self._done_at + delay
         if step is NextStep.FAIL and self._can_restart():
             if self._resume_at == _NEVER:
                 assert self._failure is not None, "the group has failed"
@@ -189,6 +201,11 @@ class GroupCoordinator:
                 self._write(RestartEvent(self._failure.error.message, delay, remaining - 1))
             return False
         return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._plan.folder.exists()
+
+    def _awaits_cause(self) -> bool:
+        """Return whether a member that still runs may be the cause of the failure: one that fails exits slowly."""
+        running = (self._members[rank] for rank in self._running)
+        return self._failure is not None and any(map(self._failure.names, running))
 
     def _can_restart(self) -> bool:
         has_to_end = self._is_interrupted or self._has_lost_host
@@ -224,6 +241,8 @@ class GroupCoordinator:
         if signal.SIGINT in numbers:
             self._is_interrupted = True
             self._order(InterruptOrder())
+        for number in filter(_PASSED_SIGNALS.__contains__, numbers):
+            self._order(SignalOrder(number))
         if signal.SIGTERM in numbers:
             self._stop_all(settings.DRIVER_TERMINATE_SECONDS)
         elif JOB_END_SIGNAL in numbers and not self._is_cancelled:  # it may arrive more than once
@@ -283,9 +302,13 @@ class GroupCoordinator:
         self._states.change(member, exit_code=report.exit_code)
         self._write_member(member, "exited", exit_code=report.exit_code)
         has_failed = report.exit_code != 0 and not report.was_idle
-        if has_failed and self._failure is None and not (self._is_stopping or self._is_cancelled):
+        if has_failed and not (self._is_stopping or self._is_cancelled):
             lines = self._outputs[member.rank].lines
-            self._failure = describe_failure(member, report, lines, self._done, self._is_interrupted)
+            failure = describe_failure(member, report, lines, self._done, self._is_interrupted)
+            if self._failure is None:
+                self._failure = failure
+            elif self._failure.names(member) and not self._is_interrupted:
+                self._failure = self._failure.caused_by(failure)
         elif report.exit_code == 0:
             self._done.append(member)
 

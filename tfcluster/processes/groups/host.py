@@ -44,6 +44,7 @@ from tfcluster.protocol.group import (
     Ports,
     Report,
     Reserve,
+    SignalOrder,
     Start,
     Started,
     Stop,
@@ -167,6 +168,9 @@ class GroupHost:
         elif isinstance(order, InterruptOrder):
             for program in self._programs.values():
                 program.interrupt()
+        elif isinstance(order, SignalOrder):
+            for program in self._programs.values():
+                program.pass_on(order.number)
         elif isinstance(order, HoldOutput):
             self._holds_output = order.is_full
 

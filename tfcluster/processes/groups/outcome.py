@@ -25,6 +25,11 @@ class Failure:
     exit_code: int  # as a shell would report it
     result: dict[str, Any]  # the task and host that failed, with the signal if one ended it; empty if no member failed
     is_cause: bool = False  # of what members fail of: a host that is lost, or a member that is frozen
+    text: str = ""  # what the member that failed printed last
+
+    def names(self, member: Member) -> bool:
+        """Return whether the error names a member, which may be its cause: TensorFlow says whom it has lost."""
+        return not self.is_cause and _is_named(member, self.text)
 
     def caused_by(self, cause: Failure) -> Failure:
         """Return the failure that was the cause of this one, which comes after it in one line."""
@@ -74,7 +79,8 @@ def describe_failure(
     shown = "\nits last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
     text = "\n".join([report.failure, *lines])
     missed = [f"{each.name} had exited with code 0 before: " for each in done if _is_named(each, text)]
-    return Failure(ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}"), code, result)
+    error = ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}")
+    return Failure(error, code, result, text=text)
 
 
 def _is_named(member: Member, text: str) -> bool:

@@ -154,15 +154,13 @@ def _supervise(
             if program.handle(fd, events):
                 continue
             numbers = wakeup.recv(1 << 10)
-            for number in filter(TERMINAL_SIGNALS.__contains__, numbers):
+            for number in filter({*TERMINAL_SIGNALS, *USER_SIGNALS}.__contains__, numbers):
                 if number == signal.SIGWINCH:
                     program.capture.resize(plan.folder)
                 if number == signal.SIGINT:
                     program.interrupt()
                 else:
-                    program.signal_group(number)
-            for number in filter(USER_SIGNALS.__contains__, numbers):
-                program.signal(number)
+                    program.pass_on(number)
             interrupted |= signal.SIGINT in numbers
             if JOB_END_SIGNAL in numbers and not program.is_terminated:  # it may arrive more than once
                 program.terminate(settings.JOB_END_SECONDS)

@@ -185,9 +185,12 @@ class SupervisedProgram:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the program's own process."""
-        send_signal(self._pidfd, number)
+    def pass_on(self, number: int) -> None:
+        """Pass a signal on: those of users to the program's own process, those of a terminal to its process group."""
+        if number in USER_SIGNALS:
+            send_signal(self._pidfd, number)
+        else:
+            self.signal_group(number)
 
     def terminate(self, seconds: float) -> None:
         """Send SIGTERM to the program, which is killed unless it exits within `seconds`."""

@@ -15,7 +15,7 @@ def _command_line(parameters: Mapping[str, Any]) -> str:
 
 
 PROGRAM = Program(
-    help="Your own script: `tfcluster run [OPTIONS] train.py ARGS`, or -m MODULE ARGS.",
+    help="Your own script or module: `tfcluster run train.py ARGS`.",
     fault_tolerant=True,
     is_script=True,
     describe=_command_line,
