@@ -29,8 +29,9 @@ acts = dict(argument.split("=") for argument in sys.argv[1:])
 act = acts.get(os.environ["TFCLUSTER_TASK"], acts.get("all", "wait"))
 if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
-sys.stdout.write(f"doing {act}\\n")  # in one piece: those of members that write at once may be mixed
-sys.stdout.flush()
+for piece in ("doing", " ", act, "\\n"):  # as `python -u` prints: those of members that print at once are not mixed
+    sys.stdout.write(piece)
+    sys.stdout.flush()
 while act != "0" and "await" in acts and not os.path.exists(acts["await"]):
     time.sleep(0.1)
 if act == "unavailable":
