@@ -251,7 +251,7 @@ def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) 
 
 def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
     run = cluster("launch", "--detach", "act.py").stdout.strip()
-    assert run.startswith("launch-")
+    assert run.startswith("act-")
     wait_for(lambda: cluster("logs", run).stdout.count("doing wait") == 3)
     assert (run, "running") in [(each["run"], each["state"]) for each in cluster.status()["runs"]]
     cluster("cancel", run)

@@ -1,4 +1,4 @@
-"""Holds the begin of a line that a member of a group has printed, so that another's output does not get into the line."""
+"""Holds the begin of a line that a member of a group has printed, so that no other's output gets into the line."""
 
 from __future__ import annotations
 
