@@ -244,6 +244,7 @@ GROUP_ADMISSIONS_MAX = 64  # connections without a proof; more are closed at onc
 GROUP_PROOF_SECONDS = 3.0  # for a connection to prove that it belongs to the group, before it may be closed
 GROUP_PROOF_MAX_BYTES = 1 << 10
 GROUP_CAUSE_SECONDS = 2.0  # for a member that the first error names to exit with its own error
+GROUP_LINE_SECONDS = 0.2  # for which the begin of a line that a member prints waits for the rest of it
 GROUP_STOP_SECONDS = 5.0  # for the other members after SIGTERM, when one has failed
 GROUP_PREEMPTION_SECONDS = 30.0  # for the other members to save their state too, when one was preempted
 GROUP_EVALUATOR_SECONDS = 30.0  # for the evaluator to evaluate the last checkpoint, when the training is done

@@ -18,6 +18,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.logs.cluster_logs import EventLog
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.core.log_levels import LogLevel
 from tfcluster.errors import ClusterError
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.logs.rotating_log import RotatingLog
@@ -79,6 +80,28 @@ def test_lines_are_ordered_by_time_and_followed_by_a_reply(cluster: Cluster) -> 
     assert asyncio.run(ask(since=111.0))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
     assert asyncio.run(ask(since=111.0, lines=2))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
     assert asyncio.run(ask(after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
+
+
+def test_a_level_hides_entries_and_the_last_lines_are_counted_of_those_that_are_shown(cluster: Cluster) -> None:
+    dump = b"I0000 00:00:1.5 7 a.cc:1] SessionOptions: \ndevice_count {\n  value: 1\n}\n\n"
+    text = b"".join(b"loss %d\n" % number + 9 * dump for number in range(100))
+    RotatingLog(cluster.folder.log_of("ps:0"), 1 << 20, 2).append(text, 0, 100.0)
+
+    async def ask(**options: Any) -> tuple[list[str], int, list[LogPositions]]:
+        _, *events, last = [item async for item in cluster.logs("ps:0", level=LogLevel.WARNING, **options)]
+        assert last == Reply(Done())
+        positions = [event for event in events if isinstance(event, LogPositions)]
+        lines = [event.line.line for event in events if isinstance(event, LogEvent)]
+        return lines, sum(event.hidden for event in positions), positions
+
+    lines, hidden, positions = asyncio.run(ask())
+    assert lines == [f"loss {number}" for number in range(100)]
+    assert hidden == 900
+    assert positions == [LogPositions({"ps:0": len(text)}, 900)]
+    assert asyncio.run(ask(lines=3))[:2] == (["loss 97", "loss 98", "loss 99"], 27)
+    assert asyncio.run(ask(lines=1000))[:2] == (lines, 900)
+    assert asyncio.run(ask(grep=("loss 9", "Session"), lines=2))[:2] == (["loss 98", "loss 99"], 18)
+    assert asyncio.run(ask(after={"ps:0": len(text)}))[:2] == ([], 0)
 
 
 def test_a_search_resumes_and_counts_only_lines_that_match(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tfcluster.cli.main import cli
+from tfcluster.core.programs import BUNDLED
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
 
@@ -101,7 +102,7 @@ def test_help_lists_what_works_and_says_what_does_not(site: Path) -> None:
     assert "'pi' of the package another_pi-package cannot be used: tfcluster itself has a program of this name" in text
     assert "'Bad name' of the package bad_name-package cannot be used: a program's name has lower-case letters" in text
     names = [each.name for each in registry.find_all()[0]]
-    assert names == [*registry.BUNDLED, "fine"]
+    assert names == [*BUNDLED, "fine"]
 
 
 def test_a_bundled_program_is_not_replaced(site: Path) -> None:

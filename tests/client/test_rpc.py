@@ -290,7 +290,7 @@ def test_logs_continue_at_the_next_agent_behind_the_last_line(agent: Callable[[P
     lines = list(read_logs(Cluster("played"), ["ps", "worker"], lines=1, follow=True))
     assert [line["line"] for line in lines] == ["one", "two"]
     first = {"tasks": ["ps", "worker"], "lines": 1, "since": None, "follow": True, "after": {}}
-    first |= {"until": None, "grep": []}
+    first |= {"until": None, "grep": [], "level": None}
     # There is no journal: the cluster went down with its agent, and there is only the rest to be read.
     assert requests == [first, {**first, "follow": False, "after": {"ps:0": 9, "worker:0": 9}}]
 

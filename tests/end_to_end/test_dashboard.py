@@ -24,6 +24,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.browser import Browser, open_browser
 from tests.conftest import COMMAND, Sandbox, wait_for
 from tfcluster import settings
+from tfcluster.core.log_levels import LogLevel, entry_level
 
 TAG = "<img src=x onerror=window.owned=1>"
 DIRECTION, SHOWN_DIRECTION = "10%\r \u202efdp.exe \x1b[31m", r"10%\r \u202efdp.exe \x1b[31m"
@@ -163,8 +164,20 @@ def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sa
     assert status == 200
     (shown,) = [json.loads(data) for data in re.findall(r"^event: lines\ndata: (.*)$", text, re.MULTILINE)]
     stored = [json.loads(line) for line in demo("logs", run, "-o", "json").stdout.splitlines()]
-    assert shown == stored
+    assert shown == [{**line, "level": None} for line in stored]
     assert len({line["time"] for line in shown}) == 3
+
+
+def test_the_page_gets_entries_from_a_level_on_and_how_many_are_hidden(demo: Sandbox, served: Served) -> None:
+    assert served.request("/api/logs?level=loud")[0] == 400
+    until = time.time()
+    status, text, _ = served.request(f"/api/logs?tasks=ps&level=error&until={until}")
+    assert status == 200
+    (hidden,) = re.findall(r"^event: hidden\ndata: (\d+)$", text, re.MULTILINE)
+    stored = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
+    levels = [entry_level(line["line"]) for line in stored if line["time"] <= until]
+    assert int(hidden) == levels.count(LogLevel.INFO) + levels.count(LogLevel.WARNING) > 0
+    assert "Started server" not in text
 
 
 def test_nothing_is_kept_of_a_run_that_does_not_exist(served: Served) -> None:

@@ -55,7 +55,7 @@ def test_down_does_not_ask_with_yes_or_without_runs(sandbox: Sandbox) -> None:
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 0
-        assert ("this cancels run script-" in terminal.before) is has_run
+        assert ("this cancels run sleeps-" in terminal.before) is has_run
 
 
 @pytest.mark.slow

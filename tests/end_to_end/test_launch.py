@@ -30,8 +30,9 @@ acts = dict(argument.split("=") for argument in sys.argv[1:])
 act = acts.get(os.environ["TFCLUSTER_TASK"], acts.get("all", "wait"))
 if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
-sys.stdout.write(f"doing {act}\\n")  # in one piece: those of members that write at once may be mixed
-sys.stdout.flush()
+for piece in ("doing", " ", act, "\\n"):  # as `python -u` prints: those of members that print at once are not mixed
+    sys.stdout.write(piece)
+    sys.stdout.flush()
 while act not in ("0", "lose") and "await" in acts and not os.path.exists(acts["await"]):
     time.sleep(0.1)
 if act in ("unavailable", "lose"):
@@ -303,7 +304,7 @@ def test_a_group_here_ends_with_a_command_that_is_killed(cluster: Sandbox) -> No
 
 def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
     run = cluster("launch", "--detach", "act.py").stdout.strip()
-    assert run.startswith("launch-")
+    assert run.startswith("act-")
     wait_for(lambda: cluster("logs", run).stdout.count("doing wait") == 3)
     assert (run, "running") in [(each["run"], each["state"]) for each in cluster.status()["runs"]]
     cluster("cancel", run)

@@ -92,7 +92,7 @@ def test_a_script_that_fails_names_the_task_that_it_lost(partial: Sandbox, tmp_p
     assert process.returncode == 1
     first, second, hint = error.splitlines()[-3:]
     assert first.startswith("error: user.py failed: ")
-    assert second.startswith("during script-")
+    assert second.startswith("during user-")
     assert second.endswith(f": {DEAD}")
     assert hint == "hint: `tfcluster status` shows the tasks, `tfcluster events` what happened to them."
 

@@ -54,7 +54,7 @@ def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: s
 def test_a_newer_record_of_a_run_is_seen_and_stays(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: kept\njobs: {worker: {tasks: 1}}\n"))
     sandbox("run", sandbox.spec("print('done')\n", "script.py"))
-    (record,) = sandbox.folder.glob("state/tfcluster/kept/localhost/runs/script-*/record.json")
+    (record,) = sandbox.folder.glob("state/tfcluster/kept/localhost/runs/script-py-*/record.json")
     sandbox.kill_agent()  # it knows the run without the record
     make_newer(record)
     text, run = record.read_text(), record.parent.name

@@ -230,7 +230,7 @@ def test_what_a_script_executes_or_forks_does_not_count_as_the_clusters(demo: Sa
     """`down` ends by a mark in the environment what belongs to a cluster and is in no journal."""
     demo.spec("import subprocess\nprint(subprocess.run(['env'], capture_output=True, text=True).stdout)\n", "env.py")
     printed = demo("run", "env.py").stdout
-    assert "TFCLUSTER_RUN=script-" in printed
+    assert "TFCLUSTER_RUN=env-" in printed
     assert "TFCLUSTER_AGENT_MARK" not in printed
     daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(0, 3)\n    time.sleep(600)\n"
     demo.spec(f"{daemon}print('ended', flush=True)\n", "daemon.py")

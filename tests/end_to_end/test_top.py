@@ -65,7 +65,7 @@ def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
         top.send(TAB)
         top.wait_for(rf"^ c  tfcluster cancel {run} -c two")
         top.send(ENTER)
-        top.wait_for("^loss is small", f"logs {run} --follow -c two   following")
+        top.wait_for("^loss is small", f"logs {run} -f -c two --level warning   following")
         top.send("c")
         top.wait_for(f"tfcluster cancel {run} -c two", "LOST")
         top.send("y")

@@ -17,6 +17,7 @@ RUNS: list[dict[str, Any]] = [
     {
         "run": "pi-3f9a",
         "program": "pi",
+        "script": None,
         "parameters": {"samples": 10_000_000, "seed": 7},
         "state": "succeeded",
         "seconds": 0.41,
@@ -28,6 +29,7 @@ RUNS: list[dict[str, Any]] = [
     {
         "run": "train-77ab",
         "program": "script",
+        "script": "train.py",
         "parameters": {"path": "/somewhere/train.py", "args": ["--epochs", "3"], "cwd": "/", "seed": None},
         "state": "failed",
         "seconds": 75.0,
@@ -49,9 +51,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
 
 def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 1000) == [
-        "RUN         STATE      STARTED                TIME  INPUTS                   RESULT",
-        "pi-3f9a     succeeded  2026-01-31 14:30:00    0.4s  samples=10000000 seed=7  pi=3.14145 stderr=0.000519",
-        "train-77ab  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      train.py ended with exit code 3",
+        "RUN         PROGRAM   STATE      STARTED                TIME  INPUTS                   RESULT",
+        "pi-3f9a     pi        succeeded  2026-01-31 14:30:00    0.4s  samples=10000000 seed=7  pi=3.14145 "
+        "stderr=0.000519",
+        "train-77ab  train.py  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      "
+        "train.py ended with exit code 3",
     ]
 
 
@@ -70,12 +74,12 @@ def test_numbers_are_not_split_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPa
 
 def test_a_paragraph_for_each_where_the_table_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 40) == [
-        "pi-3f9a succeeded 2026-01-31 14:30:00",
+        "pi-3f9a pi succeeded 2026-01-31 14:30:00",
         "  0.4s",
         "  samples=10000000 seed=7",
         "  pi=3.14145 stderr=0.000519",
-        "train-77ab failed 2026-01-31 14:30:00 1m",
-        "  15s",
+        "train-77ab train.py failed 2026-01-31",
+        "  14:30:00 1m 15s",
         "  train.py --epochs 3",
         "  train.py ended with exit code 3",
     ]

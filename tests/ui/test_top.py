@@ -67,7 +67,11 @@ class Live(LiveCluster):
         links = {"alpha": Link(), "beta": Link(time.time(), "connection lost")}
         rates = {"/job:worker/task:0": TaskRates(0.0, 2048.0, 3 << 20)}
         return LiveView(status, links, rates, runs, (event,), down)
-    def follow_log(self, name, host, show):
+    def follow_log(self, name, host, level, show, on_hidden):
+        if level == "info":
+            show({"line": "dump", "time": 0.0, "task": name})
+        else:
+            on_hidden(7)
         for number in range(100):
             show({"line": f"line {number} of {name}\\x1b[2J [red]", "time": 0.0, "task": name})
         return lambda: None
@@ -156,7 +160,7 @@ def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
         top.wait_for(r"^worker:0 ", "q Quit")
         top.send(ENTER)
         text = top.wait_for(r"line 99 of worker:0\\x1b\[2J \[red\]", "following")
-        assert " $ tfcluster logs worker:0 --follow -c many   following" in text.splitlines()
+        assert " $ tfcluster logs worker:0 -f -c many --level warning   following, 7 hidden" in text.splitlines()
         assert "line 70 " not in text
         top.send("/")
         top.wait_for("^search")
@@ -170,6 +174,16 @@ def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
         top.wait_for("^search")
         top.send("nowhere" + ENTER)
         top.wait_for("not found: nowhere")
+        top.send(END)
+        top.wait_for("line 99 ", "following")
+        top.send("l")
+        top.wait_for("line 99 ", "--level error   following, 7 hidden")
+        top.send("l")
+        top.wait_for("line 99 ", "--level info   following$")
+        top.send("/")
+        top.wait_for("^search")
+        top.send("dump" + ENTER)
+        top.wait_for("^dump$")
         top.send(END)
         top.wait_for("line 99 ", "following")
         top.send(ESCAPE)

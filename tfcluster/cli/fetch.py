@@ -11,7 +11,7 @@ from tfcluster.cli.options import cluster_option, output_option
 from tfcluster.cli.output import echo, echo_json
 
 
-@click.command("fetch", epilog="Example: tfcluster fetch script-3f9a results")
+@click.command("fetch", epilog="Example: tfcluster fetch train-3f9a results")
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("folder", required=False, type=click.Path(), metavar="[DIR]", shell_complete=complete_files)
 @click.option("--overwrite", is_flag=True, help="Replace other files of the same names.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import click
 
 from tfcluster.cli.completion import complete_hosts, complete_logs
 from tfcluster.cli.options import check_period, cluster_option, output_option, since_option, until_option
-from tfcluster.cli.output import echo_json
+from tfcluster.cli.output import echo, echo_json
+from tfcluster.core.log_levels import LogLevel
+from tfcluster.core.text import pluralize
 
 if TYPE_CHECKING:
     from tfcluster.ui.log_view import LogView
@@ -29,6 +32,13 @@ if TYPE_CHECKING:
     help="Only lines that match this regular expression, or any of them if given several times. A leading (?i) ignores "
     "case.",
 )
+@click.option(
+    "--level",
+    type=click.Choice([level.value for level in LogLevel]),
+    help="Of what TensorFlow itself logs, only entries from this level on; known harmless ones have the level info. On "
+    "a terminal the default is warning, else everything is shown.",
+)
+@click.option("--all", "everything", is_flag=True, help="Everything that is logged, also on a terminal.")
 @click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
 @click.option(
@@ -49,6 +59,8 @@ def command(
     since: float | None,
     until: float | None,
     grep: tuple[str, ...],
+    level: str | None,
+    everything: bool,
     timestamps: bool,
     no_prefix: bool,
     agent: str | None,
@@ -66,6 +78,9 @@ def command(
 
     --grep searches the logs where they are, on the tasks' hosts; on a terminal, matches are highlighted. --tail
     counts the lines that match.
+
+    What a program prints is shown at every level. The last line on standard error says how many entries of TensorFlow
+    are hidden.
     """
     check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs
@@ -75,17 +90,37 @@ def command(
     view = LogView(prefix=not no_prefix, timestamps=timestamps, highlighted=grep)
     if agent is not None and (tasks or placement):
         raise click.UsageError("--agent shows no logs of tasks: leave out TASK and --placement")
+    if everything and level is not None:
+        raise click.UsageError("--all shows every level: leave out --level")
+    is_on_terminal = output == "text" and sys.stdout.isatty() and not (placement or agent is not None)
+    default = LogLevel.WARNING if is_on_terminal and not everything else LogLevel.INFO
+    shown = default if level is None else LogLevel(level)
+    hidden: list[int] = []
     lines = read_logs(
-        resolve_cluster(cluster), tasks, lines=tail, since=since, until=until, follow=follow, agent=agent, grep=grep
+        resolve_cluster(cluster),
+        tasks,
+        lines=tail,
+        since=since,
+        until=until,
+        follow=follow,
+        agent=agent,
+        grep=grep,
+        level=None if shown is LogLevel.INFO else shown,
+        on_hidden=hidden.append,
     )
     if placement:
         _show_placements(lines, view, output)
         return
-    for line in lines:
-        if output == "json":
-            echo_json(line)
-        else:
-            view.show(_name(line, tasks), line["time"], line["line"])
+    try:
+        for line in lines:
+            if output == "json":
+                echo_json(line)
+            else:
+                view.show(_name(line, tasks), line["time"], line["line"])
+    finally:  # --follow is interrupted
+        if hidden:
+            entries = pluralize(sum(hidden), "entry of TensorFlow", "entries of TensorFlow")
+            echo(f"{entries} below {shown.value} hidden: --all shows them", err=True)
 
 
 def _name(line: dict[str, Any], requested: Sequence[str]) -> str:

@@ -120,7 +120,8 @@ def _after_shared_options(args: list[str]) -> list[str]:
 
 def _first_program(args: list[str]) -> str | None:
     """Return the first argument that names a program, unless a script comes first."""
-    from tfcluster.programs.registry import BUNDLED, find_all
+    from tfcluster.core.programs import BUNDLED
+    from tfcluster.programs.registry import find_all
 
     for names in (BUNDLED, [] if any(map(begins_script, args)) else [program.name for program in find_all()[0]]):
         first = next((word for word in args if word in names or begins_script(word)), None)

@@ -9,7 +9,7 @@ from tfcluster.cli.options import cluster_option, output_option
 from tfcluster.cli.output import echo_json
 
 
-@click.command("stack", epilog="Example: tfcluster stack script-3f9a")
+@click.command("stack", epilog="Example: tfcluster stack train-3f9a")
 @click.argument("name", metavar="RUN|TASK", shell_complete=complete_stacks)
 @cluster_option
 @output_option

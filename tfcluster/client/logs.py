@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.leader import locate_run
+from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.text import compile_patterns
 from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode, usage_error
@@ -39,6 +40,8 @@ def read_logs(
     agent: str | None = None,
     until: float | None = None,
     grep: Sequence[str] = (),
+    level: LogLevel | None = None,
+    on_hidden: Callable[[int], None] | None = None,
 ) -> Iterator[Line]:
     """Read lines of the tasks' logs, each as {task, time, line} and, of a launch, {member}.
 
@@ -58,6 +61,8 @@ def read_logs(
         agent: Read the log of the agent on this host instead, or of all agents if it is empty; None for the tasks.
         until: Read only lines up to this Unix time; None for no limit.
         grep: Regular expressions; only lines that at least one of them matches are read. Empty for all.
+        level: Of what TensorFlow itself logs, read only entries from this level on; None for all.
+        on_hidden: Called, in any thread, with a number of entries that are below the level.
 
     Raises:
         ClusterError: The cluster never ran, a task is unknown, a pattern is no regular expression, or a host cannot be
@@ -72,9 +77,9 @@ def read_logs(
         routes = dict.fromkeys([agent] if agent else routes, (AGENT_LOG,))
     elif len(routes) > 1:
         routes = hosts_for_logs(cluster, tasks)
-    request = LogsRequest((), lines, since, follow, {}, until, tuple(grep))
+    request = LogsRequest((), lines, since, follow, {}, until, tuple(grep), level)
     requests = {host: replace(request, tasks=tuple(names)) for host, names in routes.items()}
-    return _read_all(cluster, requests, {} if after is None else after)
+    return _read_all(cluster, requests, {} if after is None else after, on_hidden)
 
 
 def read_events(
@@ -107,11 +112,14 @@ def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
 
 
 def _read_all(
-    cluster: Cluster, requests: Mapping[str, LogsRequest | EventsRequest], after: Positions
+    cluster: Cluster,
+    requests: Mapping[str, LogsRequest | EventsRequest],
+    after: Positions,
+    on_hidden: Callable[[int], None] | None = None,
 ) -> Iterator[Line]:
     """Merge the lines that several hosts return. Each host gets its own request."""
     streams = {
-        host: partial(read_host, cluster.connect(host), request, after.setdefault(host, {}))
+        host: partial(read_host, cluster.connect(host), request, after.setdefault(host, {}), on_hidden)
         for host, request in requests.items()
     }
     follow = any(request.follow for request in requests.values())
@@ -162,12 +170,13 @@ def read_host(
     client: AgentClient,
     request: LogsRequest | EventsRequest,
     after: dict[str, int],
+    on_hidden: Callable[[int], None] | None,
     context: StreamContext,
 ) -> Iterator[Line]:
     """Read the lines of one host; if its agent dies or the connection breaks, reconnect and resume after the last line.
 
     With `follow`, it ends when the cluster goes down. `after` is the offset at which to continue in each log; it is
-    updated in place.
+    updated in place. For `on_hidden` see `read_logs`.
     """
     # A host that is lost while its logs are followed is retried until it is back; otherwise only for some seconds.
     timeout = None if request.follow else settings.LOG_RECONNECT_SECONDS
@@ -187,6 +196,8 @@ def read_host(
             follows = follows and reconnector.connect(client.transport.is_up)
         elif isinstance(event, LogPositions):
             after.update(event.after)
+            if event.hidden and on_hidden is not None:
+                on_hidden(event.hidden)
         else:
             after[event.log] = event.next
             line = to_json(event.line)

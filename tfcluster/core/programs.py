@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from tfcluster.core.devices import Device
 
+#: The programs that are part of tfcluster, in the order in which a new user needs them.
+BUNDLED = ("graph", "pi", "mean", "linear", "expfit", "script")
+
 
 @dataclass(frozen=True)
 class TaskSelector:

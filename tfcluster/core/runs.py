@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.programs import BUNDLED, ProgramTraits
 from tfcluster.errors import ExitCode, usage_error
+from tfcluster.input_file import is_descriptor
 
 # A name is the first part of the run's id, which names a folder and a resource container of TensorFlow.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
+# Of a name that is made from that of a script: with a hyphen and eight digits, an id has at most 32 characters.
+_NAME_CHARACTERS = 23
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class RunOptions:
     timeout: float | None = None  # seconds from the submission until the run is stopped; None for no limit
     start_timeout: float | None = None  # seconds for which its script may wait for its tasks; None for no limit
     log_placement: bool = False  # whether the servers log the placement of each operation
-    name: str | None = None  # what the run's id begins with; None for the program's name, or `launch`
+    name: str | None = None  # what the run's id begins with; None for the program's or the script's name
     notify: str | None = None  # the command that the agent runs when the run has ended; None for none
     upload: str | None = None  # the path of the uploaded file; empty if it is a pipe, None if there is none
     upload_name: str = "upload"  # the name of that file in the run's folder
@@ -41,6 +45,19 @@ class RunOptions:
     commit: str | None = None  # the git commit of the script's work tree; None if it is in none
     is_clean: bool | None = None  # whether the files that git tracks there were as in the commit
     digest: str | None = None  # the SHA-256 digest of the script; None for a module and for other programs
+
+    @property
+    def script(self) -> str | None:
+        """The script or the module that is run, as `script_of` has it."""
+        return script_of(self.program, self.parameters)
+
+    @property
+    def run_name(self) -> str:
+        """What the run's id begins with."""
+        if self.name is not None:
+            return self.name
+        script = self.script
+        return self.program if script is None else name_script(script, self.parameters.get("module") is not None)
 
     def describe_origin(self) -> dict[str, Any] | None:
         """Return what the run was started from, as `runs -o json` has it; None if unknown."""
@@ -78,6 +95,34 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be the name of a run",
             "A name has at most 48 letters, digits, '_', '.' and '-', and begins with a letter or digit.",
         )
+
+
+def script_of(program: str, parameters: Mapping[str, Any]) -> str | None:
+    """Return the script or the module of a run as its users call it: `train.py`; None for another program."""
+    if program != "script":
+        return None
+    path, argument = parameters.get("path") or "", parameters.get("argument") or ""
+    if parameters.get("module"):
+        return str(parameters["module"])
+    if argument in ("-", "<stdin>") or is_descriptor(path):
+        return "stdin"
+    return PurePath(path or argument).name or None
+
+
+def name_script(script: str, is_module: bool) -> str:
+    """Return what the id of a script's run begins with: `train` for train.py, `pkg` for the module pkg.__main__.
+
+    An id names files, and is typed: it has few characters. It is not that of a bundled program's run: pi.py is `pi-py`.
+    """
+    parts = [part for part in script.split(".") if part != "__main__"] if is_module else [script.removesuffix(".py")]
+    name = _to_id(parts[-1] if parts else "")
+    if name in (*BUNDLED, "launch"):
+        name = _to_id(f"{name}-module" if is_module else f"{name}-py")
+    return name or "script"
+
+
+def _to_id(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_NAME_CHARACTERS].rstrip("-")
 
 
 def matching_runs(text: str, runs: Collection[str]) -> list[str]:

@@ -106,6 +106,7 @@ class RunStatus:
     state: RunState
     seconds: float
     gpu_memory_bytes: int | None = None
+    script: str | None = None  # the script or the module; None for a bundled program
 
 
 @dataclass(frozen=True)

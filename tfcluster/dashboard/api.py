@@ -14,6 +14,7 @@ from tfcluster.client.logs import Positions, read_logs
 from tfcluster.client.restart import plan_restart, request_restart
 from tfcluster.client.runs.runs import cancel_run, find_record
 from tfcluster.client.status import collect_metrics
+from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.core.text import compile_patterns
 from tfcluster.dashboard.feed import Cursor, Feed, Message
 from tfcluster.dashboard.graph import placed_graph
@@ -80,28 +81,39 @@ class Api:
     def _read_logs(self, query: dict[str, str]) -> Stream:
         """Send the last lines of logs, then new ones, until the page is closed; an agent is asked for them by polling.
 
-        The options are checked before the first line, so that a wrong one is an answer and no broken stream.
+        Each line has the `level` of the entry that begins with it. With the option `level`, messages `hidden` have the
+        number of entries below it. The options are checked before the first line, so that a wrong one is an answer and
+        no broken stream.
         """
         tasks = [name for name in query.get("tasks", "").split(",") if name]
         grep = (query["grep"],) if query.get("grep") else ()
         compile_patterns(grep)
-        since, until = _number(query, "since"), _number(query, "until")
+        since, until, level = _number(query, "since"), _number(query, "until"), _level(query)
         after: Positions = {}
 
         def stream() -> Stream:
             lines: int | None = settings.DASHBOARD_LINES
             known_since = since
             while True:
+                hidden: list[int] = []
+                read = read_logs(
+                    self._cluster,
+                    tasks,
+                    lines=lines,
+                    since=known_since,
+                    until=until,
+                    grep=grep,
+                    after=after,
+                    level=level,
+                    on_hidden=hidden.append,
+                )
                 try:
-                    batch = list(
-                        read_logs(
-                            self._cluster, tasks, lines=lines, since=known_since, until=until, grep=grep, after=after
-                        )
-                    )
+                    batch = [{**line, "level": entry_level(line["line"])} for line in read]
                 except ClusterError as error:
                     yield [("problem", error.message)]
                 else:
-                    yield [("lines", batch)] if batch or lines else []
+                    messages: list[Message] = [("hidden", sum(hidden))] if hidden else []
+                    yield [*messages, ("lines", batch)] if batch or lines else messages
                     known_since = batch[-1]["time"] if batch else known_since
                     lines = None if after else lines
                 if until is not None:
@@ -136,3 +148,10 @@ def _number(query: dict[str, str], name: str) -> float | None:
         return float(query[name]) if query.get(name) else None
     except ValueError:
         raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is no time") from None
+
+
+def _level(query: dict[str, str]) -> LogLevel | None:
+    try:
+        return LogLevel(query["level"]) if query.get("level") else None
+    except ValueError:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"'level' is none of {', '.join(LogLevel)}") from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tfcluster.core.programs import BUNDLED
 from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Program, ProgramTraits
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 #: The entry point group in which other packages register their programs: the name of each and its package.
 GROUP = "tfcluster.programs"
-#: The programs that are part of tfcluster, in the order in which a new user needs them.
-BUNDLED = ("graph", "pi", "mean", "linear", "expfit", "script")
 
 Value = TypeVar("Value")
 Exceptions = tuple[type[BaseException], ...]

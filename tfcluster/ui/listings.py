@@ -56,7 +56,7 @@ def show_status(status: ClusterStatus) -> None:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]
         earlier = len(status.runs) - len(latest)
-        runs = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
+        runs = [(run.run, run.script or run.program, run.state.value, format_duration(run.seconds)) for run in latest]
         screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), runs, right=("TIME",)))
         if earlier:
             more = pluralize(earlier, "earlier run")
@@ -103,6 +103,7 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
     rows = [
         (
             run["run"],
+            run["script"] or run["program"],
             run["state"],
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
             format_duration(run["seconds"]),
@@ -111,13 +112,13 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
         )
         for run in runs
     ]
-    columns = ("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
+    columns = ("RUN", "PROGRAM", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
     content, screen = make_table(columns, rows, right=("TIME",)), console()
     if screen.measure(content, options=screen.options.update(max_width=10_000)).maximum <= screen.width:
         screen.print(content)
     else:
         for row in rows:
-            for indent, cells in (("", row[:4]), ("  ", row[4:5]), ("  ", row[5:])):
+            for indent, cells in (("", row[:5]), ("  ", row[5:6]), ("  ", row[6:])):
                 for line in _wrap_words(indent + " ".join(cells), screen.width):
                     screen.print(line, soft_wrap=True)
     if incomplete := [run["run"] for run in runs if run["missing_output"]]:

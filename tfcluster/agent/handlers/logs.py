@@ -69,7 +69,7 @@ class LogHandlers:
         def since_of(log: str) -> float | None:
             return started if since is None and log in logs_of_tasks else since
 
-        with open_source(self._search_title, request.grep) as source:
+        with open_source(self._search_title, request.grep, request.level) as source:
             async with aclosing(self._read(streams, request, source, _log_event, since_of)) as events:
                 async for event in events:
                     yield event
@@ -172,6 +172,8 @@ class LogHandlers:
                 async with aclosing(source.lines(parts, positions, partial=not follow)) as lines:
                     async for key, line in lines:
                         yield to_event(key, line)
+                if hidden := source.take_hidden():
+                    yield LogPositions(dict(positions), hidden)
                 is_quiet = positions == before
                 if not follow or (is_quiet and is_last):
                     return
@@ -194,7 +196,7 @@ class LogHandlers:
 
 
 def _is_search(request: LogsRequest | EventsRequest) -> bool:
-    return isinstance(request, LogsRequest) and bool(request.grep)
+    return isinstance(request, LogsRequest) and bool(request.grep or request.level)
 
 
 async def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:

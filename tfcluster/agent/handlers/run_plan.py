@@ -20,9 +20,6 @@ from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.api.runs import JoinRequest, RunRequest
 
-#: What the ids of groups' runs begin with.
-_PREFIX = "launch"
-
 
 async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
     """Choose the devices of a new run, create its folder, and return its plan.
@@ -33,7 +30,7 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
     options = request.options
     if options.jobs is not None:
         group = _make_group(context, options, request.secret)
-        run_id = context.runs.store.new_run(options.name or _PREFIX, is_on_several_hosts=len(group.hosts) > 1)
+        run_id = context.runs.store.new_run(options.run_name, is_on_several_hosts=len(group.hosts) > 1)
         return replace(_plan_group(context, run_id, options, group), code=request.code, caller=request.caller)
     every, missing = await _probe_devices(context)
     devices = [device for device in every if device.task not in missing]
@@ -42,7 +39,7 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
     head = _head(topology, context.host, missing)
     selection = _select(topology, head, devices, missing, options)
     context.network.find(topology.network)  # before the folder: it may be gone
-    run_id = context.runs.store.new_run(options.name or options.program)
+    run_id = context.runs.store.new_run(options.run_name)
     refused = refusal_notes(topology.addresses()) if options.traits.is_script else []
     return replace(
         _make_plan(context, run_id, options, [*selection.notes, *missing_notes(missing), *refused]),

@@ -84,7 +84,9 @@ class RunRecord:
 
     def status(self) -> RunStatus:
         """Return the run's entry in the output of `status`."""
-        return RunStatus(self.run, self.options.program, self.state, round(self.seconds or 0.0, 3))
+        return RunStatus(
+            self.run, self.options.program, self.state, round(self.seconds or 0.0, 3), script=self.options.script
+        )
 
     def summarize(self, missing_output: int) -> RunSummary:
         """Return what `runs` shows of the run."""
@@ -101,6 +103,7 @@ class RunRecord:
             options.timeout,
             options.describe_origin(),
             missing_output,
+            options.script,
         )
 
 

@@ -58,7 +58,7 @@ class LiveEvents:
             follows = not self._is_down(host)
             request = EventsRequest(settings.LIVE_EVENTS, None, follows, {})
             with contextlib.suppress(ClusterError):
-                for event in read_host(self._cluster().connect(host), request, {}, context):
+                for event in read_host(self._cluster().connect(host), request, {}, None, context):
                     self._take(self._cluster().add_host(event, host))
             context.sleep(settings.LIVE_RETRY_SECONDS)
             while not follows and self._is_down(host):

@@ -29,6 +29,7 @@ from tfcluster.client.logs import Line, read_host
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot
+from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.status import ClusterStatus
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
@@ -80,16 +81,24 @@ class LiveCluster:
         status, links, rates = self.hosts.status(), self.hosts.links(), self.hosts.rates()
         return LiveView(status, links, rates, self.runs.view(), self.events.latest(), down)
 
-    def follow_log(self, name: str, host: str, show: Callable[[Line], None]) -> Callable[[], None]:
+    def follow_log(
+        self,
+        name: str,
+        host: str,
+        level: LogLevel,
+        show: Callable[[Line], None],
+        on_hidden: Callable[[int], None],
+    ) -> Callable[[], None]:
         """Follow the log of a task or a run in another thread; return a function that ends this.
 
-        That thread calls `show` with each line: the last ones first, then new ones.
+        That thread calls `show` with each line: the last ones first, then new ones; and `on_hidden` with the number
+        of entries of TensorFlow that are below the level.
         """
         stopped = threading.Event()
-        request = LogsRequest((name,), settings.LIVE_LOG_LINES, None, True, {})
+        request = LogsRequest((name,), settings.LIVE_LOG_LINES, None, True, {}, level=level)
 
         def read(context: StreamContext) -> None:
-            for line in read_host(self._cluster.connect(host), request, {}, context):
+            for line in read_host(self._cluster.connect(host), request, {}, on_hidden, context):
                 show(line)
 
         self._threads.start(host, read, stopped)

@@ -25,6 +25,7 @@ from tfcluster.os import daemonize
 from tfcluster.os.network import Address
 from tfcluster.os.process_handle import is_stopped_by_signal
 from tfcluster.processes.groups.host import GroupHost
+from tfcluster.processes.groups.line_buffer import LineBuffer
 from tfcluster.processes.groups.link import GroupLink, GroupListener
 from tfcluster.processes.groups.member_states import MemberStates
 from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, describe_frozen, final_event
@@ -76,6 +77,7 @@ class GroupCoordinator:
         self._group = group
         self._cluster = cluster
         self._recorder = OutputRecorder(plan.folder, plan.output_limit)
+        self._lines = LineBuffer(self._recorder.append)
         self._holds_output = False
         self._states = MemberStates(plan.folder)
         self._poll = select.poll()
@@ -161,9 +163,10 @@ class GroupCoordinator:
         while not self._has_ended():
             timers = (self._end_at, self._resume_at, self._ready_by, self._stop_at)
             longest = settings.OUTPUT_FULL_SECONDS if self._holds_output else settings.DRIVER_POLL_SECONDS
-            timeout = min(longest, max(0.0, min(timers) - time.monotonic()))
+            timeout = min(longest, max(0.0, min(timers) - time.monotonic()), self._lines.seconds_left())
             for fd, _ in self._poll.poll(1000 * timeout):
                 self._handle(fd)
+            self._lines.pass_on()
             self._states.write()
             self._continue_local_host()
             self._check_timers()
@@ -282,7 +285,7 @@ class GroupCoordinator:
         elif isinstance(report, Output):
             data = report.data.encode(errors="surrogateescape")
             self._outputs[report.rank].add(data)
-            self._recorder.append(report.stream, data, self._members[report.rank].short)
+            self._lines.add(report.stream, data, self._members[report.rank].short)
         elif isinstance(report, Measured):
             self._metrics.add(report.event)
             self._write(report.event)
@@ -297,6 +300,7 @@ class GroupCoordinator:
             self._fail_hosts([host], report.problem)
 
     def _take_exit(self, member: Member, report: Exited) -> None:
+        self._lines.pass_on(member.short)
         self._running.pop(member.rank, None)
         self._exited.add(member.rank)
         self._states.change(member, exit_code=report.exit_code)
@@ -338,6 +342,7 @@ class GroupCoordinator:
 
     def _finish(self) -> NoReturn:
         """Write the final event, let the hosts exit, and exit."""
+        self._lines.close()
         code = 0 if self._failure is None else self._failure.exit_code
         end = (time.monotonic() - self._started_at, self._recorder.lost_bytes)
         event: RunEvent = final_event(self._plan, self._failure, self._attempt, self._metrics.as_result(), *end)

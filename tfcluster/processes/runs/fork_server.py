@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from tfcluster.core.programs import BUNDLED
 from tfcluster.os import daemonize
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
@@ -61,7 +62,7 @@ def _import_programs() -> None:
     from tfcluster.programs import registry, sessions
 
     sessions.find_physical_devices()
-    for name in registry.BUNDLED:
+    for name in BUNDLED:
         importlib.import_module(f"{registry.__package__}.{name}.run")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfcluster.core.log_levels import LogLevel
 from tfcluster.protocol.api import Done, Method, Request
 
 #: In a request for logs, the agent's own log. No task, job or run has such a name.
@@ -16,14 +17,16 @@ AGENT_LOG = ":agent"
 
 @dataclass(frozen=True)
 class LogPositions:
-    """The first event of both methods.
+    """The first event of both methods, and one after each part of the logs of which something is hidden.
 
     Attributes:
-        after: The position in each log at which the response starts: an offset in bytes, by log. A log whose last
-            matching lines have to be found first is left out.
+        after: The position in each log at which the response starts or continues: an offset in bytes, by log. A log
+            whose last matching lines have to be found first is left out.
+        hidden: How many entries of TensorFlow before it are below the level of the request, since the latest event.
     """
 
     after: dict[str, int]
+    hidden: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
         until: Send only lines that were written at or before this Unix time, in seconds; None for no such limit.
         grep: Regular expressions; only lines that at least one of them matches are sent, and count for `lines`. Empty
             for all lines.
+        level: Of what TensorFlow itself logs, only entries from this level on are sent, and count for `lines`; None
+            for all.
     """
 
     tasks: tuple[str, ...]
@@ -81,6 +86,7 @@ class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
     after: dict[str, int]
     until: float | None = None
     grep: tuple[str, ...] = ()
+    level: LogLevel | None = None
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,7 @@ class RunSummary:
         timeout: Seconds after which the run is stopped; None for no limit.
         origin: What the run was started from, see `RunOptions.describe_origin`; None if that is not known.
         missing_output: How many bytes of the run's output are not stored any more.
+        script: The script or the module, as `train.py`; None for another program.
     """
 
     run: str
@@ -173,6 +174,7 @@ class RunSummary:
     timeout: float | None
     origin: dict[str, Any] | None
     missing_output: int = 0
+    script: str | None = None
 
 
 @dataclass(frozen=True)

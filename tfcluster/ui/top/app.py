@@ -39,9 +39,8 @@ class TopApp(App[ClusterError | int]):
     #hosts, #events, #message, #title { text-wrap: nowrap; text-overflow: ellipsis; }
     #hosts { height: auto; }
     DataTable { background: ansi_default; scrollbar-size-vertical: 1; }
-    #tasks { height: 1fr; min-height: 4; }
-    #runs { height: auto; max-height: 6; margin-top: 1; }
-    #events { height: auto; margin-top: 1; }
+    #runs { margin-top: 1; }
+    #events { height: 1fr; margin-top: 1; }
     #message { height: 1; }
     #filter { display: none; height: 1; border: none; padding: 0; }
     DataTable > .datatable--header { text-style: bold; background: ansi_default; }
@@ -126,13 +125,21 @@ class TopApp(App[ClusterError | int]):
         hosts = rows.host_lines(view, max(2, height // 6))
         screen.query_one("#hosts", Static).update(join_lines(hosts))
         scroll_bar = 1
-        tasks = rows.task_content(view, order, self._pattern, width - scroll_bar)
-        screen.query_one("#tasks", Table).show(tasks)
+        contents = {
+            "tasks": rows.task_content(view, order, self._pattern, width - scroll_bar),
+            "runs": rows.run_content(view, self._pattern, width - scroll_bar),
+        }
         runs = screen.query_one("#runs", Table)
-        runs.show(rows.run_content(view, self._pattern, width - scroll_bar))
         runs.display = bool(view.runs)
-        events = rows.event_lines(view, max(3, height // 6))
-        screen.query_one("#events", Static).update(join_lines(events))
+        is_filtering = screen.query_one("#filter", Input).display
+        free = height - len(hosts) - 4 - runs.display - is_filtering  # the title, the message, the keys, empty lines
+        wanted = [1 + len(content.rows) for content in contents.values()]
+        heights = rows.share_lines(free, [wanted[0], wanted[1] if view.runs else 0, len(view.events)])
+        for (name, content), lines in zip(contents.items(), heights, strict=False):
+            table = screen.query_one(f"#{name}", Table)
+            table.styles.height = lines
+            table.show(content)
+        screen.query_one("#events", Static).update(join_lines(rows.event_lines(view, heights[-1])))
         screen.query_one("#message", Static).update(self._message or self._hint())
 
     def _hint(self) -> Text:
@@ -187,7 +194,7 @@ class TopApp(App[ClusterError | int]):
         if name is None or name not in hosts or isinstance(self.screen, DetailScreen):
             return
         describe = partial(self._describe, kind, name)
-        command = f"tfcluster logs {name} --follow -c {self._cluster.name}"
+        command = f"tfcluster logs {name} -f -c {self._cluster.name}"
         self.push_screen(DetailScreen(self.live, kind, name, hosts[name], describe, command))
 
     def _describe(self, kind: str, name: str) -> Text:

@@ -54,7 +54,7 @@ def describe_run(view: LiveView, name: str) -> Text:
     return _lines(
         (record.run, record.state.value, f"on {run.host}, {format_duration(seconds)}, started {started}"),
         {
-            "program": record.program,
+            "program": record.script or record.program,
             "inputs": format_inputs(record.program, record.parameters),
             "progress": describe_progress(run) if run.is_active else "",
             "uses": "" if gpu_memory is None else f"GPU memory {format_bytes(gpu_memory)}",

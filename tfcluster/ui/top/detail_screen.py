@@ -18,6 +18,7 @@ from textual.widgets import Footer, Input, Static
 from tfcluster import settings
 from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.logs import Line
+from tfcluster.core.log_levels import LogLevel
 from tfcluster.ui.console import Text
 
 _FOUND, _CURRENT = Style(underline=True, bold=True), Style(reverse=True)
@@ -31,6 +32,7 @@ class DetailScreen(Screen[None]):
         Binding("slash", "search", "Search", key_display="/"),
         Binding("n", "find(1)", "Next"),
         Binding("N", "find(-1)", "Previous", show=False),
+        Binding("l", "level", "Level"),
         Binding("r", "app.restart", "Restart"),
         Binding("c", "app.cancel", "Cancel"),
         Binding("question_mark", "app.help", "Help", key_display="?"),
@@ -53,7 +55,9 @@ class DetailScreen(Screen[None]):
         self._host = host
         self._describe = describe
         self._command = command
+        self._level = LogLevel.WARNING
         self._arrived: list[str] = []
+        self._hidden: list[int] = []
         self._lock = threading.Lock()
         self._stop: Callable[[], None] = lambda: None
         self._found_none = ""
@@ -69,7 +73,7 @@ class DetailScreen(Screen[None]):
     def on_mount(self) -> None:
         """Start to follow the log."""
         self.query_one(LogLines).focus()
-        self._stop = self._live.follow_log(self.subject, self._host, self._take)
+        self._follow()
         self.set_interval(settings.TOP_REFRESH_SECONDS, self.show_now)
         self.show_now()
 
@@ -77,21 +81,42 @@ class DetailScreen(Screen[None]):
         """Stop following the log."""
         self._stop()
 
-    def _take(self, line: Line) -> None:
+    def _follow(self) -> None:
+        """Follow the log from the level on; what still arrives of the previous level is dropped."""
+        self._stop()
+        arrived: list[str] = []
+        hidden: list[int] = []
         with self._lock:
-            self._arrived.append(line["line"])
+            self._arrived, self._hidden = arrived, hidden
+
+        def take(line: Line) -> None:
+            with self._lock:
+                arrived.append(line["line"])
+
+        self._stop = self._live.follow_log(self.subject, self._host, self._level, take, hidden.append)
+
+    def action_level(self) -> None:
+        """Show the log from the next level on: all that TensorFlow logs, warnings, or only errors."""
+        levels = list(LogLevel)
+        self._level = levels[(levels.index(self._level) + 1) % len(levels)]
+        self.query_one(LogLines).clear()
+        self._follow()
+        self.show_now()
 
     def show_now(self) -> None:
         """Show the details as they are now, and the lines that have arrived."""
         with self._lock:
-            arrived, self._arrived = self._arrived, []
+            arrived = self._arrived[:]
+            self._arrived.clear()
         log = self.query_one(LogLines)
         if arrived:
             log.add(arrived)
         self.query_one("#details", Static).update(self._describe())
         mode = "following" if log.is_following else "End follows"
         found = f", not found: {self._found_none}" if self._found_none else ""
-        self.query_one("#heading", Static).update(Text(f" $ {self._command}   {mode}{found}"))
+        command = f"{self._command} --level {self._level.value}"
+        hidden = f", {sum(self._hidden):,} hidden" if self._hidden else ""
+        self.query_one("#heading", Static).update(Text(f" $ {command}   {mode}{hidden}{found}"))
 
     def action_back(self) -> None:
         """Close the search, or go back."""
@@ -145,6 +170,11 @@ class LogLines(ScrollView, can_focus=True):
         self.pattern = ""  # what was searched
         self._lines: list[Text] = []
         self._found: int | None = None
+
+    def clear(self) -> None:
+        """Drop all lines, and follow."""
+        self._lines, self._found, self.is_following = [], None, True
+        self._resize()
 
     def add(self, lines: list[str]) -> None:
         """Append lines; of too many, the oldest are dropped."""

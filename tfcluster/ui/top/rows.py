@@ -19,6 +19,7 @@ from tfcluster.ui.log_view import format_event
 from tfcluster.ui.task_cells import GAP, TASK_CELLS, cell_width, fit_columns
 
 _BAR = 14
+_WEIGHTS = (3, 2, 1)  # of tasks, runs and events
 _COLUMNS = (*TASK_CELLS, "RECV/s", "SENT/s")
 #: The columns of tasks, in the order in which they are left out if the terminal is too narrow, and never the others.
 _LEFT_OUT = ("DEVICES", "PID", "ADDRESS", "SENT/s", "RECV/s", "UPTIME", "HOST", "RESTARTS")
@@ -134,10 +135,12 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
     rows = {}
     for run in reversed(view.runs):
         seconds = time.time() - run.record.started if run.is_active else run.record.seconds
-        row = [run.record.run, run.record.state.value, format_duration(seconds), describe_progress(run)]
+        record = run.record
+        program = record.script or record.program
+        row = [record.run, program, record.state.value, format_duration(seconds), describe_progress(run)]
         if _matches(pattern, row):
             rows[run.record.run] = row
-    columns = ["RUN", "STATE", "TIME", "PROGRESS"]
+    columns = ["RUN", "PROGRAM", "STATE", "TIME", "PROGRESS"]
     content = _content(columns, rows, [""] * len(rows), right=("TIME",))
     last = max(GAP + len(columns[-1]), width - sum(content.widths[:-1]))
     return replace(content, widths=(*content.widths[:-1], last))
@@ -167,6 +170,20 @@ def _describe_metric(event: Mapping[str, Any]) -> str:
             f"{event['name']} {value:.4g}{step}" if isinstance(value, int | float) else f"{event['name']} {value}{step}"
         )
     return f"loss {event['loss']:.4g}{step}" if isinstance(event.get("loss"), float) else step.strip()
+
+
+def share_lines(lines: int, wanted: Sequence[int]) -> list[int]:
+    """Divide the lines of the screen among tasks, runs and events; who wants few leaves the others more.
+
+    Where not all find room, tasks get three lines for two of the runs and one of the events.
+    """
+    given = [0] * len(wanted)
+    for _ in range(lines):
+        growing = [at for at, most in enumerate(wanted) if given[at] < most]
+        if not growing:
+            break
+        given[min(growing, key=lambda at: (given[at] + 1) / _WEIGHTS[at])] += 1
+    return given
 
 
 def event_lines(view: LiveView, limit: int) -> list[Text]:

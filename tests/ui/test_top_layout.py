@@ -1,0 +1,103 @@
+"""How `top` divides the screen: what there is finds room, at any size of the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from textual.widgets import Static
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.live.view import LiveRun, LiveView
+from tfcluster.core.hosts import Host
+from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.status import ClusterStatus, HostStatus, TaskStatus
+from tfcluster.protocol.api.runs import RunSummary
+from tfcluster.ui.top import app
+from tfcluster.ui.top.rows import share_lines
+from tfcluster.ui.top.table import Table
+
+_HOSTS = (HostStatus("localhost", "up", 7, "2.21.0"),)
+
+
+def make_view(tasks: int, runs: int, events: int) -> LiveView:
+    def task(number: int) -> TaskStatus:
+        name = f"/job:worker/task:{number}"
+        address = f"localhost:{2222 + number}"
+        ready = TaskState.READY
+        return TaskStatus(name, "worker", number, "localhost", address, ready, number + 1, 0, 1.0, 1.0, 1, (), None)
+
+    def run(number: int) -> LiveRun:
+        state, began = RunState.SUCCEEDED, time.time() - 20
+        values: Any = (f"train-{number:04}", "script", {}, state, 1.0, began, None, None, None, None, 0, "train.py")
+        return LiveRun("localhost", RunSummary(*values))
+
+    status = ClusterStatus("demo", ClusterState.RUNNING, "demo.yaml", _HOSTS, tuple(map(task, range(tasks))), ())
+    event = {"time": time.time(), "task": "worker:0", "event": "ready", "detail": "", "host": None}
+    return LiveView(status, {}, {}, tuple(map(run, range(runs))), (event,) * events, None)
+
+
+class Live:
+    """A cluster that stands still."""
+
+    def __init__(self, view: LiveView) -> None:
+        self.view = lambda: view
+
+    def start(self) -> None:
+        pass
+
+    def measure(self, is_wanted: bool) -> None:
+        pass
+
+
+def show(monkeypatch: pytest.MonkeyPatch, view: LiveView, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return the lines of tasks, of runs and of events, and how many lines of the screen are left empty."""
+    monkeypatch.setattr(app, "LiveCluster", lambda *arguments: Live(view))
+    snapshot: Any = None
+
+    async def read() -> tuple[int, int, int, int]:
+        top = app.TopApp(Cluster("demo", (Host("localhost", "localhost"),)), snapshot)
+        async with top.run_test(size=size) as pilot:
+            await pilot.pause()
+            events = top.query_one("#events", Static)
+            shown = str(events.render()).count("ready")
+            tables = [top.query_one(f"#{name}", Table).size.height for name in ("tasks", "runs")]
+            assert top.query_one("#message", Static).region.bottom == size[1] - 1, "all is on the screen"
+            return tables[0] - 1, tables[1] - 1, shown, events.size.height - shown
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("size", [(200, 60), (120, 40), (80, 24)])
+@pytest.mark.parametrize("tasks", [8, 60])
+def test_no_line_is_empty_while_something_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], tasks: int
+) -> None:
+    *shown, empty = show(monkeypatch, make_view(tasks, 20, 100), size)
+    assert empty == 0
+    assert sum(shown) == size[1] - 8, "the title, the host, two headers, two empty lines, the message and the keys"
+    assert shown[0] <= tasks
+    assert shown[1] <= 20
+    assert min(shown) >= 2
+    if size == (200, 60):
+        assert shown[1] == (20 if tasks == 8 else 17)
+
+
+def test_few_things_have_all_the_room_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert show(monkeypatch, make_view(3, 5, 10), (200, 60))[:3] == (3, 5, 10)
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted", "given"),
+    [
+        (50, [9, 21, 100], [9, 21, 20]),
+        (12, [100, 100, 100], [6, 4, 2]),
+        (10, [3, 2, 1], [3, 2, 1]),
+        (10, [20, 0, 3], [8, 0, 2]),
+        (-3, [1, 1, 1], [0, 0, 0]),
+    ],
+)
+def test_lines_are_shared(lines: int, wanted: list[int], given: list[int]) -> None:
+    assert share_lines(lines, wanted) == given
