@@ -462,16 +462,14 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> N
 @pytest.mark.slow
 def test_the_end_of_an_allocation_is_asked_for(site: InSlurm) -> None:
     site.spec(site.text("{grace: 600}", "jobs: {worker: {tasks: 2}}\n"))
-    script = site.scripts / "waits.py"
-    script.write_text(
-        "import os, subprocess, time\n"
-        "subprocess.run(['scontrol', 'update', 'JobId=' + os.environ['SLURM_JOB_ID'], 'TimeLimit=9'], check=True)\n"
-        "time.sleep(1000)\n"
-    )
+    script, runs = site.scripts / "waits.py", site.site.folder / "runs"
+    script.write_text(f"import pathlib, time\npathlib.Path({str(runs)!r}).touch()\ntime.sleep(1000)\n")
     command = f"{sys.executable} -m tfcluster"
     shown = site.allocated(
         2,
-        f"scontrol update JobId=$SLURM_JOB_ID TimeLimit=20; {command} up; {command} run {script} 2>&1; {command} down",
+        f"scontrol update JobId=$SLURM_JOB_ID TimeLimit=20; {command} up; "
+        f"(until [ -e {runs} ]; do sleep 0.1; done; scontrol update JobId=$SLURM_JOB_ID TimeLimit=9) & "
+        f"{command} run {script} 2>&1; {command} down",
     )
     assert "the time of the Slurm job ended" in shown
 
