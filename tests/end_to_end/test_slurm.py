@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
@@ -260,6 +261,8 @@ def test_what_a_killed_holder_has_started_ends(site: InSlurm, victim: str) -> No
         wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in started), 60)
         others = [task["pid"] for task in status["tasks"] if task["host"] != "node1"]
         assert all(Path(f"/proc/{each}").exists() for each in others)
+        site.site("scancel", str(status["job"]["id"]))  # `down` would wait for the node that does not answer
+        wait_for(lambda: not site.jobs(), 60)
 
 
 @pytest.mark.slow
@@ -407,6 +410,23 @@ def test_in_an_allocation_its_nodes_are_used_and_left(site: InSlurm) -> None:
 
 
 @pytest.mark.slow
+def test_the_death_of_the_step_that_holds_an_allocation_is_named(site: InSlurm) -> None:
+    site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
+    command = f"{sys.executable} -m tfcluster"
+    registry = site.folder / "state" / "tfcluster" / "train" / "hosts.json"
+    holder = f"import json; print(json.load(open({str(registry)!r}))['job']['holder_pid'])"
+    shown = site.allocated(
+        2,
+        f"{command} up && kill -9 $({sys.executable} -c {shlex.quote(holder)}); {command} status 2>&1; echo code $?; "
+        f"{command} up && {command} status -o json && {command} down",
+    )
+    assert "stopped: the step that holds the nodes of Slurm job" in shown
+    assert "code 3\n" in shown
+    assert json.loads(next(line for line in shown.splitlines() if line.startswith("{")))["state"] == "running"
+    wait_for(lambda: not site.remains(), 30)
+
+
+@pytest.mark.slow
 def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
     site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
     site.allocated(2, f"{sys.executable} -m tfcluster up")
@@ -428,7 +448,25 @@ def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -
 
 
 @pytest.mark.slow
-def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> None:
+def test_ctrl_c_in_the_queue_of_a_launch_cancels_its_job(site: InSlurm) -> None:
+    blocking = block(site)
+    try:
+        script = site.scripts / "group.py"
+        script.write_text("")
+        waiting = site.start("launch", "--spec", site.spec(site.text("{nodes: 3}")), script)
+        assert waiting.stderr is not None
+        next(line for line in waiting.stderr if " is pending (" in line)
+        waiting.send_signal(signal.SIGINT)
+        waiting.communicate(timeout=60)
+        assert waiting.returncode == 130
+        assert site.jobs() == [blocking]
+    finally:
+        site.site("scancel", blocking)
+    wait_for(lambda: not site.jobs(), 60)
+
+
+@pytest.mark.slow
+def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_named(site: InSlurm) -> None:
     saved = site.site.folder / "checkpoint"
     script = site.scripts / "trains.py"
     script.write_text(
@@ -457,6 +495,9 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> N
         assert run.returncode != 0
         after = site.status()
         assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
+        site.site("scontrol", "update", job, "TimeLimit=1")
+        wait_for(lambda: not site.remains(), 90)
+        assert f"stopped: Slurm job {status['job']['id']} ended (TIMEOUT)" in site("status", code=3).stderr
 
 
 @pytest.mark.slow
@@ -498,12 +539,3 @@ def test_what_slurm_refuses_is_said(site: InSlurm) -> None:
     (check,) = site.json("doctor", site.spec(site.text("{nodes: 1}")))["checks"]
     assert check["result"] == "it would accept the job"
     assert not site.jobs()
-
-
-@pytest.mark.slow
-def test_the_end_of_the_time_is_named_and_announced(site: InSlurm) -> None:
-    with up(site, '{nodes: 3, time: "0:01:00", grace: 30}') as status:
-        assert 0 < status["job"]["ends_in_s"] <= 60
-        wait_for(lambda: not site.remains())
-        error = site("status", code=3).stderr
-        assert f"stopped: Slurm job {status['job']['id']} ended (TIMEOUT)" in error

@@ -58,20 +58,19 @@ cpus=$(echo "$SLURM_JOB_CPUS_PER_NODE" | tr , '\\n' | sed 's/(.*//' | sort -n | 
 )"
 echo "{ended} with exit code $?"
 """
-# Runs the step that holds the nodes of the user's allocation. At the end of a job, Slurm's words say only that it ends.
+# Becomes the step that holds the nodes of the user's allocation, of which Slurm's own words say only that it was ended;
+# another process waits for that, and asks for the state of the job.
 _HOLD = f"""\
 squeue=$1 job=$2
 shift 2
-"$@" &
-step=$!
-trap 'kill "$step"' TERM
-wait "$step"
-wait "$step"  # again, if the first one ended by a signal
-trap - TERM
-while state=$("$squeue" --noheader --jobs="$job" --states=all --format=%T) && [ "$state" = COMPLETING ]; do
-  sleep 1
-done
-echo "{_JOB_ENDED}$state"
+(
+  tail --pid=$$ -f /dev/null
+  while state=$("$squeue" --noheader --jobs="$job" --states=all --format=%T) && [ "$state" = COMPLETING ]; do
+    sleep 1
+  done
+  echo "{_JOB_ENDED}$state"
+) &
+exec "$@"
 """
 
 
