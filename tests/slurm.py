@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,11 +28,14 @@ CredType=cred/none
 SlurmUser=root
 SlurmdUser=root
 ProctrackType=proctrack/{tracking}
-TaskPlugin=task/none
+TaskPlugin=task/affinity
 TaskProlog={folder}/prolog
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 MpiDefault=none
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
@@ -46,6 +50,7 @@ SlurmctldPidFile={folder}/run/slurmctld.pid
 SlurmdPidFile={folder}/run/slurmd.%n.pid
 {nodes}
 PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes={names} PriorityTier=2 MaxTime=INFINITE State=UP
 """
 
 
@@ -107,7 +112,12 @@ class Slurm:
         machines = (HERE, *self.nodes)
         names = "".join(f"{self.network[name].ipv4} {name}\n" for name in machines)
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        nodes = "\n".join(f"NodeName={name} NodeAddr={self.network[name].ipv4} CPUs=2" for name in self.nodes)
+        nodes = "\n".join(
+            f"NodeName={name} NodeAddr={self.network[name].ipv4} CPUs=2 Gres=gpu:2" for name in self.nodes
+        )
+        for number in range(2):  # a GPU is a device to Slurm
+            os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
         text = _CONFIGURATION.format(
             **{"here": HERE, "here_address": self.network[HERE].ipv4, "folder": self.folder},
             **{"tracking": self.tracking, "nodes": nodes, "names": ",".join(self.nodes)},

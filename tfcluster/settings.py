@@ -128,6 +128,7 @@ SLURM_COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be 
 SLURM_POLL_SECONDS = 0.5  # while a job is in the queue, at first; then twice as long each time, up to
 SLURM_POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
 SLURM_COMPLETING_SECONDS = 60.0  # for a job that has ended to end its processes; Slurm kills them after 30
+SLURM_END_POLL_SECONDS = 60.0  # between two questions of an agent when its job ends: its time may be changed
 SLURM_HOLDER_SECONDS = 60.0  # for the step that holds the nodes of a job to start there, once the job runs
 REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system
 REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and download

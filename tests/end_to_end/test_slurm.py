@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
@@ -81,8 +82,12 @@ class InSlurm(Sandbox):
 def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterator[InSlurm]:
     """A Slurm, and a sandbox to type commands in; nothing may be left in the end."""
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
-    inherited = {name: os.environ[name] for name in ("TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES") if name in os.environ}
-    variables = {"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), **inherited}
+    inherited = {name: os.environ[name] for name in ("TEST_RUN", "TEST_CHANGES") if name in os.environ}
+    changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "SLURM_END_POLL_SECONDS": 2.0}
+    variables = {
+        **{"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), "TEST_SETTINGS": json.dumps(changed)},
+        **inherited,
+    }
     with slurm(NODES, tracking=tracking, variables=variables) as site:
         folder = site.folder / "user"
         for each in (folder, folder / "run", folder / "state", site.folder / "state"):
@@ -125,6 +130,9 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
     assert 3000 < status["job"]["ends_in_s"] <= 3600
     steps = site.site("squeue", "-h", "-s", "-o", "%i")
     assert f"node2 is {site.site.nodes[2]}" in site("status").stdout
+    checks = site.json("doctor")["checks"]
+    assert {check["host"] for check in checks} == {"all", "node0", "node1", "node2"}
+    assert all(check["ok"] for check in checks), checks
     assert site.site("squeue", "-h", "-s", "-o", "%i") == steps, "each has its number"
     result = site.json("run", "pi", "--samples", "1e6", "--seed", "7")
     assert len(result["devices"]) == 3
@@ -160,11 +168,17 @@ def test_an_agent_that_died_comes_back_in_the_job_and_finds_its_tasks(site: InSl
 
 def holder_of(pid: int) -> str:
     """Return the command line of the ancestor of a process that is a task of a step."""
+    return Path(f"/proc/{ancestors(pid)[-1]}/cmdline").read_text()
+
+
+def ancestors(pid: int) -> list[int]:
+    """Return a process and its ancestors, up to that which is the task of a step."""
+    chain = [pid]
     while True:
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        parent = int(Path(f"/proc/{chain[-1]}/stat").read_text().rpartition(")")[2].split()[1])
         if Path(f"/proc/{parent}/comm").read_text().startswith("slurmstepd"):
-            return Path(f"/proc/{pid}/cmdline").read_text()
-        pid = parent
+            return chain
+        chain.append(parent)
 
 
 @pytest.mark.slow
@@ -183,6 +197,99 @@ def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: In
         assert "XDG_RUNTIME_DIR" not in shown
         assert shown["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
         assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
+
+
+@pytest.mark.slow
+def test_tasks_and_commands_have_all_cores_of_the_job(site: InSlurm) -> None:
+    counts = "import os; print(len(os.sched_getaffinity(0)))"
+    exact = {"SLURM_EXACT": "1"}  # a step then has a core for each of its tasks, unless it asks for more
+    with up(site, '{nodes: 3, options: ["--cpus-per-task=2"]}') as status:
+        assert {len(os.sched_getaffinity(task["pid"])) for task in status["tasks"]} == {2}
+        command = ("exec", "--on", "worker:1", "--", sys.executable, "-c", counts)
+        assert site(*command, env=exact).stdout == "2\n"
+
+
+@pytest.mark.slow
+def test_tasks_have_the_gpus_that_the_job_has_and_a_ps_has_none(site: InSlurm) -> None:
+    options = ("--parsable", "--output=/dev/null", "--nodes=3", "--gres=gpu:1", "--wrap=sleep 1000")
+    other = site.site("sbatch", *options).strip()  # it has the first GPU of each node
+    wait_for(lambda: site.site("squeue", "-h", "-j", other, "-o", "%T").strip() == "RUNNING")
+    jobs = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 2, gpus: 1}\n"
+    try:
+        site("up", site.spec(site.text("{nodes: 2, gpus: 1}", jobs)))
+        seen = [
+            site("exec", "--on", task, "--", "printenv", "CUDA_VISIBLE_DEVICES").stdout.strip()
+            for task in ("ps:0", "worker:0", "worker:1")
+        ]
+        assert seen == ["-1", "1", "1"]
+    finally:
+        site.site("scancel", other)
+        site("down", code=None)
+    wait_for(lambda: not site.jobs(), 60)
+
+
+@pytest.mark.slow
+def test_the_clusters_of_two_jobs_on_one_node_do_not_meet(site: InSlurm) -> None:
+    request = f'{{nodes: 1, options: ["--nodelist={site.site.nodes[0]}"]}}'
+    jobs = "jobs: {ps: {tasks: 1}, worker: {tasks: 1}}\n"
+    try:
+        for name in ("train", "other"):
+            site("up", site.spec(site.text(request, jobs, name), f"{name}.yaml"))
+        both = [site.json("status", "-c", name) for name in ("train", "other")]
+        assert [status["state"] for status in both] == ["running", "running"]
+        assert [status["job"]["nodes"] for status in both] == [[site.site.nodes[0]]] * 2
+        assert both[0]["job"]["id"] != both[1]["job"]["id"]
+        assert not {task["pid"] for task in both[0]["tasks"]} & {task["pid"] for task in both[1]["tasks"]}
+        site("down", "-c", "train")
+        site.json("run", "-c", "other", "pi", "--samples", "1e5")
+        after = site.json("status", "-c", "other")
+        assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in both[1]["tasks"]]
+    finally:
+        for name in ("train", "other"):
+            site("down", "-c", name, code=None)
+    wait_for(lambda: not site.jobs(), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["holder", "guard"])
+def test_what_a_killed_holder_has_started_ends(site: InSlurm, victim: str) -> None:
+    with up(site) as status:
+        pid = status["hosts"][1]["agent_pid"]
+        started = [pid, *(task["pid"] for task in status["tasks"] if task["host"] == "node1")]
+        chain = ancestors(pid)
+        os.kill(chain[-1] if victim == "guard" else chain[-2], signal.SIGKILL)
+        wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in started), 60)
+        others = [task["pid"] for task in status["tasks"] if task["host"] != "node1"]
+        assert all(Path(f"/proc/{each}").exists() for each in others)
+        site.site("scancel", str(status["job"]["id"]))  # `down` would wait for the node that does not answer
+        wait_for(lambda: not site.jobs(), 60)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_preempted_is_named(site: InSlurm) -> None:
+    with up(site) as status:
+        options = ("--parsable", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
+        site.site("sbatch", *options)
+        wait_for(lambda: not site.remains(), 60)
+        error = site("status", code=3).stderr
+        assert f"stopped: Slurm job {status['job']['id']} ended (PREEMPTED)" in error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_job_that_loses_a_node_is_named(site: InSlurm, lost: int) -> None:
+    """The first node has the batch script, so that nobody there can write how the job has ended."""
+    with up(site) as status:
+        node = site.site.nodes[lost]
+        site.site("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        for pid in site.processes():
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                if f"SLURMD_NODENAME={node}\0" in Path(f"/proc/{pid}/environ").read_text():
+                    os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not site.processes() and not site.jobs(), 60)
+        error = site("status", code=3).stderr
+        assert f"stopped: Slurm job {status['job']['id']} ended (NODE_FAIL)" in error
+    wait_for(lambda: site.site("sinfo", "-h", "-o", "%T").split() == ["idle"], 60)
 
 
 @pytest.fixture(params=mostly_slow(["linuxproc", "cgroup"], fast=["cgroup"]))
@@ -303,11 +410,28 @@ def test_in_an_allocation_its_nodes_are_used_and_left(site: InSlurm) -> None:
 
 
 @pytest.mark.slow
+def test_the_death_of_the_step_that_holds_an_allocation_is_named(site: InSlurm) -> None:
+    site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
+    command = f"{sys.executable} -m tfcluster"
+    registry = site.folder / "state" / "tfcluster" / "train" / "hosts.json"
+    holder = f"import json; print(json.load(open({str(registry)!r}))['job']['holder_pid'])"
+    shown = site.allocated(
+        2,
+        f"{command} up && kill -9 $({sys.executable} -c {shlex.quote(holder)}); {command} status 2>&1; echo code $?; "
+        f"{command} up && {command} status -o json && {command} down",
+    )
+    assert "stopped: the step that holds the nodes of Slurm job" in shown
+    assert "code 3\n" in shown
+    assert json.loads(next(line for line in shown.splitlines() if line.startswith("{")))["state"] == "running"
+    wait_for(lambda: not site.remains(), 30)
+
+
+@pytest.mark.slow
 def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
     site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
     site.allocated(2, f"{sys.executable} -m tfcluster up")
     wait_for(lambda: not site.remains(), 60)
-    assert "stopped: Slurm job" in site("status", code=3).stderr
+    wait_for(lambda: "ended (COMPLETED)" in site("status", code=3).stderr)
     site("down")
 
 
@@ -324,8 +448,26 @@ def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -
 
 
 @pytest.mark.slow
-def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> None:
-    saved = site.site.folder / "saved"
+def test_ctrl_c_in_the_queue_of_a_launch_cancels_its_job(site: InSlurm) -> None:
+    blocking = block(site)
+    try:
+        script = site.scripts / "group.py"
+        script.write_text("")
+        waiting = site.start("launch", "--spec", site.spec(site.text("{nodes: 3}")), script)
+        assert waiting.stderr is not None
+        next(line for line in waiting.stderr if " is pending (" in line)
+        waiting.send_signal(signal.SIGINT)
+        waiting.communicate(timeout=60)
+        assert waiting.returncode == 130
+        assert site.jobs() == [blocking]
+    finally:
+        site.site("scancel", blocking)
+    wait_for(lambda: not site.jobs(), 60)
+
+
+@pytest.mark.slow
+def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_named(site: InSlurm) -> None:
+    saved = site.site.folder / "checkpoint"
     script = site.scripts / "trains.py"
     script.write_text(
         "import pathlib, signal, sys, time\n"
@@ -337,18 +479,40 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> N
         "print('trains', flush=True)\n"
         "time.sleep(1000)\n"
     )
-    with up(site) as status:
+    with up(site, '{nodes: 3, time: "0:20:00", grace: 600}') as status:
+        assert status["job"]["ends_in_s"] <= 1200
         run = site.start("run", script)
         assert run.stdout is not None
         assert run.stdout.readline() == "trains\n"
-        site.site("scancel", "--signal=URG", str(status["job"]["id"]))  # as Slurm does, see --signal of sbatch
+        job = f"JobId={status['job']['id']}"
+        site.site("scontrol", "update", job, "TimeLimit=60")
+        wait_for(lambda: site.status()["job"]["ends_in_s"] > 1200)
+        assert not saved.exists()
+        site.site("scontrol", "update", job, "TimeLimit=9")
         _, error = run.communicate(timeout=60)
         assert saved.exists(), error
         assert "the time of the Slurm job ended" in error
         assert run.returncode != 0
         after = site.status()
         assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
-    assert "#SBATCH --signal=URG@120\n" in site("up", "--dry-run").stdout
+        site.site("scontrol", "update", job, "TimeLimit=1")
+        wait_for(lambda: not site.remains(), 90)
+        assert f"stopped: Slurm job {status['job']['id']} ended (TIMEOUT)" in site("status", code=3).stderr
+
+
+@pytest.mark.slow
+def test_the_end_of_an_allocation_is_asked_for(site: InSlurm) -> None:
+    site.spec(site.text("{grace: 600}", "jobs: {worker: {tasks: 2}}\n"))
+    script, runs = site.scripts / "waits.py", site.site.folder / "runs"
+    script.write_text(f"import pathlib, time\npathlib.Path({str(runs)!r}).touch()\ntime.sleep(1000)\n")
+    command = f"{sys.executable} -m tfcluster"
+    shown = site.allocated(
+        2,
+        f"scontrol update JobId=$SLURM_JOB_ID TimeLimit=20; {command} up; "
+        f"(until [ -e {runs} ]; do sleep 0.1; done; scontrol update JobId=$SLURM_JOB_ID TimeLimit=9) & "
+        f"{command} run {script} 2>&1; {command} down",
+    )
+    assert "the time of the Slurm job ended" in shown
 
 
 @pytest.mark.slow
@@ -368,13 +532,10 @@ def test_what_slurm_refuses_is_said(site: InSlurm) -> None:
     error = site("up", site.spec(site.text("{nodes: 1, partition: nowhere}")), code=1).stderr
     assert "sbatch failed: " in error
     assert "invalid partition specified: nowhere" in error
-    assert "which hosts the nodes of `slurm:` are is not known" in site("doctor", code=2).stderr
-
-
-@pytest.mark.slow
-def test_the_end_of_the_time_is_named_and_announced(site: InSlurm) -> None:
-    with up(site, '{nodes: 3, time: "0:01:00", grace: 30}') as status:
-        assert 0 < status["job"]["ends_in_s"] <= 60
-        wait_for(lambda: not site.remains())
-        error = site("status", code=3).stderr
-        assert f"stopped: Slurm job {status['job']['id']} ended (TIMEOUT)" in error
+    (check,) = site.json("doctor", code=1)["checks"]
+    assert not check["ok"]
+    assert "invalid partition specified: nowhere" in check["result"]
+    assert "the nodes of `slurm:` are is not known" in site("doctor", "--print-systemd", code=2).stderr
+    (check,) = site.json("doctor", site.spec(site.text("{nodes: 1}")))["checks"]
+    assert check["result"] == "it would accept the job"
+    assert not site.jobs()

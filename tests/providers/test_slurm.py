@@ -39,6 +39,23 @@ def test_the_cause_of_the_end_is_that_of_the_output(output: str, tmp_path: Path)
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
+_STEP = f"slurmstepd: error: *** STEP 7.0 ON n1 {AT} ***\n"
+_OUTPUTS_OF_ALLOCATIONS = {
+    _STEP: "COMPLETED or CANCELLED",
+    _STEP + "tfcluster: the state of the job is COMPLETED\n": "COMPLETED",
+    _STEP + "tfcluster: the state of the job is RUNNING\n": None,  # the step alone was ended
+    _STEP + "tfcluster: the state of the job is \n": "COMPLETED or CANCELLED",  # the controller did not answer
+}
+
+
+@pytest.mark.parametrize("output", _OUTPUTS_OF_ALLOCATIONS)
+def test_the_state_that_was_asked_for_counts_more_than_the_end_of_the_step(output: str, tmp_path: Path) -> None:
+    path = tmp_path / "slurm-7.out"
+    path.write_text(output)
+    job = SlurmJob(7, 1795524747, is_own=False, output=str(path), nodes=("n1", "n2"))
+    assert slurm.find_end(job) == _OUTPUTS_OF_ALLOCATIONS[output]
+
+
 def test_without_an_output_nothing_is_known(tmp_path: Path) -> None:
     job = SlurmJob(7, 1795524747, is_own=True, output=str(tmp_path / "none"))
     assert slurm.find_end(job) is None

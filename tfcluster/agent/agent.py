@@ -85,12 +85,11 @@ class Agent:
     async def watch(self) -> None:
         """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled.
 
-        SIGTERM ends the agent, see `_terminate`. SIGURG says that the job of Slurm in which it runs ends soon.
+        SIGTERM ends the agent, see `_terminate`.
         """
         # Not add_signal_handler: through its wakeup descriptor, a signal to a process that was just forked would reach
         # the agent.
         signal.signal(signal.SIGTERM, partial(self._on_sigterm, asyncio.get_running_loop(), os.getpid()))
-        signal.signal(signal.SIGURG, partial(self._on_sigurg, asyncio.get_running_loop(), os.getpid()))
         changed = self._context.supervisor.changed
 
         def pause() -> Awaitable[None]:
@@ -108,6 +107,7 @@ class Agent:
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
             _run_forever(self._context.incidents.schedule_check, pause),
             self._context.notices.run(),
+            _run_forever(self._context.job_end.check, self._context.job_end.pause),
             _run_forever(self._context.waits.schedule_checks, self._context.waits.pause),
             _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
         )
@@ -118,10 +118,6 @@ class Agent:
         else:  # a child that has not reset the handler yet
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-    def _on_sigurg(self, loop: asyncio.AbstractEventLoop, agent: int, number: int, frame: FrameType | None) -> None:
-        if os.getpid() == agent:
-            loop.call_soon_threadsafe(self._context.runs.warn_of_end)
 
     def _terminate(self) -> None:
         """Exit because of SIGTERM: tasks and runs continue, and the next agent adopts them.

@@ -13,6 +13,7 @@ from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.forwarder import ForwarderSupervisor
 from tfcluster.agent.host_facts import gpu_ids
+from tfcluster.agent.job_end import JobEnd
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.notices import IncidentMonitor, Notifier
@@ -88,6 +89,8 @@ class AgentContext:
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
         self.runs.explain_wait = self.waits.explain
+        title = f"tfcluster: {cluster} question about the end of the job"
+        self.job_end = JobEnd(title, host, self.supervisor, self.runs.warn_of_end)
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
     @property
@@ -219,4 +222,5 @@ class AgentContext:
             tasks=tasks,
             runs=self.runs.statuses(),
             network=topology.network,
+            job=self.job_end.status(),
         )

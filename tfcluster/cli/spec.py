@@ -84,17 +84,24 @@ def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
     It checks whether each host can be reached and has a Python with TensorFlow, whether its clock is right, whether
     its ports and GPUs are free, and whether the hosts can connect to each other; and prints a fix for each problem.
 
+    With `slurm:` in the spec, it checks whether Slurm would accept the job, and the nodes of one that runs.
+
     Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
     """
     from tfcluster.client.preflight.preflight import check_hosts
-    from tfcluster.client.resolve import load_topology
+    from tfcluster.client.resolve import load_spec_topology, load_topology
 
-    topology = load_topology(spec, None)
     if print_systemd:
-        _print_boot_units(topology, output)
+        _print_boot_units(load_topology(spec, None), output)
         return int(ExitCode.DONE)
+    topology, slurm = load_spec_topology(spec, None)
     with preflight_progress(topology.cluster, output) as progress:
-        checks, code = check_hosts(topology, progress)
+        if slurm is not None:
+            from tfcluster.client import allocation
+
+            checks, code = allocation.check_hosts(topology, slurm, progress)
+        else:
+            checks, code = check_hosts(topology, progress)
     if output == "json":
         echo_json({"cluster": topology.cluster, "checks": [check.to_json() for check in checks]})
     else:

@@ -24,7 +24,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     up to --timeout.
 
     With `slurm:` in the spec, `job` in the JSON output has the `id`, the `state` (`pending` or `running`), the `nodes`
-    and `ends_in_s`, the seconds until its end. In the queue, the cluster's state is `pending`, and it has no tasks.
+    and `ends_in_s`, the seconds until its end, or null if its time is not limited. In the queue, the cluster's state is
+    `pending`, and it has no tasks.
 
     Exits with 0 when every task is ready, 4 when one is not or the job is pending, 5 when a host cannot be reached, 3
     when the cluster is not running, or its job has ended.

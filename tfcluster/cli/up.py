@@ -260,7 +260,7 @@ def _get_nodes(topology: ClusterTopology, slurm: SlurmSpec, dry_run: bool, outpu
     from tfcluster.client import allocation
 
     if dry_run:
-        placed = allocation.find_nodes(topology)
+        placed = allocation.find_nodes(topology, slurm)
         if placed is None:
             echo(allocation.describe(topology, slurm))
         return placed

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from tfcluster.client.cluster import Cluster, read_registry, register, unregister
+from tfcluster.client.preflight import preflight
+from tfcluster.client.preflight.checks import ALL_HOSTS, CheckResult, Severity, failed_check
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.topology import ClusterTopology
@@ -28,13 +30,31 @@ def _registered_job(cluster: str) -> SlurmJob | None:
     return None
 
 
-def find_nodes(topology: ClusterTopology) -> ClusterTopology | None:
+def find_nodes(topology: ClusterTopology, request: SlurmSpec) -> ClusterTopology | None:
     """Return a topology with the nodes that its cluster has; None if it has none. This changes nothing."""
     registered = read_registry(topology.cluster)
     job = registered.job if registered else None
     if job is None or not job.nodes or slurm.look_up(job) is None:
         return None
-    return slurm.place(topology, job)
+    return slurm.place(topology, job, request)
+
+
+def check_hosts(
+    topology: ClusterTopology, request: SlurmSpec, progress: preflight.Progress | None = None
+) -> tuple[list[CheckResult], ExitCode]:
+    """Check Slurm as `up` uses it, and the nodes of a job that runs; see `preflight.check_hosts`."""
+    try:
+        slurm.check_request(topology.cluster, request, topology.hosts[0])
+        placed = find_nodes(topology, request)
+    except ClusterError as error:
+        return [failed_check(ALL_HOSTS, "slurm", error)], ExitCode.FAILED
+    inside = slurm.allocation()
+    result = "it would accept the job" if inside is None else f"this is job {inside}"
+    if placed is None:
+        nodes = "the nodes can be checked once a job runs"
+        return [CheckResult(ALL_HOSTS, "slurm", Severity.NOTE, result, nodes)], ExitCode.DONE
+    results, code = preflight.check_hosts(placed, progress)
+    return [CheckResult(ALL_HOSTS, "slurm", Severity.OK, result), *results], code
 
 
 def describe(topology: ClusterTopology, request: SlurmSpec) -> str:
@@ -53,7 +73,7 @@ def temporary_allocation(
     """Yield the topology of a cluster with nodes as its hosts; its job ends with the context, also in the queue."""
     job = get_job(topology, request)
     try:
-        placed = wait_for_nodes(topology, job, show)
+        placed = wait_for_nodes(topology, job, request, show)
         registered = read_registry(topology.cluster)
         if registered is not None and registered.job is not None:
             job = registered.job  # it has the process that holds the nodes of the user's allocation
@@ -70,7 +90,7 @@ def allocate(topology: ClusterTopology, request: SlurmSpec, show: Callable[[str]
     """
     job = get_job(topology, request)
     try:
-        return wait_for_nodes(topology, job, show)
+        return wait_for_nodes(topology, job, request, show)
     except KeyboardInterrupt:
         if job.is_own:
             warn(
@@ -99,12 +119,14 @@ def get_job(topology: ClusterTopology, request: SlurmSpec) -> SlurmJob:
     return job
 
 
-def wait_for_nodes(topology: ClusterTopology, job: SlurmJob, show: Callable[[str], None]) -> ClusterTopology:
+def wait_for_nodes(
+    topology: ClusterTopology, job: SlurmJob, request: SlurmSpec, show: Callable[[str], None]
+) -> ClusterTopology:
     """Wait until a job runs, and return the topology with its nodes, which are registered, as the hosts."""
     running = slurm.wait_until_running(job, show)
     if not job.is_own:
         running = slurm.start_holder(running, topology.hosts[0])
-    placed = slurm.place(topology, running)
+    placed = slurm.place(topology, running, request)
     if running != job:
         register(Cluster(topology.cluster, placed.hosts, topology.head().host, running))
     return placed

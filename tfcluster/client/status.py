@@ -103,7 +103,7 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
         host: reports[host][1] if host in reports else "unreachable" if host in errors else "down" for host in hosts
     }
     status = aggregate_status(topology, statuses)
-    if cluster.job is not None:
+    if cluster.job is not None and status.job is None:  # the agent that asks for the end of the job has no answer yet
         status = replace(status, job=cluster.job.status(time.time()))
     return ClusterSnapshot(topology, status, errors, {host: status for host, (_, status) in reports.items()})
 

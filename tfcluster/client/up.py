@@ -265,7 +265,7 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     An error is raised if the spec gives the name of such a host to another machine or state folder.
     """
     registered = read_registry(topology.cluster)
-    if registered is not None and registered.job is not None and topology.hosts[0].job != registered.job.id:
+    if registered is not None and registered.job is not None and topology.hosts[0].job is None:
         raise usage_error(
             f"cluster {topology.cluster!r} is up in Slurm job {registered.job.id}, and this spec has no `slurm:`",
             f"`tfcluster down -c {topology.cluster}` ends it there.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfcluster import settings
-from tfcluster.core.slurm import SlurmJob
+from tfcluster.core.slurm import HostJob, SlurmJob
 from tfcluster.paths import LOCAL_HOST
 
 
@@ -28,7 +28,7 @@ class Host:
     setup: tuple[str, ...] = ()  # shell commands that run there once, before anything else
     shell: str | None = None  # a command of bash that sets up the environment of `python`, as for conda
     connect: str | None = None  # the command that runs a command there, if that is not ssh; see `transport.connector`
-    job: int | None = None  # the job of Slurm whose step starts the agents there; see `transport.job_step`
+    job: HostJob | None = None  # the job of Slurm whose step starts the agents there; see `transport.job_step`
     tls_port: int | None = None
     first_program_port: int | None = None
 

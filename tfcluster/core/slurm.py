@@ -15,15 +15,29 @@ class SlurmJob:
     output: str  # the file to which the job, or its step that holds the nodes, writes how it ends
     nodes: tuple[str, ...] = ()  # the node of each host, in the order node0, node1 and so on
     ends: int | None = None  # in Unix seconds; None if its time is not limited, or not known yet
+    cpus: int | None = None  # of each node, those of the one that has the fewest; None if not known
     # In an allocation of the user: the process whose step holds the nodes, and the machine that it runs on.
     holder_host: str | None = None
     holder_pid: int | None = None
     holder_start_time: int | None = None
 
     def status(self, now: float) -> JobStatus:
-        """Return the job's part of a cluster's status at a Unix time."""
-        ends_in_s = None if self.ends is None else max(0.0, self.ends - now)
-        return JobStatus(self.id, "running" if self.nodes else "pending", self.nodes, ends_in_s)
+        """Return the job's part of a cluster's status at a Unix time, as `up` last saw it."""
+        return JobStatus(self.id, "running" if self.nodes else "pending", self.nodes, seconds_until(self.ends, now))
+
+
+@dataclass(frozen=True)
+class HostJob:
+    """The job in which the agent of a host runs."""
+
+    id: int
+    squeue: str  # the path of Slurm's command, which the agent asks for the end of the job's time
+    grace: int  # how many seconds before that runs get SIGTERM
+
+
+def seconds_until(end: float | None, now: float) -> float | None:
+    """Return the seconds that are left until a Unix time."""
+    return None if end is None else max(0.0, end - now)
 
 
 @dataclass(frozen=True)

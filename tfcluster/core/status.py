@@ -156,6 +156,7 @@ def aggregate_status(
         tasks=tuple(tasks),
         runs=tuple(run for status in statuses for run in status.runs),
         network=topology.network,
+        job=next((status.job for status in statuses if status.job is not None), None),
     )
 
 

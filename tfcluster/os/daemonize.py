@@ -32,7 +32,7 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
     if parent is not None:
         set_parent_death_signal(parent)
     # The parent may have its own handlers.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGURG):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
     # A garbage collection would write to, and thereby copy, every page that is shared with the parent.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
-from tfcluster.core.slurm import SlurmJob
+from tfcluster.core.slurm import HostJob, SlurmJob
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "RESV_DEL_HOLD", "SUSPENDED", "STOPPED")
 _RUNNING = "RUNNING"
+_COMPLETING = "COMPLETING"
 # What squeue prints of a job; a node list has no blanks, a reason may.
 _FORMAT = "%T %V %S %e %N %r"
 _FIELDS = len(_FORMAT.split())
@@ -43,6 +44,8 @@ _FIELDS = len(_FORMAT.split())
 _END = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?")
 _CAUSES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 _HOLDER_ENDED = "tfcluster: the step that holds the nodes ended"
+# What is written to the output of a job when Slurm has said its last state: an end that has no other words there.
+_JOB_ENDED = "tfcluster: the state of the job is "
 _OUTPUT_TAIL_BYTES = 1 << 14
 _BATCH = """\
 #!/bin/sh
@@ -54,6 +57,20 @@ cpus=$(echo "$SLURM_JOB_CPUS_PER_NODE" | tr , '\\n' | sed 's/(.*//' | sort -n | 
 {source}END
 )"
 echo "{ended} with exit code $?"
+"""
+# Becomes the step that holds the nodes of the user's allocation, of which Slurm's own words say only that it was ended;
+# another process waits for that, and asks for the state of the job.
+_HOLD = f"""\
+squeue=$1 job=$2
+shift 2
+(
+  tail --pid=$$ -f /dev/null
+  while state=$("$squeue" --noheader --jobs="$job" --states=all --format=%T) && [ "$state" = COMPLETING ]; do
+    sleep 1
+  done
+  echo "{_JOB_ENDED}$state"
+) &
+exec "$@"
 """
 
 
@@ -85,8 +102,6 @@ def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> s
         *([f"--time={request.time}"] if request.time else []),
         *([f"--partition={request.partition}"] if request.partition else []),
         *([f"--gres=gpu:{request.gpus}"] if request.gpus else []),
-        # To the steps, so to the one that holds the nodes, and to all that it has started: most ignore this signal.
-        *([f"--signal=URG@{request.grace}"] if request.grace else []),
         "--no-requeue",  # a job that starts again would hold nodes of which no command knows
         f"--output={output}",
     ]
@@ -135,6 +150,17 @@ def submit(cluster: str, request: SlurmSpec, host: Host) -> SlurmJob:
     return SlurmJob(number, _expect(number).submitted, is_own=True, output=output_path(cluster, number))
 
 
+def check_request(cluster: str, request: SlurmSpec, host: Host) -> None:
+    """Raise an error if this machine lacks a command of Slurm, its controller does not answer, or refuses the job."""
+    for name in ("srun", "squeue", "scancel", "scontrol", "sbatch"):
+        _program(name)
+    if allocation() is None:
+        script = batch_script(cluster, request, host, os.devnull)
+        _run(["sbatch", "--test-only"], script, _login_environment())
+    else:
+        _run(["scontrol", "ping"])
+
+
 def _login_environment() -> dict[str, str]:
     """Return the environment to submit a job in: that of the script, and what the user has set for Slurm's commands."""
     names = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
@@ -157,7 +183,7 @@ def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
             raise ended_error(job)
         if state.state == _RUNNING and state.nodes:
             names = tuple(_run(["scontrol", "show", "hostnames", state.nodes]).split())
-            return replace(job, nodes=names, ends=state.ends)
+            return replace(job, nodes=names, ends=state.ends, cpus=_count_cpus(job.id))
         show(_describe_wait(job, state))
         time.sleep(poll)
         poll = min(2 * poll, settings.SLURM_POLL_MAX_SECONDS)
@@ -171,18 +197,33 @@ def _describe_wait(job: SlurmJob, state: _JobState) -> str:
     return line
 
 
+def _count_cpus(job: int) -> int | None:
+    """Return how many processors a running job has on each node, at least; None if Slurm does not say it."""
+    lists = re.findall(r"\bCPU_IDs=([0-9,-]+)", _run(["scontrol", "show", "job", "--details", str(job)]))
+    bounds = [[part.partition("-") for part in each.split(",")] for each in lists]
+    return min((sum(int(last or first) - int(first) + 1 for first, _, last in each) for each in bounds), default=None)
+
+
 def look_up(job: SlurmJob) -> _JobState | None:
-    """Ask Slurm for the state of a job; return None if it has ended, or its id is that of a later job."""
+    """Ask Slurm for the state of a job; return None if it has ended, or its id is that of a later job.
+
+    Slurm forgets a job some minutes after its end, so its last state is written to its output, if nothing is there.
+    """
     state = _query(job.id)
     if state is None or state.submitted != job.submitted:
         return None
-    return state if state.state == _RUNNING or state.state in _PENDING else None
+    if state.state == _RUNNING or state.state in _PENDING:
+        return state
+    if state.state != _COMPLETING and find_end(job) is None:
+        with contextlib.suppress(OSError), open(job.output, "a") as output:
+            output.write(f"{_JOB_ENDED}{state.state}\n")
+    return None
 
 
 def wait_for_completion(job: SlurmJob) -> None:
     """Wait until the processes of a job that has ended have exited: its agents use the cluster's state folders."""
     deadline = time.monotonic() + settings.SLURM_COMPLETING_SECONDS
-    while (state := _query(job.id)) is not None and (state.state, state.submitted) == ("COMPLETING", job.submitted):
+    while (state := _query(job.id)) is not None and (state.state, state.submitted) == (_COMPLETING, job.submitted):
         if time.monotonic() > deadline:
             raise ClusterError(f"job {job.id} still ends its processes", hint=f"`squeue -j {job.id}` shows its nodes.")
         time.sleep(settings.SLURM_POLL_SECONDS)
@@ -190,7 +231,8 @@ def wait_for_completion(job: SlurmJob) -> None:
 
 def _query(job: int) -> _JobState | None:
     try:
-        line = _run(["squeue", "--noheader", f"--jobs={job}", f"--format={_FORMAT}"], extra={"SLURM_TIME_FORMAT": "%s"})
+        argv = ["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={_FORMAT}"]
+        line = _run(argv, extra={"SLURM_TIME_FORMAT": "%s"})
     except ClusterError as error:
         if "Invalid job id" in error.message:
             return None
@@ -217,15 +259,17 @@ def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
     """Start the step that holds the nodes of the user's allocation, and return the job with its process."""
     if _holder(job) is not None:
         return job
-    cpus = min(map(int, re.findall(r"([0-9]+)(?:\(x[0-9]+\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))))
     step = [_program("srun"), f"--jobid={job.id}", f"--nodes={len(job.nodes)}", f"--nodelist={','.join(job.nodes)}"]
-    step.append(f"--cpus-per-task={cpus}")
+    step += _all_cpus(job)
     # The variables of this shell are about a step or a task of it, and srun would take them for options.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
     with open(job.output, "wb") as output:  # an earlier one may say there how it has ended
         process = subprocess.Popen(
-            [*step, *_step_options(), *_holder_command(host), _holder_source()],
+            [
+                *("/bin/sh", "-c", _HOLD, "sh", _program("squeue"), str(job.id)),
+                *(*step, *_step_options(), *_holder_command(host), _holder_source()),
+            ],
             cwd="/",
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -239,6 +283,10 @@ def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
     return replace(job, holder_host=os.uname().nodename, holder_pid=handle.pid, holder_start_time=handle.start_time)
 
 
+def _all_cpus(job: SlurmJob) -> list[str]:
+    return [] if job.cpus is None else [f"--cpus-per-task={job.cpus}"]
+
+
 def _holder(job: SlurmJob) -> ProcessHandle | None:
     """Return the process on this machine whose step holds the nodes; None if there is none, or it has ended."""
     if job.holder_host != os.uname().nodename or job.holder_pid is None or job.holder_start_time is None:
@@ -247,7 +295,7 @@ def _holder(job: SlurmJob) -> ProcessHandle | None:
     return handle if handle.is_alive() else None
 
 
-def place(topology: ClusterTopology, job: SlurmJob) -> ClusterTopology:
+def place(topology: ClusterTopology, job: SlurmJob, request: SlurmSpec) -> ClusterTopology:
     """Return a topology whose hosts are the nodes of a job."""
     if len(job.nodes) < _node_count(topology):
         raise ClusterError(
@@ -260,8 +308,9 @@ def place(topology: ClusterTopology, job: SlurmJob) -> ClusterTopology:
     def on_node(name: str) -> str:
         return nodes.get(name, name)
 
+    host_job = HostJob(job.id, _program("squeue"), request.grace)
     hosts = tuple(
-        replace(host, address=nodes[host.name], ssh=None, connect=_connect(job, nodes[host.name]), job=job.id)
+        replace(host, address=nodes[host.name], ssh=None, connect=_connect(job, nodes[host.name]), job=host_job)
         for host in topology.hosts
     )
     tasks = tuple(replace(task, address_host=on_node(task.address_host)) for task in topology.tasks)
@@ -277,7 +326,7 @@ def _connect(job: SlurmJob, node: str) -> str:
     """Return the `connect:` of a node: a step beside the one that holds it, which lasts as long as a command."""
     words = [
         *(_program("srun"), "--quiet", f"--jobid={job.id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
-        *("--overlap", "--unbuffered", "--mem=0", "--cpu-bind=none", _export()),
+        *("--overlap", "--unbuffered", "--mem=0", "--cpu-bind=none", *_all_cpus(job), _export()),
     ]
     return f"{shlex.join(words)} {{terminal:--pty}}"
 
@@ -308,9 +357,14 @@ def find_end(job: SlurmJob) -> str | None:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
+    lines = text.splitlines()
+    if state := next((line.removeprefix(_JOB_ENDED) for line in lines if line.startswith(_JOB_ENDED)), ""):
+        return None if state == _RUNNING else state
     if ends := _END.findall(text):  # one of the job and one of its step, of which both need not have the reason
-        return next((cause for due in ends for words, cause in _CAUSES.items() if due.startswith(words)), "CANCELLED")
-    line = next((line for line in text.splitlines() if line.startswith(_HOLDER_ENDED)), None)
+        # Of an allocation there are the words about the step, which are the same when the user exits from it.
+        other = "CANCELLED" if job.is_own else "COMPLETED or CANCELLED"
+        return next((cause for due in ends for words, cause in _CAUSES.items() if due.startswith(words)), other)
+    line = next((line for line in lines if line.startswith(_HOLDER_ENDED)), None)
     return None if line is None else line.removeprefix("tfcluster: ")
 
 

@@ -325,7 +325,7 @@ class RemoteTransport:
         session = Session(self._host, self._connector, self._connector.session_argv(command, is_shared=not is_dry_run))
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
-            **{"job": self._host.job},
+            **{"job": None if self._host.job is None else self._host.job.id},
             **{"is_dry_run": is_dry_run, "stamp": stamp},
             **bootstrap(is_dry_run=is_dry_run),
         }

@@ -2,7 +2,8 @@
 
 A job's step ends what it has started, so an agent cannot be started by the step of a command. This program is the step
 that stays. It is the subreaper of all agents, tasks and runs on its node: so they stay its descendants, whatever their
-parents do, and Slurm finds them however it tracks processes.
+parents do, and Slurm finds them however it tracks processes. It is two processes: if one of them is killed, the other
+one ends what they have started.
 
 The source of this file is in the batch script, so it imports nothing of tfcluster.
 """
@@ -21,10 +22,12 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TERMINATE_SECONDS = 1.0  # between SIGTERM and SIGKILL; Slurm may kill this process two seconds after its SIGTERM
 _REQUEST_SECONDS = 10.0
@@ -63,7 +66,6 @@ class NodeHolder:
         ended: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGURG, lambda *_: self._warn_of_end())
         poll = select.poll()
         poll.register(woken, select.POLLIN)
         poll.register(self._listener, select.POLLIN)
@@ -114,12 +116,6 @@ class NodeHolder:
         process.returncode = 0  # `_reap` waits for it
         self._waiting[process.pid] = connection
         _send(connection, {"pid": process.pid})
-
-    def _warn_of_end(self) -> None:
-        """Tell the agents that the time of the job ends soon, in case that Slurm has signalled this process only."""
-        for pid in self._waiting:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGURG)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -206,9 +202,26 @@ def _end_descendants() -> None:
 
 def main() -> None:
     """Hold this node until its job ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.chdir("/")
-    NodeHolder().serve()
+    guard = os.getpid()
+    holder = os.fork()
+    if holder:
+        sys.exit(_guard(holder))
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a fork does not inherit it
+    if os.getppid() == guard:
+        NodeHolder().serve()
+
+
+def _guard(holder: int) -> int:
+    """Wait for the holder, which Slurm may have killed; then end what it has left, and return its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(holder, signal.SIGTERM))
+    code = os.waitstatus_to_exitcode(os.waitpid(holder, 0)[1])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _end_descendants()
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,98 @@
+"""When the job of Slurm ends in which this agent runs; runs get SIGTERM some time before.
+
+The time of a job can be changed while it runs, and Slurm's own signal (`--signal` of sbatch) is sent once, so the agent
+asks for the end each minute. Only the agent of the head task's host does, where runs are: one question for a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+from tfcluster import settings
+from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
+from tfcluster.core.slurm import HostJob, JobStatus, seconds_until
+from tfcluster.protocol.codec import Message
+
+_logger = logging.getLogger(__name__)
+
+
+class JobEnd:
+    """Knows when the job of a cluster ends; `warn` is called when it ends soon, once for each time that it has."""
+
+    def __init__(self, title: str, host: str, supervisor: TaskSupervisor, warn: Callable[[], None]) -> None:
+        self._title = title
+        self._host = host
+        self._supervisor = supervisor
+        self._warn = warn
+        self._is_known = False
+        self._last_error = ""
+        self._ends: int | None = None  # in Unix seconds; None if the time is not limited
+        self._warned_of: int | None = None  # the end of which runs were told
+
+    def _job(self) -> HostJob | None:
+        topology = self._supervisor.topology
+        if topology is None or topology.head().host != self._host:
+            return None
+        return next((host.job for host in topology.hosts if host.name == self._host), None)
+
+    def status(self) -> JobStatus | None:
+        """Return the job's part of the status of the cluster; None if it is not known here."""
+        job, topology = self._job(), self._supervisor.topology
+        if job is None or topology is None or not self._is_known:
+            return None
+        nodes = tuple(host.address for host in topology.hosts)
+        return JobStatus(job.id, "running", nodes, seconds_until(self._ends, time.time()))
+
+    async def check(self) -> None:
+        """Ask when the job ends, and warn the runs if that is soon. Without an answer, the last one counts."""
+        job = self._job()
+        if job is None:
+            return
+        limit = settings.SLURM_COMMAND_SECONDS
+        reply = await run_in_child(self._title, lambda: _ask(job, limit), 2 * limit) or {"error": "it was killed"}
+        if "error" not in reply:
+            self._is_known, self._ends = True, reply["ends"]
+        elif reply["error"] != self._last_error:
+            self._last_error = reply["error"]
+            _logger.warning("when Slurm job %d ends is not known: %s: %s", job.id, job.squeue, reply["error"])
+        if self._ends is None or self._ends == self._warned_of or self._ends - time.time() > job.grace:
+            return
+        self._warned_of = self._ends
+        if job.grace:
+            self._warn()
+
+    async def pause(self) -> None:
+        """Wait until the next question, at the latest when runs are to be warned, or until the cluster changes."""
+        job, wait = self._job(), settings.SLURM_END_POLL_SECONDS
+        if job is None:
+            changed = self._supervisor.changed
+            await changed.wait_for_change(changed.count)
+            return
+        if self._ends is not None and self._ends != self._warned_of:
+            wait = min(wait, max(0.0, self._ends - job.grace - time.time()))
+        await asyncio.sleep(wait)
+
+
+def _ask(job: HostJob, limit: float) -> Message:
+    """Ask Slurm when a job ends; this blocks."""
+    try:
+        result = subprocess.run(
+            [job.squeue, "--noheader", f"--jobs={job.id}", "--format=%e"],
+            env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error)}
+    ends = result.stdout.strip()
+    if result.returncode or not ends:
+        return {"error": result.stderr.strip() or "it does not know the job"}
+    return {"ends": int(ends) if ends.isdecimal() else None}
