@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.runtime_dir import relay_socket_path
 from tfcluster.transport.relay.host_link import HostLink
 from tfcluster.transport.relay.multiplexer import VERSION
+from tfcluster.transport.session import _released, release_child
 
 HOST = Host("box", "10.0.0.1", connect="nothing")
 
@@ -106,6 +108,21 @@ def test_of_sessions_that_are_handed_over_at_once_one_is_kept(link: HostLink) ->
     wait_for(lambda: not any(session.is_kept() for session in sessions))
     for session in sessions:
         session.clean_up()
+
+
+def test_what_was_released_and_has_ended_is_reaped_with_the_next() -> None:
+    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    for process in processes:
+        release_child(process)
+        handle = ProcessHandle.from_pid(process.pid)
+        assert handle is not None
+        handle.kill()
+        wait_for(lambda handle=handle: not handle.is_alive())  # type: ignore[misc]
+        assert handle.exists(), "it is a zombie"
+    first = ProcessHandle.from_pid(processes[0].pid)
+    assert first is None
+    os.waitpid(processes[1].pid, 0)
+    _released.discard(processes[1].pid)
 
 
 def test_what_an_ssh_has_started_for_others_outlives_it(link: HostLink) -> None:
