@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import socket
 import subprocess
 import threading
@@ -13,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import ROOT, wait_for
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.runtime_dir import relay_socket_path
+from tfcluster.transport.channel import connect_unix
 from tfcluster.transport.relay.host_link import HostLink
 from tfcluster.transport.relay.multiplexer import VERSION
 from tfcluster.transport.session import _released, release_child
@@ -108,6 +112,55 @@ def test_of_sessions_that_are_handed_over_at_once_one_is_kept(link: HostLink) ->
     wait_for(lambda: not any(session.is_kept() for session in sessions))
     for session in sessions:
         session.clean_up()
+
+
+def relay_pid() -> int:
+    """The relay, which this process has started."""
+    children = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    handles = [ProcessHandle.from_pid(pid) for pid in children]
+    (relay,) = [each for each in handles if each is not None and each.title() == "tfcluster: demo connections"]
+    return relay.pid
+
+
+def test_a_link_that_nobody_uses_ends_and_the_relay_with_it(link: HostLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 1.0
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "changed"))
+    monkeypatch.setenv("TEST_SETTINGS", json.dumps({"SSH_PERSIST_SECONDS": seconds, "RELAY_CHECK_SECONDS": 0.1}))
+    session = Session()
+    assert keep(link, session)
+    uses = [link.connect_to_port(1) for _ in range(2)]
+    for use in uses:
+        assert use is not None
+        time.sleep(3 * seconds)
+        assert not link.has_lost_host(), "it carries a connection yet"
+        use.close()
+    session.on_host.shutdown(socket.SHUT_WR)  # nothing answers there: the connections are not ended by the host
+    wait_for(lambda: not relay_socket_path("demo", VERSION).exists())
+    wait_for(session.has_ended)
+    session.clean_up()
+
+
+def test_a_relay_without_descriptors_answers_when_it_has_some_again(
+    link: HostLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "RELAY_REPLY_SECONDS", 0.5)
+    session = Session()
+    assert keep(link, session)
+    pid = relay_pid()
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 2, hard))
+    taken = [connect_unix(relay_socket_path("demo", VERSION)) for _ in range(highest + 3)]
+    assert all(taken)
+    assert HostLink("demo", HOST).has_lost_host(), "it does not answer"
+    for each in taken:
+        assert each is not None
+        each.close()
+    wait_for(lambda: not HostLink("demo", HOST).has_lost_host())
+    assert session.is_kept()
+    link.close()
+    wait_for(session.has_ended)
+    session.clean_up()
 
 
 def test_what_was_released_and_has_ended_is_reaped_with_the_next() -> None:
