@@ -36,8 +36,8 @@ Check the task logs."""
         (GRAPH, "errors_impl.UnavailableError: Graph execution error: Collective ops is aborted by: Socket closed"),
         (
             SEVERAL,
-            "errors_impl.UnavailableError: Graph execution error: UNAVAILABLE: failed to connect to all addresses; last "
-            "error: UNKNOWN: ipv4:10.77.0.3:2222: Connection refused",
+            "errors_impl.UnavailableError: Graph execution error: UNAVAILABLE: failed to connect to all addresses; "
+            "last error: UNKNOWN: ipv4:10.77.0.3:2222: Connection refused",
         ),
         (
             UNHEALTHY,

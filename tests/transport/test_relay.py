@@ -202,7 +202,9 @@ def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
         (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
         program = "from tfcluster.transport.relay.host_end import serve_link; serve_link(lambda: None)"
         with host_input, host_output:
-            host = subprocess.Popen([sys.executable, "-c", program], stdin=host_input, stdout=host_output)
+            host = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=host_input.fileno(), stdout=host_output.fileno()
+            )
         _, writer = await asyncio.open_connection(sock=to_host)
         reader, unused = await asyncio.open_connection(sock=from_host)
         here = Multiplexer((reader, writer))

@@ -75,8 +75,8 @@ def _connect(text: str) -> str:
         if not _PLACEHOLDER.fullmatch(match[0]):
             raise validation_error("complete", f"{match[0]} is not replaced", _PLACEHOLDER_HINT)
     for word in words:
-        if (match := _TERMINAL.search(word)) is not None and match[0] != word:
-            raise validation_error("complete", f"{match[0]} is not a word by itself", "write spaces around it")
+        if (option := _TERMINAL.search(word)) is not None and option[0] != word:
+            raise validation_error("complete", f"{option[0]} is not a word by itself", "write spaces around it")
     return text
 
 
