@@ -31,7 +31,7 @@ _CHANGED = str(Path(__file__).parent / "changed")
 
 # As `docker exec -i` in a container: enter [-t] NAME COMMAND.
 _ENTER = """\
-echo "$@" >>{log}
+printf '%s\\n' "$*" >>{log}
 [ "$1" != -t ] || shift
 if [ -e {folder}/"$1".away ]; then echo "Error: No such container: $1" >&2; exit 1; fi
 name=$1; shift

@@ -74,6 +74,7 @@ PROFILE_PART_BYTES = 1 << 18  # of a trace in one event
 TENSORBOARD_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and say where it serves
 TENSORBOARD_PORT = 6006  # on this machine, unless it is taken: where TensorBoard is by default
 EXEC_TERMINATE_SECONDS = 5.0  # for a command of `exec` on a host after SIGTERM, until SIGKILL
+EXEC_END_SECONDS = 1.0  # for the agent to say that a command has ended, after the program that carried its streams
 EXEC_POLL_SECONDS = 0.1  # between two checks whether it has exited
 COMPLETION_SECONDS = 2.0  # for a shell that completes a command line: its user waits, and types on without
 CANCEL_TIMEOUT_SECONDS = 20.0  # for an interrupted command to cancel its run; another Ctrl-C ends the wait

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import sysconfig
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
@@ -27,6 +28,12 @@ def missing_packages() -> dict[str, str]:
         for module, package in PACKAGES_OF_TENSORFLOW.items()
         if not _is_installed(module)
     }
+
+
+def is_managed_by_system() -> bool:
+    """Return whether pip installs nothing for this interpreter: its packages are those of the system (PEP 668)."""
+    marker = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+    return sys.prefix == sys.base_prefix and marker.exists()
 
 
 def _is_installed(module: str) -> bool:

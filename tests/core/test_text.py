@@ -16,6 +16,14 @@ Detected at node CollectiveReduceV2 defined at (most recent call last):
 Collective ops is aborted by: Socket closed
 The error could be from a previous operation. Restart your program to reset.
 \t [[{{node CollectiveReduceV2}}]] [Op:__inference_total_37]"""
+SEVERAL = """errors_impl.UnavailableError: Graph execution error:
+
+=====================
+UNAVAILABLE: From /job:worker/replica:0/task:1:
+failed to connect to all addresses; last error: UNKNOWN: ipv4:10.77.0.3:2222: Connection refused
+Additional GRPC error information from remote target /job:worker/replica:0/task:1:
+UNAVAILABLE: From /job:worker/replica:0/task:0:
+failed to connect to all addresses"""
 UNHEALTHY = """From /job:worker/replica:0/task:0:
 The following tasks are unhealthy (stopped sending heartbeats):
 /job:worker/replica:0/task:1
@@ -26,6 +34,11 @@ Check the task logs."""
     ("message", "summary"),
     [
         (GRAPH, "errors_impl.UnavailableError: Graph execution error: Collective ops is aborted by: Socket closed"),
+        (
+            SEVERAL,
+            "errors_impl.UnavailableError: Graph execution error: UNAVAILABLE: failed to connect to all addresses; "
+            "last error: UNKNOWN: ipv4:10.77.0.3:2222: Connection refused",
+        ),
         (
             UNHEALTHY,
             "The following tasks are unhealthy (stopped sending heartbeats): /job:worker/replica:0/task:1",

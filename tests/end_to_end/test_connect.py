@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,35 @@ def test_exec_passes_streams_the_exit_code_and_a_terminal(pods: Over) -> None:
     assert pods.network.ssh_calls()[-1].startswith("-t beta ")
 
 
+# Ends well at SIGTERM, before it has said so.
+_ENDS_WELL = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+# What it is given ends later, as with `docker exec`.
+_LEAVES = """sh -c 'trap "exit 0" TERM; exec 3<&0; "$@" <&3 & wait' x """
+
+
+def signalled(pods: Over, *arguments: str) -> int:
+    """The exit code of an `exec` of a host that is ended by a signal."""
+    process = pods.start("exec", "--on", "alpha", *arguments, "--", "sh", "-c", _ENDS_WELL, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    return process.wait(60)
+
+
+def test_exec_has_the_exit_code_of_what_a_signal_has_not_ended(pods: Over) -> None:
+    assert signalled(pods) == 0
+
+
+@pytest.mark.slow
+def test_exec_that_left_its_command_does_not_say_that_all_went_well(pods: Over) -> None:
+    text = pods.text(("alpha",), "jobs:\n  worker: {tasks: 1}\n").replace("name: wide", "name: left")
+    pods("up", pods.spec(text.replace(f"'{CONNECT}'", json.dumps(_LEAVES + CONNECT)), "left.yaml"))
+    try:
+        assert signalled(pods, "-c", "left") == 128 + signal.SIGTERM
+    finally:
+        pods("down", "-c", "left")
+
+
 @pytest.mark.slow
 def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
     follow = pods.start("logs", "-f", "-n", "0", "worker:1")
@@ -143,6 +173,14 @@ _CAUSES = {
         "true ended with exit code 0, and printed no error `true sh -c true` prints nothing either: correct `connect:`",
     ),
     "silence": ("sh -c 'sleep 600'", "no response within 3 s"),
+    "no input": (
+        "sh -c 'exec \"$@\" </dev/null' x",
+        "sh does not pass on its standard input Add the option for that to `connect:`: -i for docker",
+    ),
+    "a terminal": (
+        "script -qec {command} /dev/null",
+        "script gives what it runs a terminal, which changes the bytes that pass Delete that option, such as -t, from",
+    ),
     "no shell": ("env -i PATH=/nowhere", "env ended with exit code 127 env: 'sh': No such file or directory"),
 }
 
@@ -164,6 +202,22 @@ def test_a_python_that_does_not_exist_is_no_lost_host(pods: Over, tmp_path: Path
     spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
     assert "host 'alpha': there is no /nowhere/python to run" in pods("up", spec, code=1).stderr
     assert not (pods.network.home("alpha") / "state" / "tfcluster" / "ill").exists()
+
+
+def test_a_program_that_is_no_python_is_named_with_its_key(pods: Over, tmp_path: Path) -> None:
+    spec = tmp_path / "cluster.yaml"
+    host = f"{{address: {pods.network.address('alpha')}, connect: '{CONNECT}', python: /bin/ls}}"
+    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
+    shown = pods("up", spec, code=1).stderr
+    assert "host 'alpha': /bin/ls ended with exit code 2 before it had answered as a Python does" in shown
+    assert "correct `python:` of this host in the spec" in shown
+
+
+def test_a_setup_without_input_is_named(pods: Over, tmp_path: Path) -> None:
+    spec = tmp_path / "cluster.yaml"
+    host = f"{{address: 10.0.0.1, setup: ['true'], connect: {json.dumps(_CAUSES['no input'][0])}}}"
+    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
+    assert "sh does not pass on its standard input" in pods("up", spec, code=5).stderr
 
 
 def test_another_way_to_a_host_of_a_running_cluster_is_another_host(pods: Over) -> None:

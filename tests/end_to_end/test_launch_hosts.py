@@ -191,6 +191,28 @@ def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     assert lab.json("runs")[-1]["state"] == "cancelled"
 
 
+@pytest.mark.slow
+@pytest.mark.every_way
+def test_a_host_that_is_lost_before_it_has_connected_is_named_at_once(lab: Over) -> None:
+    alpha = lab.network.address("alpha")
+    with lab.network.network["beta"].losing(alpha):
+        command = lab.start("launch", lab.folder / "code" / "act.py")
+        wait_for(lambda: len(programs(lab)) == 1)  # alpha's own
+        runs = lab.network.home("beta") / "state" / "tfcluster" / "wide" / "beta" / "runs"
+        run = lab.json("runs")[-1]["run"]
+        wait_for(lambda: (runs / run).exists())
+        with lab.without("way", "beta"):
+            _, error = command.communicate(timeout=50)
+        assert command.returncode == 5
+        message = error.partition("error: ")[2].splitlines()
+        assert message[0] == f"{run} was not started"
+        assert message[1].startswith("host 'beta' cannot be reached: ")
+        assert message[2].startswith("hint: ")
+        error = lab("launch", lab.folder / "code" / "act.py", code=1).stderr
+        assert re.search(r"error: (\S+) was not started\n.*beta.*: \1 cannot start on host beta: ", error)
+    wait_for(lambda: not programs(lab))
+
+
 def lose_a_host(lab: Over, cluster: str) -> None:
     """Have the host of a member lose its link, which ends the group."""
     env = lab.with_settings({"LINK_SECONDS": 3})

@@ -193,6 +193,14 @@ ONE_LINE = {
         f"exec -i {{host}}, found the text '{connect}'"
         for connect in ("-x", "{host}", " ")
     },
+    **{
+        f"hosts: {{alpha: {{connect: 'docker exec -i {name}'}}}}": f"2:26: hosts.alpha.connect: {name} is not "
+        "replaced; what is replaced is {host}, {address}, {command} and {terminal:OPTION}; write other braces with "
+        "spaces inside"
+        for name in ("{hosts}", "{terminal}", "{terminal:}", "{tty:-t}", "{host:x}")
+    },
+    "hosts: {alpha: {connect: 'docker exec -i{terminal:-t} {host}'}}": "2:26: hosts.alpha.connect: {terminal:-t} is "
+    "not a word by itself; write spaces around it",
     "hosts: {alpha: {connect: 'docker \"exec'}}": "2:26: hosts.alpha.connect: expected words as a shell splits them: "
     "no closing quotation, found the text 'docker \"exec'",
     "hosts: {alpha: {ssh: a, connect: docker exec alpha}}": "2:17: hosts.alpha.ssh: connect: says already how the host "
@@ -250,6 +258,13 @@ ONE_LINE = {
 @pytest.mark.parametrize("text", ONE_LINE)
 def test_an_error_of_hosts_has_one_line(text: str) -> None:
     assert problems_of(JOBS + text) == [f"c.yaml:{ONE_LINE[text]}"]
+
+
+def test_braces_in_connect_that_have_no_name_are_for_what_it_runs() -> None:
+    connect = "sh -c 'exec docker exec -i $(docker ps -qf name={host} --format {{.ID}}) ${A} { :; } {a,b} {}'"
+    hosts = spec_of(JOBS + f'hosts: {{alpha: {{connect: "{connect}"}}}}').hosts
+    assert hosts is not None
+    assert hosts["alpha"].connect == connect
 
 
 OF_JOBS = {

@@ -165,8 +165,10 @@ def test_once_setup_has_been_run_what_is_missing_is_a_problem(make_transport: Tr
 
 @pytest.mark.parametrize("program", ["echo Unknown option: -I >&2; exit 2", "exit 3"])
 def test_a_python_that_does_not_run_is_reported(make_transport: TransportFactory, tmp_path: Path, program: str) -> None:
-    ((message, _),) = problems(make_transport(python=python(tmp_path / "broken", program)).probe()[0])
-    assert message.startswith(f"host 'h0': ssh ended with exit code {program[-1]} before the host had answered")
+    broken = python(tmp_path / "broken", program)
+    ((message, hint),) = problems(make_transport(python=broken).probe()[0])
+    assert message.startswith(f"host 'h0': {broken} ended with exit code {program[-1]} before it had answered as a")
+    assert "correct `python:` of this host in the spec" in hint
     report, _ = make_transport(python=str(tmp_path / "broken"), setup=("true",)).probe()
     assert problems(report) == []
     assert report.unexamined[0].endswith("; `setup:` may change that: not examined")

@@ -172,6 +172,19 @@ def test_all_missing_packages_are_reported_at_once(make_transport: TransportFact
     assert report.tensorflow is None
 
 
+def test_a_python_of_the_system_gets_an_environment(
+    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    managed = f"sysconfig.get_path = lambda name: {str(tmp_path)!r}; sys.prefix = sys.base_prefix"
+    line = f'exec {sys.executable} -S -c "import sys, sysconfig; {managed}; exec(sys.argv[1])" "$2"'
+    ((_, hint),) = problems(make_transport(python=python(tmp_path / "managed", line)).examine())
+    venv = hosts.home("h0") / "tf"
+    assert "sh -c '" in hint.replace("'\"'\"'", "'")
+    assert f"{sys.executable} -m venv {venv} && {venv}/bin/pip install tensorflow" in hint
+    assert f"`python: {venv}/bin/python`" in hint
+
+
 def test_a_package_that_tensorflow_should_have_brought(make_transport: TransportFactory, tmp_path: Path) -> None:
     hidden = f"PYTHONPATH={ROOT}/tests/changed TEST_HIDDEN_MODULES='grpc google.protobuf'"
     partly = python(tmp_path / "partly", f'{hidden} exec {sys.executable} "$@"')
@@ -206,7 +219,8 @@ def test_a_python_that_fails(make_transport: TransportFactory, tmp_path: Path) -
     broken = python(tmp_path / "broken", "echo one; echo cannot find my library >&2; exit 3")
     ((message, _),) = problems(make_transport(python=broken).examine())
     assert message == (
-        "host 'h0': ssh ended with exit code 3 before the host had answered\n  one\n  cannot find my library"
+        f"host 'h0': {broken} ended with exit code 3 before it had answered as a Python does\n  one\n"
+        "  cannot find my library"
     )
 
 
@@ -214,7 +228,7 @@ def test_a_python_without_a_module(make_transport: TransportFactory, tmp_path: P
     broken = python(tmp_path / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
     ((message, _),) = problems(make_transport(python=broken).examine())
     assert message == (
-        "host 'h0': ssh ended with exit code 1 before the host had answered\n  Welcome\n"
+        f"host 'h0': {broken} ended with exit code 1 before it had answered as a Python does\n  Welcome\n"
         "  ModuleNotFoundError: No module named 'zlip'"
     )
 

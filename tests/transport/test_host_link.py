@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
 import socket
 import subprocess
 import threading
@@ -12,12 +15,15 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import ROOT, wait_for
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.runtime_dir import relay_socket_path
+from tfcluster.transport.channel import connect_unix
 from tfcluster.transport.relay.host_link import HostLink
 from tfcluster.transport.relay.multiplexer import VERSION
+from tfcluster.transport.session import _released, release_child
 
 HOST = Host("box", "10.0.0.1", connect="nothing")
 
@@ -106,6 +112,70 @@ def test_of_sessions_that_are_handed_over_at_once_one_is_kept(link: HostLink) ->
     wait_for(lambda: not any(session.is_kept() for session in sessions))
     for session in sessions:
         session.clean_up()
+
+
+def relay_pid() -> int:
+    """The relay, which this process has started."""
+    children = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    handles = [ProcessHandle.from_pid(pid) for pid in children]
+    (relay,) = [each for each in handles if each is not None and each.title() == "tfcluster: demo connections"]
+    return relay.pid
+
+
+def test_a_link_that_nobody_uses_ends_and_the_relay_with_it(link: HostLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 1.0
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "changed"))
+    monkeypatch.setenv("TEST_SETTINGS", json.dumps({"SSH_PERSIST_SECONDS": seconds, "RELAY_CHECK_SECONDS": 0.1}))
+    session = Session()
+    assert keep(link, session)
+    uses = [link.connect_to_port(1) for _ in range(2)]
+    for use in uses:
+        assert use is not None
+        time.sleep(3 * seconds)
+        assert not link.has_lost_host(), "it carries a connection yet"
+        use.close()
+    session.on_host.shutdown(socket.SHUT_WR)  # nothing answers there: the connections are not ended by the host
+    wait_for(lambda: not relay_socket_path("demo", VERSION).exists())
+    wait_for(session.has_ended)
+    session.clean_up()
+
+
+def test_a_relay_without_descriptors_answers_when_it_has_some_again(
+    link: HostLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "RELAY_REPLY_SECONDS", 0.5)
+    session = Session()
+    assert keep(link, session)
+    pid = relay_pid()
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 2, hard))
+    taken = [connect_unix(relay_socket_path("demo", VERSION)) for _ in range(highest + 3)]
+    assert all(taken)
+    assert HostLink("demo", HOST).has_lost_host(), "it does not answer"
+    for each in taken:
+        assert each is not None
+        each.close()
+    wait_for(lambda: not HostLink("demo", HOST).has_lost_host())
+    assert session.is_kept()
+    link.close()
+    wait_for(session.has_ended)
+    session.clean_up()
+
+
+def test_what_was_released_and_has_ended_is_reaped_with_the_next() -> None:
+    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    for process in processes:
+        release_child(process)
+        handle = ProcessHandle.from_pid(process.pid)
+        assert handle is not None
+        handle.kill()
+        wait_for(lambda handle=handle: not handle.is_alive())  # type: ignore[misc]
+        assert handle.exists(), "it is a zombie"
+    first = ProcessHandle.from_pid(processes[0].pid)
+    assert first is None
+    os.waitpid(processes[1].pid, 0)
+    _released.discard(processes[1].pid)
 
 
 def test_what_an_ssh_has_started_for_others_outlives_it(link: HostLink) -> None:

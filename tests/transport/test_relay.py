@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import math
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -227,5 +229,33 @@ def test_a_relay_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch
             link.check()
         assert await has_ended(its)
         its.close()
+
+    asyncio.run(check())
+
+
+def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
+    async def check() -> None:
+        server = await asyncio.start_unix_server(echo, tmp_path / "socket")
+        (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
+        program = "from tfcluster.transport.relay.host_end import serve_link; serve_link(lambda: None)"
+        with host_input, host_output:
+            host = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=host_input.fileno(), stdout=host_output.fileno()
+            )
+        _, writer = await asyncio.open_connection(sock=to_host)
+        reader, unused = await asyncio.open_connection(sock=from_host)
+        here = Multiplexer((reader, writer))
+        running = asyncio.create_task(here.run())
+        (answer, command), carried = await opened(here, str(tmp_path / "socket"))
+        command.write(b"there and back")
+        command.write_eof()
+        assert await answer.read() == b"there and back"
+        await carried
+        command.close()
+        here.close()
+        assert await asyncio.to_thread(host.wait, 60) == 0
+        await running
+        unused.close()
+        server.close()
 
     asyncio.run(check())

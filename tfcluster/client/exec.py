@@ -48,7 +48,7 @@ def _run_on_host(cluster: Cluster, target: ExecTarget, command: Sequence[str]) -
     client = cluster.connect(target.host)
     exec_id = secrets.token_hex(8)
     # This comes before the request for the environment, so the agent knows the id before the command names it.
-    with contextlib.closing(client.stream(ExecRequest(exec_id))):
+    with contextlib.closing(client.stream(ExecRequest(exec_id))) as running:
         environment = request_environment(cluster, target)
         argv = remote_argv(environment, target.task, command, exec_id=exec_id)
         is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -64,9 +64,11 @@ def _run_on_host(cluster: Cluster, target: ExecTarget, command: Sequence[str]) -
             for number in (*_OF_KEYS, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, pass_on)
             code = process.wait()
-    # ssh says the same as if the host were lost, and docker that all went well.
-    if passed and (code == 0 or client.transport.has_lost_host(code)):
-        code = -passed[0]
+        if passed and client.transport.has_lost_host(code):  # as ssh, which a signal has ended
+            code = -passed[0]
+        # docker says that all went well when a signal has ended it, and the command as yet runs.
+        if passed and code == 0 and not running.wait_readable(settings.EXEC_END_SECONDS):
+            code = -passed[0]
     return code if code >= 0 else 128 - code
 
 

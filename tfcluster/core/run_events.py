@@ -122,7 +122,10 @@ class InterruptEvent:
 
 @dataclass(frozen=True)
 class CoordinatorEvent:
-    """The coordinator of a group waits for its other hosts; the command has them connect, and does not show it."""
+    """The coordinator of a group waits for its other hosts; the command has them connect, and does not show it.
+
+    In the part of the run on another host, that host has connected to the coordinator.
+    """
 
     event: ClassVar = "coordinator"
     address: str

@@ -41,10 +41,11 @@ def strip_forwarding(message: str) -> str:
 def summarize_error(message: str) -> str:
     """Return the first line of an error that says something, after the lines that only announce it with a colon.
 
-    TensorFlow puts an empty line, and where the operation was defined, between `Graph execution error:` and the cause.
+    TensorFlow puts an empty line, and where the operation was defined, between `Graph execution error:` and the cause;
+    and a line of `=` if several tasks have failed.
     """
     lines = [line.strip() for line in strip_forwarding(message).strip().splitlines() if line[:1].strip()]
-    lines = [line for line in lines if not line.startswith("Detected at node")]
+    lines = [line for line in lines if not line.startswith("Detected at node") and line.strip("=")]
     end = next((number for number, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
     return " ".join(lines[: end + 1]).removesuffix(":")
 

@@ -23,6 +23,13 @@ _SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
 # A line of a hostfile.
 _HOSTFILE_LINE = re.compile(r"\s*(\S+)(?:\s+slots\s*=\s*(\S+))?\s*")
 _SLOTS = re.compile("[0-9]{1,9}")
+# Names in braces in `connect:`. Other braces are for what it runs, such as ${HOME}, {{.ID}} and { print; }.
+_NAME_IN_BRACES = re.compile(r"(?<![${])\{[A-Za-z_]\w*(:[^{}]*)?\}")
+_TERMINAL = re.compile(r"\{terminal:[^{}]+\}")
+_PLACEHOLDER = re.compile(rf"\{{(host|address|command)\}}|{_TERMINAL.pattern}")
+_PLACEHOLDER_HINT = (
+    "what is replaced is {host}, {address}, {command} and {terminal:OPTION}; write other braces with spaces inside"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -64,6 +71,12 @@ def _connect(text: str) -> str:
         raise validation_error("expected", f"expected words as a shell splits them: {str(error).lower()}") from None
     if not words or words[0].startswith(("-", "{")):
         raise validation_error("expected", "expected a command such as docker exec -i {host}")
+    for match in _NAME_IN_BRACES.finditer(text):
+        if not _PLACEHOLDER.fullmatch(match[0]):
+            raise validation_error("complete", f"{match[0]} is not replaced", _PLACEHOLDER_HINT)
+    for word in words:
+        if (option := _TERMINAL.search(word)) is not None and option[0] != word:
+            raise validation_error("complete", f"{option[0]} is not a word by itself", "write spaces around it")
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 
 #: The message that the shell on a host sends before it runs anything, where the way there needs that.
 SHELL_MESSAGE = {"reached": True}
+#: The field of the message that this shell sends instead if the streams are no use; it is a key of `_UNUSABLE`.
+UNUSABLE = "unusable"
+# What is wrong with the streams that a command gives to what it runs, and what to do about it.
+_UNUSABLE = {
+    "terminal": (
+        "gives what it runs a terminal, which changes the bytes that pass",
+        "Delete that option, such as -t, from `connect:`, or write it as `{terminal:-t}`: then only `exec` typed on a "
+        "terminal has it.",
+    ),
+    "input": (
+        "does not pass on its standard input",
+        "Add the option for that to `connect:`: -i for docker, podman and kubectl.",
+    ),
+}
 _COMMAND = "{command}"
 # A word of `connect:` that is only there if the command has a terminal.
 _TERMINAL = re.compile(r"\{terminal:(.+)\}")
@@ -28,6 +42,7 @@ class Connector(Protocol):
     """How a command gets to one host: a program on this machine, whose standard streams are those of the command."""
 
     program: str  # such as `ssh`
+    first_input: bytes  # what a session sends before anything else
 
     @property
     def master(self) -> SshMaster | None:
@@ -63,10 +78,12 @@ class CommandConnector:
     """The command of `connect:`, such as `docker exec -i {host}` or `kubectl exec -i {host} --`.
 
     What its exit codes mean depends on the program. So the first line of a session is printed by the shell on the host:
-    if it does not arrive, the program has not reached the host.
+    if it does not arrive, the program has not reached the host. The shell reads a line before, as a program that does
+    not pass on its input gives it an empty one.
     """
 
     master = None
+    first_input = b"\n"
 
     def __init__(self, host: Host) -> None:
         assert host.connect is not None, "other hosts are reached by ssh"
@@ -82,7 +99,10 @@ class CommandConnector:
 
     def session_argv(self, command: str, *, is_shared: bool = True) -> list[str]:
         """See `Connector.session_argv`."""
-        return self._argv(f"echo {quote([MESSAGE_PREFIX + json.dumps(SHELL_MESSAGE)])}; exec {command}", False)
+        terminal, empty = (_say({UNUSABLE: problem}) for problem in ("terminal", "input"))
+        reached = f"{_say(SHELL_MESSAGE)}; exec {command}"
+        line = f"if [ -t 0 ] || [ -t 1 ]; then {terminal}; elif read -r line; then {reached}; else {empty}; fi"
+        return self._argv(line, False)
 
     def _argv(self, line: str, is_terminal: bool) -> list[str]:
         words: list[str] = []
@@ -118,3 +138,14 @@ class CommandConnector:
             f"cannot run {self.program}: {error.strerror}",
             "Correct `connect:` of this host in the spec, or install that program on this machine.",
         )
+
+
+def _say(message: dict[str, Any]) -> str:
+    """Return the command of a shell that sends a message, on a line of its own even if a terminal echoes the input."""
+    return f"printf '\\n%s\\n' {quote([MESSAGE_PREFIX + json.dumps(message)])}"
+
+
+def unusable_streams(host: Host, program: str, problem: str) -> HostUnreachableError:
+    """Return the error that the shell on the host has no streams that a session can use."""
+    what, hint = _UNUSABLE[problem]
+    return HostUnreachableError(host.name, f"{program} {what}", hint)

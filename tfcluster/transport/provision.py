@@ -58,7 +58,7 @@ def run_setup(host: Host, connector: Connector) -> None:
     """
     session = Session(host, connector, connector.session_argv("/bin/sh"))
     try:
-        session.send(_script(host).encode())
+        session.send(connector.first_input + _script(host).encode())
         message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
         while "step" in message:
             step = message["step"]

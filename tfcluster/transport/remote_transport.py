@@ -287,7 +287,7 @@ class RemoteTransport:
         before = time.time()
         remote = session.request("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
         after = time.time()
-        problems = self._missing_packages(survey["python"], survey["missing"])
+        problems = self._missing_packages(survey["python"], survey["venv"], survey["missing"])
         has_packages = not problems
         notes: list[str] = []
         if "setup" in survey:  # a dry run
@@ -330,7 +330,7 @@ class RemoteTransport:
             **bootstrap(is_dry_run=is_dry_run),
         }
         try:
-            session.send(json.dumps(first_line).encode() + b"\n")
+            session.send(self._connector.first_input + json.dumps(first_line).encode() + b"\n")
             message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
             if "old" in message:
                 raise _too_old(self.host, message["old"])
@@ -345,10 +345,17 @@ class RemoteTransport:
             raise
         return session
 
-    def _missing_packages(self, python: str, missing: Mapping[str, str]) -> list[ClusterError]:
-        """Return an error for each package that a host's Python lacks; `missing` has messages by the name for pip."""
+    def _missing_packages(self, python: str, venv: str | None, missing: Mapping[str, str]) -> list[ClusterError]:
+        """Return an error for each package that a host's Python lacks; see `survey` for `venv` and `missing`."""
         install = shlex.join([python, "-m", "pip", "install", *missing])
-        if self._host.shell is not None:
+        if venv is not None:
+            make = shlex.join([python, "-m", "venv", venv])
+            line = shlex.join(["sh", "-c", f"{make} && {shlex.join([f'{venv}/bin/pip', 'install', 'tensorflow'])}"])
+            hint = (
+                f"Its system lets pip install nothing for {python}. Make an environment with "
+                f"`{self._connector.typed(line)}`, and set `python: {venv}/bin/python` for this host in the spec."
+            )
+        elif self._host.shell is not None:
             install = shlex.join(["bash", "-lc", f"{self._host.shell} && {install}"])
             hint = f"Install with `{self._connector.typed(install)}`."
         else:

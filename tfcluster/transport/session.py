@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import weakref
 from collections import deque
@@ -18,14 +19,30 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
-from tfcluster.transport.connector import SHELL_MESSAGE, Connector
+from tfcluster.transport.connector import SHELL_MESSAGE, UNUSABLE, Connector, unusable_streams
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
+from tfcluster.transport.quoting import quote
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 
 # The exit codes of every shell for a command that cannot be run or found.
 _NOT_RUN = (126, 127)
 #: The exit code of a session in which the command of `shell:` failed.
 SHELL_FAILED = 125
+
+
+# Children that run on their own, which a command that runs for long must reap.
+_released: set[int] = set()
+_reaping = threading.Lock()
+
+
+def release_child(process: subprocess.Popen[bytes]) -> None:
+    """Leave a child process to run on its own, and reap those that were left before and have ended."""
+    process.returncode = 0  # Popen neither waits for it nor warns that it still runs
+    with _reaping:
+        for pid in list(_released):
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                _released.remove(pid)
+        _released.add(process.pid)
 
 
 class InterpreterError(ClusterError):
@@ -92,6 +109,8 @@ class Session:
                 message: dict[str, Any] = json.loads(line[len(MESSAGE_PREFIX) :])
                 self._has_message = True
                 self._is_at_shell = message == SHELL_MESSAGE
+                if UNUSABLE in message:
+                    raise unusable_streams(self.host, self._connector.program, message[UNUSABLE])
                 if not self._is_at_shell:
                     return message
                 continue
@@ -161,14 +180,16 @@ class Session:
         if code in _NOT_RUN:
             return InterpreterError(
                 f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.last_output()}",
-                hint="Set `python:` in the spec to a Python 3.10 or newer on that host, or `shell:` to a command that "
-                "activates one.",
+                hint="Set `python:` of this host in the spec to a Python 3.10 or newer there, or `shell:` to a command "
+                "that activates one.",
                 is_missing=True,
             )
+        end = "closed its output" if code is None else f"ended with exit code {code}"
         return InterpreterError(
-            f"host {self.host.name!r}: {self._connector.program} ended with exit code {code} before the host had "
-            f"answered{self.last_output()}",
-            hint=f"`{self._connector.typed('true')}` shows whether commands can be run there.",
+            f"host {self.host.name!r}: {self.host.interpreter} {end} before it had answered as a Python does"
+            f"{self.last_output()}",
+            hint=f"`{self._connector.typed(quote([self.host.interpreter, '-V']))}` shows whether it is one, of version "
+            f"3.10 or newer. If not, correct `python:` of this host in the spec.",
         )
 
     def is_running(self) -> bool:
@@ -193,7 +214,7 @@ class Session:
         """Leave the process to another one, which has its standard streams."""
         self.connection.close()
         self._stderr.close()
-        self._process.returncode = 0  # Popen neither waits for it nor warns that it still runs
+        release_child(self._process)
 
     def finish(self) -> None:
         """Close the process's standard input, wait a moment for its exit, and end the session."""

@@ -15,6 +15,7 @@ class SshConnector:
     """The ssh to a host; see `Connector`."""
 
     program = "ssh"
+    first_input = b""
 
     def __init__(self, cluster: str, host: Host) -> None:
         self._host = host

@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.subprocesses import watch_exit
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.network import free_port
@@ -22,12 +24,26 @@ from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest,
 from tfcluster.runtime_dir import agent_socket
 
 
+@dataclass
+class _Command:
+    """A command of `exec`."""
+
+    process: ProcessHandle | None = None  # None until it has started
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def watch(self, pid: int) -> None:
+        """Watch the process of the command, which is about to execute it."""
+        self.process = ProcessHandle.from_pid(pid)
+        if self.process is not None:
+            watch_exit(self.process, lambda status: self.has_ended.set())
+
+
 class AccessHandlers:
-    """The handlers, and the process of each command of `exec`, by its `exec_id`; None for one that has not started."""
+    """The handlers, and the commands of `exec` by their `exec_id`."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
-        self._commands: dict[str, ProcessHandle | None] = {}
+        self._commands: dict[str, _Command] = {}
 
     async def environment(self, request: EnvironmentRequest) -> Response[NoReturn, EnvironmentReply]:
         """Return the environment of a task, or of a client on this host; see `EnvironmentRequest`."""
@@ -35,7 +51,7 @@ class AccessHandlers:
         if request.process is not None:
             if request.process.exec_id not in self._commands:
                 raise ClusterError("the `tfcluster exec` that started this command has ended")
-            self._commands[request.process.exec_id] = ProcessHandle.from_pid(request.process.pid)
+            self._commands[request.process.exec_id].watch(request.process.pid)
         variables = _client_variables(context) if request.task is None else _task_variables(context, request.task)
         yield Reply(
             EnvironmentReply(
@@ -49,16 +65,18 @@ class AccessHandlers:
         )
 
     async def exec(self, request: ExecRequest) -> Response[NoReturn, Done]:
-        """Wait until the request is cancelled, and end the command; see `ExecRequest`."""
-        self._commands[request.exec_id] = None
+        """Wait until the command has ended, or the request is cancelled, and then end it; see `ExecRequest`."""
+        command = self._commands[request.exec_id] = _Command()
+        ends = [asyncio.ensure_future(each.wait()) for each in (command.has_ended, self._context.quitting)]
         try:
-            await self._context.quitting.wait()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            command = self._commands[request.exec_id]
-            if command is not None:
-                await _end(command)
+            if command.process is not None:
+                await _end(command.process)
             raise
         finally:
+            for end in ends:
+                end.cancel()
             del self._commands[request.exec_id]
         yield Reply(Done())
 

@@ -62,9 +62,19 @@ class RunHandlers:
         yield Reply(Done())
 
     async def join(self, request: JoinRequest) -> Response[NoReturn, Done]:
-        """Start the process that starts a group's members on this host when its coordinator says so."""
+        """Start the process that starts a group's members on this host, and reply when the coordinator has accepted it.
+
+        From then on the coordinator notices if this host is lost, and before that the command does.
+        """
         self._context.reject_if_going_down()
-        self._runs.start(self._submit(plan_part(self._context, request), detached=True))
+        run = self._submit(plan_part(self._context, request), detached=True)
+        self._runs.start(run)
+        async with contextlib.aclosing(follow(self._runs, run.id, output=None)) as events:
+            async for event in events:
+                if error := event.get("error"):  # of the result
+                    raise ClusterError.from_json(error)
+                if event["event"] == "coordinator":
+                    break
         yield Reply(Done())
 
     def _submit(self, plan: RunPlan, *, detached: bool) -> Run:

@@ -14,6 +14,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
 from tfcluster.client.resolve import find_cluster
+from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, warn
 from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
@@ -27,6 +28,7 @@ from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import JoinRequest
 from tfcluster.runtime_dir import launch_lock
+from tfcluster.transport.errors import HostUnreachableError
 
 
 def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> RunSubmission:
@@ -79,7 +81,11 @@ def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -
     request = JoinRequest(run, options, event["address"], submission.secret, submission.code_tree.location)
 
     def join(host: str) -> None:
-        cluster.connect(host).call(request)
+        try:
+            cluster.connect(host).call(request)
+        except AgentDisconnectedError as error:
+            hint = "Type the command again when the host is back."
+            raise HostUnreachableError(host, f"it was lost before {run} had started", hint) from error
 
     outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
     _reject_failures(cluster, f"{run} was not started", outcomes)

@@ -218,9 +218,12 @@ class GroupCoordinator:
         now = time.monotonic()
         if now >= self._ready_by:
             self._ready_by = _NEVER
-            ready = {member.host for member in self._members if member.rank in self._ports}
+            ready = {link.host for link in self._links.values()}
+            if self._listener is None:  # all have connected
+                ready = {member.host for member in self._members if member.rank in self._ports}
             late = [host for host in self._group.hosts if host not in ready]
-            self._fail_hosts(late, f"host {', '.join(late)} was not ready within {settings.GROUP_START_SECONDS:g} s")
+            were = f"host {late[0]} was" if len(late) == 1 else f"hosts {', '.join(late)} were"
+            self._fail_hosts(late, f"{were} not ready within {settings.GROUP_START_SECONDS:g} s")
         if now >= self._stop_at:
             self._stop_at = _NEVER
             self._is_stopping = True

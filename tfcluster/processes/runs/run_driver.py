@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
-from tfcluster.core.run_events import ErrorEvent, ResultEvent, RunEvent
+from tfcluster.core.run_events import CoordinatorEvent, ErrorEvent, ResultEvent, RunEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import daemonize
 from tfcluster.os.network import Address
@@ -113,6 +113,7 @@ def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | Non
         if group.coordinator is None:
             GroupCoordinator(plan, group, cluster).run()
         host = GroupHost(plan, group, connect(group.coordinator, group.secret, plan.host), cluster)
+        plan.write(CoordinatorEvent(group.coordinator, []))
         code = host.run()
         if host.is_coordinator_lost:
             raise ClusterError(f"the connection to the coordinator of {plan.run} is lost")

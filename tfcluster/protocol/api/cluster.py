@@ -287,6 +287,7 @@ class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVI
 class ExecRequest(Request[NoReturn, Done], method=Method.EXEC):
     """End a command on this host when this request is cancelled, as by the end of the `tfcluster exec` that made it.
 
+    The reply says that the command has ended by itself.
     The command starts after this request and reports its process by an `EnvironmentRequest`.
 
     Attributes:

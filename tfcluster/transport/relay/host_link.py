@@ -24,7 +24,7 @@ from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.relay.multiplexer import VERSION
 from tfcluster.transport.relay.process import REPLY_HEADER
 from tfcluster.transport.remote_agent import RemoteAgent
-from tfcluster.transport.session import Session
+from tfcluster.transport.session import Session, release_child
 
 
 class HostLink:
@@ -155,7 +155,7 @@ def _spawn_relay(listener: socket.socket, path: Path, title: str) -> None:
         pass_fds=[descriptor],
         start_new_session=True,  # a Ctrl-C is meant for the command, not for the connections
     )
-    process.returncode = 0  # it outlives this process: Popen neither waits for it nor warns that it still runs
+    release_child(process)
 
 
 def _receive_reply(connection: socket.socket) -> Message:

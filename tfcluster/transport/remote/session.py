@@ -18,7 +18,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, closest_existing, set_state_home, state_folder, state_home
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
-from tfcluster.tf_install import missing_packages, tensorflow_version
+from tfcluster.tf_install import is_managed_by_system, missing_packages, tensorflow_version
 from tfcluster.transport import job_step
 from tfcluster.transport.channel import Channel
 from tfcluster.transport.errors import UnrecordedProcessesError
@@ -174,8 +174,9 @@ def survey() -> dict[str, Any]:
 
     The agent itself runs all further checks.
 
-    Return `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `missing`: the packages that are
-    not installed, as `missing_packages` returns them.
+    Return `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`; `missing`: the packages that are not
+    installed, as `missing_packages` returns them; and `venv`: the folder for an environment to install them in, if pip
+    installs nothing for this Python, else None.
     """
     return {
         "python": sys.executable,
@@ -183,6 +184,7 @@ def survey() -> dict[str, Any]:
         "tensorflow": tensorflow_version(),
         "free_bytes": _free_bytes(),
         "missing": missing_packages(),
+        "venv": str(Path("~/tf").expanduser()) if is_managed_by_system() else None,
     }
 
 
