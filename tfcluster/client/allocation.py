@@ -11,7 +11,7 @@ from tfcluster.client.preflight.checks import ALL_HOSTS, CheckResult, Severity, 
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import usage_error
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.providers import slurm
 from tfcluster.spec.slurm import SlurmSpec
 
