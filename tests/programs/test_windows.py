@@ -83,7 +83,7 @@ def test_even_sizes(count: int, slices: int, expected: list[int]) -> None:
 
 def test_slices_that_do_not_add_up_are_rejected() -> None:
     check_sizes([10, 30, 961], 1001, "a.npy")
-    with pytest.raises(ClusterError, match=r"^the slices have 1,001 numbers together, a.npy has 1,000$") as caught:
+    with pytest.raises(ClusterError, match=r"^the slices have 1,001 numbers together, a.npy has 1,000\n") as caught:
         check_sizes([10, 30, 961], 1000, "a.npy")
     assert caught.value.exit_code == 2
 

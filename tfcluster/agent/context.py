@@ -131,7 +131,8 @@ class AgentContext:
         try:
             self.network.adopt(private, mark_of(self.state_dir.path))
         except (OSError, ClusterError) as error:
-            self.supervisor.history.record("network-lost", detail=str(error))
+            detail = error.message if isinstance(error, ClusterError) else str(error)
+            self.supervisor.history.record("network-lost", detail=detail)
         self._use_ports()
 
     def _use_ports(self) -> None:

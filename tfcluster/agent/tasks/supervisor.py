@@ -573,7 +573,7 @@ def _explain(error: OSError | ClusterError, folder: Path) -> str:
     """
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError) or cause.errno is None:
-        return str(error)
+        return error.message if isinstance(error, ClusterError) else str(error)
     if cause.filename:
         folder = Path(cause.filename).parent
     texts = {
