@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
+import pexpect
 import pytest
 
 from tests.conftest import Sandbox, wait_for
@@ -80,6 +81,35 @@ def test_logs_show_only_lines_that_a_pattern_matches(demo: Sandbox) -> None:
     error = demo("logs", "-g", "(", code=2).stderr
     assert error.startswith("error: '(' is not a regular expression: missing ), unterminated subpattern")
     assert error.splitlines()[1].startswith("hint: ")
+
+
+def on_terminal(demo: Sandbox, arguments: str) -> tuple[list[str], str]:
+    """Return the lines that `logs` shows on a terminal, and its standard error, which is a file."""
+    command = f"{sys.executable} -m tfcluster logs {arguments} 2> error"
+    environment = {**demo.environment, "TERM": "dumb"}
+    shell = pexpect.spawn("sh", ["-c", command], env=environment, cwd=str(demo.folder), encoding="utf-8", timeout=60)
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 0
+    return str(shell.before).splitlines(), (demo.folder / "error").read_text()
+
+
+def test_a_terminal_hides_what_tensorflow_says_of_itself_and_says_how_much(demo: Sandbox) -> None:
+    assert printing(demo.task("ps:0")["pid"], 0, 3).wait() == 0
+    wait_for(lambda: len(numbers_in(demo("logs", "ps").stdout.splitlines())) == 3)
+    shown, error = on_terminal(demo, "ps")
+    assert numbers_in(shown) == [0, 1, 2]
+    assert not any("Started server" in line for line in shown)
+    assert re.fullmatch(r"\d+ entr(y|ies) of TensorFlow below warning hidden: --all shows them\n", error)
+    everything, error = on_terminal(demo, "ps --all")
+    assert any("Started server" in line for line in everything)
+    assert error == ""
+    assert demo("logs", "ps").stdout.splitlines() == everything
+    assert numbers_in(on_terminal(demo, "ps -n 2")[0]) == [1, 2]
+    in_pipe = demo("logs", "ps", "--level", "error", "-o", "json")
+    assert numbers_in([json.loads(line)["line"] for line in in_pipe.stdout.splitlines()]) == [0, 1, 2]
+    assert " below error hidden" in in_pipe.stderr
+    assert "leave out --level" in demo("logs", "--all", "--level", "info", code=2).stderr
 
 
 @pytest.mark.slow

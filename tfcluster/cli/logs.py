@@ -111,6 +111,8 @@ def command(
     if placement:
         _show_placements(lines, view, output)
         return
+    if follow and shown is not LogLevel.INFO:  # it may be long until a line is shown
+        echo(f"entries of TensorFlow below {shown.value} are hidden: --all shows them", err=True)
     try:
         for line in lines:
             if output == "json":

@@ -19,6 +19,8 @@ from tfcluster.ui.log_view import format_event
 from tfcluster.ui.task_cells import GAP, TASK_CELLS, cell_width, fit_columns
 
 _BAR = 14
+_RUN_COLUMNS = ("RUN", "PROGRAM", "STATE", "TIME", "PROGRESS")
+_PROGRESS_WIDTH = 40  # of a bar and a metric; errors may be longer
 _WEIGHTS = (3, 2, 1)  # of tasks, runs and events
 _COLUMNS = (*TASK_CELLS, "RECV/s", "SENT/s")
 #: The columns of tasks, in the order in which they are left out if the terminal is too narrow, and never the others.
@@ -132,15 +134,17 @@ def _task_cells(task: TaskStatus, rates: TaskRates | None) -> dict[str, str]:
 
 def run_content(view: LiveView, pattern: str, width: int) -> Content:
     """Return the table of runs, the latest first; the arguments are those of `task_content`."""
-    rows = {}
+    cells = {}
     for run in reversed(view.runs):
         seconds = time.time() - run.record.started if run.is_active else run.record.seconds
         record = run.record
         program = record.script or record.program
         row = [record.run, program, record.state.value, format_duration(seconds), describe_progress(run)]
         if _matches(pattern, row):
-            rows[run.record.run] = row
-    columns = ["RUN", "PROGRAM", "STATE", "TIME", "PROGRESS"]
+            cells[record.run] = dict(zip(_RUN_COLUMNS, row, strict=True))
+    shortened = [{**row, "PROGRESS": row["PROGRESS"][:_PROGRESS_WIDTH]} for row in cells.values()]
+    columns = fit_columns(list(_RUN_COLUMNS), shortened, ["PROGRAM"], width + GAP)
+    rows = {name: [row[column] for column in columns] for name, row in cells.items()}
     content = _content(columns, rows, [""] * len(rows), right=("TIME",))
     last = max(GAP + len(columns[-1]), width - sum(content.widths[:-1]))
     return replace(content, widths=(*content.widths[:-1], last))
