@@ -11,7 +11,6 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.programs import BUNDLED, ProgramTraits
 from tfcluster.errors import ExitCode, usage_error
-from tfcluster.input_file import is_descriptor
 
 # A name is the first part of the run's id, which names a folder and a resource container of TensorFlow.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
@@ -104,9 +103,10 @@ def script_of(program: str, parameters: Mapping[str, Any]) -> str | None:
     path, argument = parameters.get("path") or "", parameters.get("argument") or ""
     if parameters.get("module"):
         return str(parameters["module"])
-    if argument in ("-", "<stdin>") or is_descriptor(path):
+    file = PurePath(path or argument)
+    if argument in ("-", "<stdin>") or str(file.parent) in ("/dev", "/dev/fd"):  # a descriptor, such as of a pipe
         return "stdin"
-    return PurePath(path or argument).name or None
+    return file.name or None
 
 
 def name_script(script: str, is_module: bool) -> str:
