@@ -201,7 +201,6 @@ class GroupCoordinator:
     def _check_timers(self) -> None:
         now = time.monotonic()
         if now >= self._ready_by:
-            self._ready_by = _NEVER
             ready = {link.host for link in self._links.values()}
             if self._listener is None:  # all have connected
                 ready = {member.host for member in self._members if member.rank in self._ports}
@@ -328,6 +327,7 @@ class GroupCoordinator:
         With `may_return`, a restart waits until they have connected again; otherwise there is none.
         """
         self._has_lost_host = self._has_lost_host or not may_return
+        self._ready_by = _NEVER
         self._blame(Failure(ClusterError(problem, exit_code=exit_code), int(exit_code), {}, is_cause=True))
         for member in self._members:
             if member.host in hosts or not self._running:
