@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -232,6 +233,39 @@ def lose_a_host(lab: Over, cluster: str) -> None:
 def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
     lose_a_host(lab, "wide")
     lab.wait_until("running")
+
+
+@pytest.mark.slow
+@pytest.mark.every_way
+@pytest.mark.parametrize("loss", ["link", "death"])
+def test_a_restart_waits_for_a_host_that_was_lost(lab: Over, loss: str) -> None:
+    script = lab.folder / "code" / "act.py"
+    command = lab.start("launch", "--max-restarts", "1", script, "first=1", stderr=subprocess.STDOUT)
+    assert command.stdout is not None
+    for line in command.stdout:
+        if '"act": "wait"' in line and "worker:1" in line:
+            break
+    of_beta = [
+        pid for pid in lab.network.processes() if f"{lab.network.home('beta')}/state".encode() in environment_of(pid)
+    ]
+    with lab.without("link" if loss == "link" else "way", "beta"):
+        for pid in of_beta if loss == "death" else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for line in command.stdout:
+            if "the connection to host beta is lost: restarting all (0 more" in line:
+                break
+    output = command.communicate(timeout=120)[0]
+    assert command.returncode == 0, output
+    assert output.count('"act": "0"') == 3
+    wait_for(lambda: not programs(lab))
+    lab.wait_until("running")
+
+
+def environment_of(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    return b""
 
 
 def start_training(lab: Over, *arguments: str) -> subprocess.Popen[str]:

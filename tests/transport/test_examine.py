@@ -180,8 +180,7 @@ def test_a_python_of_the_system_gets_an_environment(
     line = f'exec {sys.executable} -S -c "import sys, sysconfig; {managed}; exec(sys.argv[1])" "$2"'
     ((_, hint),) = problems(make_transport(python=python(tmp_path / "managed", line)).examine())
     venv = hosts.home("h0") / "tf"
-    assert "sh -c '" in hint.replace("'\"'\"'", "'")
-    assert f"{sys.executable} -m venv {venv} && {venv}/bin/pip install tensorflow" in hint
+    assert f"`ssh h0 '{sys.executable} -m venv {venv} && {venv}/bin/pip install tensorflow'`" in hint
     assert f"`python: {venv}/bin/python`" in hint
 
 

@@ -349,8 +349,8 @@ class RemoteTransport:
         """Return an error for each package that a host's Python lacks; see `survey` for `venv` and `missing`."""
         install = shlex.join([python, "-m", "pip", "install", *missing])
         if venv is not None:
-            make = shlex.join([python, "-m", "venv", venv])
-            line = shlex.join(["sh", "-c", f"{make} && {shlex.join([f'{venv}/bin/pip', 'install', 'tensorflow'])}"])
+            make, fill = [python, "-m", "venv", venv], [f"{venv}/bin/pip", "install", "tensorflow"]
+            line = f"{shlex.join(make)} && {shlex.join(fill)}"
             hint = (
                 f"Its system lets pip install nothing for {python}. Make an environment with "
                 f"`{self._connector.typed(line)}`, and set `python: {venv}/bin/python` for this host in the spec."

@@ -54,9 +54,13 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
 
 
 def plan_part(context: AgentContext, request: JoinRequest) -> RunPlan:
-    """Create the folder of the run that starts the members on this host of a group that another host leads."""
+    """Create the folder of the run that starts the members on this host of a group that another host leads.
+
+    If this host was lost to the group, it is there from an earlier attempt.
+    """
     group = replace(_make_group(context, request.options, request.secret), coordinator=request.coordinator)
-    if not context.runs.store.make_folder(validate_filename(request.run)):
+    run = validate_filename(request.run)
+    if not (context.runs.store.make_folder(run) or context.runs.forget_part(run)):
         raise ClusterError(f"host {context.host} has another run {request.run} already", hint="Launch it again.")
     return replace(_plan_group(context, request.run, request.options, group), code=request.code)
 

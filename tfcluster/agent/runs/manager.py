@@ -30,7 +30,7 @@ from tfcluster.core.status import RunStatus
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of
+from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of, release_run
 from tfcluster.protocol.codec import Message
 from tfcluster.version import PROTOCOL
 
@@ -110,6 +110,15 @@ class RunManager:
         ended = len(self.runs) - len(active)
         self.earlier = self.earlier[max(0, len(self.earlier) + ended - settings.RUNS_KEPT) :]
         remove_old_runs(self.store, active, self.log_limits().runs)
+
+    def forget_part(self, run_id: str) -> bool:
+        """Have the folder of a part of a run ready for another attempt; return False if the run is none, or active."""
+        record = self.runs[run_id].record if run_id in self.runs else self.store.read(run_id)
+        if record is None or not record.is_part or record.state in ACTIVE_RUN_STATES:
+            return False
+        self.runs.pop(run_id, None)
+        release_run(self.store.folder(run_id))
+        return True
 
     def start(self, run: Run) -> None:
         """Request a driver for a run, unless one was requested already or the run is being stopped."""

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import secrets
+import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,14 +42,20 @@ def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: i
 def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None, None]:
     """Submit the run of a group and follow it up to its result; see `RunSubmission.events`."""
     _send_code(submission, cluster)
-    run = ""
+    run, has_begun, ended = "", False, threading.Event()
     with contextlib.closing(submission.events(cluster)) as events:
-        for event in events:
-            run = event.get("run", run)
-            if event["event"] == "coordinator":
-                _join(submission, cluster, run, event)
-            else:
-                yield event
+        try:
+            for event in events:
+                run = event.get("run", run)
+                if event["event"] != "coordinator":
+                    yield event
+                elif has_begun:
+                    _rejoin(submission, cluster, run, event, ended)
+                else:
+                    has_begun = True
+                    _join(submission, cluster, run, event)
+        finally:
+            ended.set()
 
 
 def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
@@ -77,8 +84,7 @@ def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
 
 def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -> None:
     """Have the other hosts of the group connect to its coordinator."""
-    options = replace(submission.options, upload=None)  # that is on the leading host only
-    request = JoinRequest(run, options, event["address"], submission.secret, submission.code_tree.location)
+    request = _join_request(submission, run, event)
 
     def join(host: str) -> None:
         try:
@@ -89,6 +95,30 @@ def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -
 
     outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
     _reject_failures(cluster, f"{run} was not started", outcomes)
+
+
+def _join_request(submission: RunSubmission, run: str, event: Event) -> JoinRequest:
+    options = replace(submission.options, upload=None)  # that is on the leading host only
+    return JoinRequest(run, options, event["address"], submission.secret, submission.code_tree.location)
+
+
+def _rejoin(submission: RunSubmission, cluster: Cluster, run: str, event: Event, ended: threading.Event) -> None:
+    """Have hosts that were lost connect again as soon as they can be reached, each in a thread; return at once.
+
+    They try until the run has ended, as the coordinator does not wait for ever.
+    """
+    request = _join_request(submission, run, event)
+
+    def join(host: str) -> None:
+        while not ended.wait(settings.GROUP_REJOIN_SECONDS):
+            with contextlib.suppress(ClusterError):
+                client = cluster.connect(host)
+                submission.code_tree.send(client, lambda text: None, lambda host, size, remaining_bytes: None)
+                client.call(request)
+                return
+
+    for host in event["hosts"]:
+        threading.Thread(target=join, args=[host], daemon=True).start()
 
 
 def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:

@@ -138,7 +138,9 @@ class GroupCoordinator:
         self._admit(GroupLink(own, self._plan.host))
 
     def _listen(self, others: list[str]) -> None:
-        """Listen for the other hosts, and tell the command the address, which it passes on to them."""
+        """Listen for other hosts, and tell the command the address, which it passes on to them."""
+        if self._listener is not None:
+            self._listener.close()
         self._listener = GroupListener(self._group.secret, others, self._cluster, self._poll, self._plan.ports)
         address = join_address(self._group.address_host, self._listener.port)
         self._plan.write(CoordinatorEvent(address, others))
@@ -150,6 +152,8 @@ class GroupCoordinator:
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None
+            if self._attempt:
+                self._ready_by = time.monotonic() + settings.GROUP_START_SECONDS
             self._order(Reserve())
 
     def _order(self, order: Order) -> None:
@@ -217,13 +221,17 @@ class GroupCoordinator:
     def _check_timers(self) -> None:
         now = time.monotonic()
         if now >= self._ready_by:
-            self._ready_by = _NEVER
             ready = {link.host for link in self._links.values()}
             if self._listener is None:  # all have connected
                 ready = {member.host for member in self._members if member.rank in self._ports}
             late = [host for host in self._group.hosts if host not in ready]
-            were = f"host {late[0]} was" if len(late) == 1 else f"hosts {', '.join(late)} were"
-            self._fail_hosts(late, f"{were} not ready within {settings.GROUP_START_SECONDS:g} s")
+            hosts = f"host {late[0]}" if len(late) == 1 else f"hosts {', '.join(late)}"
+            if self._attempt and self._listener is not None:
+                problem = f"{hosts} did not come back within {settings.GROUP_RETURN_SECONDS:g} s"
+                self._fail_hosts(late, problem, ExitCode.UNREACHABLE)
+            else:
+                were = "was" if len(late) == 1 else "were"
+                self._fail_hosts(late, f"{hosts} {were} not ready within {settings.GROUP_START_SECONDS:g} s")
         if now >= self._stop_at:
             self._stop_at = _NEVER
             self._is_stopping = True
@@ -233,7 +241,12 @@ class GroupCoordinator:
             self._ready_by = now + settings.GROUP_START_SECONDS
             self._attempt += 1
             self._reset()
-            self._order(Reserve())
+            ready = {link.host for link in self._links.values()}
+            if lost := [host for host in self._group.hosts if host not in ready]:
+                self._ready_by = now + settings.GROUP_RETURN_SECONDS
+                self._listen(lost)
+            else:
+                self._order(Reserve())
 
     def _handle(self, fd: int) -> None:
         if fd == self._wakeup.fileno():
@@ -269,7 +282,8 @@ class GroupCoordinator:
             self._poll.unregister(fd)
             del self._links[fd]
             link.close()
-            self._fail_hosts([link.host], f"the connection to host {link.host} is lost", ExitCode.UNREACHABLE)
+            problem = f"the connection to host {link.host} is lost"
+            self._fail_hosts([link.host], problem, ExitCode.UNREACHABLE, may_return=link.host != self._plan.host)
             return
         for report in reports:
             self._take(link.host, report)
@@ -327,9 +341,20 @@ class GroupCoordinator:
     def _write_member(self, member: Member, state: str, **fields: int) -> None:
         self._write(MemberEvent(member.short, member.host, state, self._attempt, **fields))
 
-    def _fail_hosts(self, hosts: Collection[str], problem: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
-        """Note that hosts do nothing more for the group, whose members there count as exited."""
-        self._has_lost_host = True
+    def _fail_hosts(
+        self,
+        hosts: Collection[str],
+        problem: str,
+        exit_code: ExitCode = ExitCode.FAILED,
+        *,
+        may_return: bool = False,
+    ) -> None:
+        """Note that hosts do nothing more for this attempt, whose members there count as exited.
+
+        With `may_return`, a restart waits until they have connected again; otherwise there is none.
+        """
+        self._has_lost_host = self._has_lost_host or not may_return
+        self._ready_by = _NEVER
         self._blame(Failure(ClusterError(problem, exit_code=exit_code), int(exit_code), {}, is_cause=True))
         for member in self._members:
             if member.host in hosts or not self._running:

@@ -32,8 +32,9 @@ def enter_tree(plan: RunPlan, cache: Path) -> RunPlan:
         raise ClusterError("a run arrived without the id of its code")
     try:
         manifest = (cache / code.tree).read_bytes()
+        clear_tree(plan)  # of an earlier attempt
         write_file(plan.folder / _MANIFEST, manifest)
-        tree.mkdir(mode=0o700)
+        tree.mkdir(mode=0o700, exist_ok=True)  # what the script has made there stays
         _make_files(decode_manifest(manifest), cache, tree)
     except OSError as error:
         raise ClusterError(

@@ -160,6 +160,12 @@ def acquire_run(folder: Path, process: ProcessHandle | None) -> bool:
     return True
 
 
+def release_run(folder: Path) -> None:
+    """Let another driver acquire a run that has ended, whose events begin again."""
+    for name in (EVENTS, _CLAIM):
+        (folder / name).unlink(missing_ok=True)
+
+
 def driver_of(folder: Path) -> ProcessHandle | None:
     """Return the process that drives or drove a run, or None if the run has not been acquired by a process."""
     try:
