@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.conftest import ROOT, Sandbox, mostly_slow, wait_for
 from tests.slurm import Slurm, slurm
 
 NODES = 3
+NO_SLURM = {"SLURM_CONF": "/nonexistent"}  # with which each of Slurm's commands fails
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 3}\n"
 
 
@@ -129,7 +130,7 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
     assert status["job"]["nodes"] == [*site.site.nodes]
     assert 3000 < status["job"]["ends_in_s"] <= 3600
     steps = site.site("squeue", "-h", "-s", "-o", "%i")
-    assert f"node2 is {site.site.nodes[2]}" in site("status").stdout
+    assert f"node2 is {site.site.nodes[2]}" in site("status", env=NO_SLURM).stdout
     checks = site.json("doctor")["checks"]
     assert {check["host"] for check in checks} == {"all", "node0", "node1", "node2"}
     assert all(check["ok"] for check in checks), checks
@@ -309,7 +310,7 @@ def test_a_cancelled_job_leaves_nothing_and_is_never_continued_outside(tracked: 
         tracked.site("scancel", job)
         wait_for(lambda: not tracked.remains(), 60)
         for command in (["status"], ["run", "pi"], ["logs"]):
-            assert f"stopped: Slurm job {job} ended (CANCELLED)" in tracked(*command, code=3).stderr
+            assert f"stopped: Slurm job {job} ended (CANCELLED)" in tracked(*command, code=3, env=NO_SLURM).stderr
         assert not tracked.processes()
         shown = tracked("up").stderr
         assert f"stopped: Slurm job {job} ended (CANCELLED)" in shown
@@ -370,7 +371,7 @@ def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
         assert job in site.jobs()
         status = site.json("status", code=4)
         assert (status["state"], status["job"]["id"], status["job"]["state"]) == ("pending", int(job), "pending")
-        assert f"train  pending  Slurm job {job}" in site("status", code=4).stdout
+        assert f"train  pending  Slurm job {job}" in site("status", code=4, env=NO_SLURM).stdout
         assert f"Slurm job {job} was pending" in site("run", "pi", code=3).stderr
         again = site.start("up")
         site.site("scancel", blocking)
@@ -516,13 +517,28 @@ def test_the_end_of_an_allocation_is_asked_for(site: InSlurm) -> None:
 
 
 @pytest.mark.slow
-def test_an_ordinary_account_trains_over_three_nodes_in_a_private_network(needs_slurm: None, needs_root: None) -> None:
+def test_an_ordinary_account_trains_in_a_private_network_beside_another_users_cluster(
+    needs_slurm: None, needs_root: None
+) -> None:
     with account("tfc") as user, in_slurm(user=user) as site, up(site) as status:
         assert status["network"] == "private"
         assert "private network" in site("status").stdout
         assert {os.stat(f"/proc/{task['pid']}").st_uid for task in status["tasks"]} == {user.uid}
         result = site.json("run", "linear", "--sync", "--steps", "20", "--seed", "3")
         assert result["state"] == "succeeded"
+        root = replace(site, folder=site.site.folder / "root", command=tuple(site.site.command(*site.command[-3:])))
+        for folder in (root.folder, root.folder / "run", root.folder / "state"):
+            folder.mkdir()
+        spec = root.spec(site.text(f'{{nodes: 1, options: ["--nodelist={site.site.nodes[0]}"]}}', name="other"))
+        root("up", spec)
+        try:
+            theirs = root.status()
+            assert theirs["job"]["nodes"] == status["job"]["nodes"][:1]
+            assert {os.stat(f"/proc/{task['pid']}").st_uid for task in theirs["tasks"]} == {0}
+            assert "is not running" in site("status", "-c", "other", code=3).stderr
+        finally:
+            root("down", "-c", "other")
+        assert site.status()["tasks"][0]["pid"] == status["tasks"][0]["pid"]
         assert {device.split("/device")[0] for device in result["devices"]} >= {
             f"/job:worker/task:{index}" for index in range(3)
         }
