@@ -48,6 +48,7 @@ _COMMANDS = {
     "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",
     "validate": "Check a spec without starting anything.",
+    "manifests": "Print what a cluster of pods is for Kubernetes.",
     "doctor": "Check the hosts of a spec.",
     "init": "Write a commented cluster.yaml to start from.",
     "completion": "Print the completion script for a shell.",
