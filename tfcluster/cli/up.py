@@ -243,7 +243,7 @@ def command(
     if request is not None:
         if not replace_spec:
             check_source(topology.cluster, source)
-        placed = _get_hosts(topology, request, dry_run, output)
+        placed = _get_hosts(topology, request, dry_run, yes, output)
         if placed is None:
             return
         topology = placed
@@ -254,10 +254,32 @@ def command(
         up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
     )
     change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+    if request is not None and not dry_run:
+        _remove_surplus(topology, request)
+
+
+def _remove_surplus(topology: ClusterTopology, request: SlurmSpec | KubernetesSpec) -> None:
+    from tfcluster.spec.kubernetes import KubernetesSpec
+
+    if isinstance(request, KubernetesSpec):
+        from tfcluster.client import pods
+
+        pods.remove_surplus(topology, request)
+
+
+def _confirm_replacement(topology: ClusterTopology, yes: bool, output: str, names: list[str]) -> None:
+    """Ask before pods are replaced, which an edit of the spec has changed: all that runs in them is lost."""
+    tasks = [task for task in topology.tasks if f"{topology.cluster}-{task.host.removeprefix('pod')}" in names]
+    lost = ", ".join(f"the variables of {task.short}" for task in tasks if task.job == "ps")
+    what = f"{', '.join(names)} must be replaced; LOST: {lost or 'no variables'}, and the runs that use their tasks"
+    echo(what, err=True)
+    if not yes:
+        refusal = usage_error(f"{what}: the pods are as they were", "Add --yes to do it anyway.")
+        require_consent("Replace them?", output, refusal, "the pods are as they were")
 
 
 def _get_hosts(
-    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec, dry_run: bool, output: str
+    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec, dry_run: bool, yes: bool, output: str
 ) -> ClusterTopology | None:
     """Return a topology on the nodes of its job, or its pods; None after a dry run has printed how they are got."""
     from tfcluster.client import allocation
@@ -269,7 +291,8 @@ def _get_hosts(
         if dry_run:
             echo(pods.describe(topology, request))
             return None
-        raise usage_error("pods cannot be started yet", "`tfcluster manifests` prints what to apply.")
+        with queue_progress(output) as show:
+            return pods.start(topology, request, show, partial(_confirm_replacement, topology, yes, output))
     if dry_run:
         placed = allocation.find_nodes(topology)
         if placed is None:

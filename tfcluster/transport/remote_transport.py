@@ -348,6 +348,9 @@ class RemoteTransport:
     def _missing_packages(self, python: str, missing: Mapping[str, str]) -> list[ClusterError]:
         """Return an error for each package that a host's Python lacks; `missing` has messages by the name for pip."""
         install = shlex.join([python, "-m", "pip", "install", *missing])
+        if self._host.image is not None:
+            lines = f"FROM {self._host.image}\nRUN {install}"
+            return [ClusterError(message, hint=f"Build an image with it:\n{lines}") for message in missing.values()]
         if self._host.shell is not None:
             install = shlex.join(["bash", "-lc", f"{self._host.shell} && {install}"])
             hint = f"Install with `{self._connector.typed(install)}`."
