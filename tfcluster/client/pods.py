@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tfcluster.client.cluster import Cluster, read_registry, register
+from tfcluster.client.cluster import Cluster, read_registry, register, unregister
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.topology import CLOSED, ClusterTopology
 from tfcluster.errors import usage_error
@@ -69,6 +70,21 @@ def start(
         kubernetes.replace_pods(pods, outdated)
     kubernetes.wait_until_running(pods, request.pods, show)
     return placed
+
+
+@contextlib.contextmanager
+def temporary_pods(
+    topology: ClusterTopology, request: KubernetesSpec, show: Callable[[str], None]
+) -> Iterator[ClusterTopology]:
+    """Yield the topology of a cluster that is not up, with pods as its hosts; they are deleted with the context."""
+    try:
+        yield start(topology, request, show, lambda outdated: None)
+    finally:
+        registered = read_registry(topology.cluster)
+        pods = registered.pods if registered is not None else kubernetes.find_pods(topology.cluster, request)
+        if pods is not None:
+            kubernetes.release(pods)
+            unregister(topology.cluster)
 
 
 def remove_surplus(topology: ClusterTopology, request: KubernetesSpec) -> None:
