@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from tfcluster.cli.main import cli
 from tfcluster.spec.base import Key, Secret
 from tfcluster.spec.hosts import HostSpec
+from tfcluster.spec.kubernetes import KubernetesSpec
 from tfcluster.spec.policies import Backoff, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.slurm import SlurmSpec
@@ -24,6 +25,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "Top level": Spec,
     "`hosts: HOST:`": HostSpec,
     "`slurm:`": SlurmSpec,
+    "`kubernetes:`": KubernetesSpec,
     "`jobs: JOB:`": Job,
     "`env: VARIABLE:` of a job": Secret,
     "`restart:`": RestartSpec,

@@ -23,6 +23,7 @@ PLACES = {
     "Top level": "{}\n",
     "`hosts: HOST:`": "hosts: {{alpha: {{{}}}}}\n",
     "`slurm:`": "slurm: {{{}}}\n",
+    "`kubernetes:`": "kubernetes: {{image: a/b, {}}}\n",
     "`jobs: JOB:`": "jobs: {{worker: {{{}}}}}\n",
     "`env: VARIABLE:` of a job": "jobs: {{worker: {{tasks: 1, env: {{TOKEN: {{{}}}}}}}}}\n",
     "`restart:`": "restart: {{{}}}\n",
@@ -53,6 +54,8 @@ def test_an_example_is_valid(heading: str, example: str, tmp_path: Path) -> None
     text = PLACES[heading].format(example)
     if heading == "`jobs: JOB:`" and not example.startswith("tasks"):
         text = PLACES[heading].format(f"tasks: 2, {example}")
+    if heading == "`kubernetes:`" and example.startswith("image:"):
+        text = f"kubernetes: {{{example}}}\n"
     if example.startswith("host:"):
         text += "slurm: {}\n"
     if not text.startswith("jobs"):

@@ -246,10 +246,10 @@ BAD_TOPS = {
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 50}}": "2:20: restart.backoff: "
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
-    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, slurm, host, jobs, "
-    "network, restart, logs, notify, lease",
-    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, slurm, host, "
-    "jobs, network, restart, logs, notify, lease",
+    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, slurm, kubernetes, "
+    "host, jobs, network, restart, logs, notify, lease",
+    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, slurm, "
+    "kubernetes, host, jobs, network, restart, logs, notify, lease",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [task-failed]}": "2:9: notify: expected a webhook or a command; "
     "without one, no notice is sent",
     "jobs: {a: {tasks: 1}}\nnotify: {webhook: 'ftp://me:pw@x'}": "2:19: notify.webhook: "

@@ -21,7 +21,7 @@ from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.text import pluralize
-from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology, Task
+from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import find_obstacle
 from tfcluster.processes.netinfo import addresses_of
@@ -260,7 +260,7 @@ def check_port_isolation(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """
     if inputs.topology.network == PRIVATE and (problem := find_obstacle()) is not None:
         yield problem
-    if inputs.topology.network != CLOSED:
+    if not inputs.topology.closes_ports:
         return
     try:
         check_support(addresses_of(inputs.topology.hosts))

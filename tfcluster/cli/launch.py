@@ -173,9 +173,14 @@ def _cluster(
         if request is not None:
             from tfcluster.cli.up import queue_progress
             from tfcluster.client.allocation import temporary_allocation
+            from tfcluster.client.pods import temporary_pods
+            from tfcluster.spec.kubernetes import KubernetesSpec
 
             with queue_progress(output) as show:
-                topology = stack.enter_context(temporary_allocation(topology, request, show))
+                if isinstance(request, KubernetesSpec):
+                    topology = stack.enter_context(temporary_pods(topology, request, show))
+                else:
+                    topology = stack.enter_context(temporary_allocation(topology, request, show))
         yield stack.enter_context(temporary_cluster(topology, source))
 
 

@@ -57,6 +57,7 @@ _GROUPS = {
     "Hosts and spec": {
         "validate": "Check a spec without starting anything.",
         "doctor": "Check the hosts of a spec.",
+        "manifests": "Print what a cluster of pods is for Kubernetes.",
     },
     "Shell": {
         "exec": "Run any command with the cluster's environment.",

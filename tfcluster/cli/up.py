@@ -25,6 +25,7 @@ from tfcluster.errors import ClusterError, usage_error
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
     from tfcluster.core.topology import ClusterTopology
+    from tfcluster.spec.kubernetes import KubernetesSpec
     from tfcluster.spec.slurm import SlurmSpec
     from tfcluster.ui.progress_views import StatusLine
 
@@ -235,14 +236,14 @@ def command(
     from tfcluster.client import up
     from tfcluster.client.resolve import check_source, load_spec_topology, spec_source, warn_of_renamed
 
-    (topology, slurm), source = load_spec_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
+    (topology, request), source = load_spec_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
     if spec is not None or cluster_spec is not None:
         remember_cluster(topology.cluster)
     warn_of_renamed(topology.cluster, source)
-    if slurm is not None:
+    if request is not None:
         if not replace_spec:
             check_source(topology.cluster, source)
-        placed = _get_nodes(topology, slurm, dry_run, output)
+        placed = _get_hosts(topology, request, dry_run, yes, output)
         if placed is None:
             return
         topology = placed
@@ -253,19 +254,52 @@ def command(
         up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
     )
     change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+    if request is not None and not dry_run:
+        _remove_surplus(topology, request)
 
 
-def _get_nodes(topology: ClusterTopology, slurm: SlurmSpec, dry_run: bool, output: str) -> ClusterTopology | None:
-    """Return a topology on the nodes of its job; None after a dry run has printed the job that would be submitted."""
+def _remove_surplus(topology: ClusterTopology, request: SlurmSpec | KubernetesSpec) -> None:
+    from tfcluster.spec.kubernetes import KubernetesSpec
+
+    if isinstance(request, KubernetesSpec):
+        from tfcluster.client import pods
+
+        pods.remove_surplus(topology, request)
+
+
+def _confirm_replacement(topology: ClusterTopology, yes: bool, output: str, names: list[str]) -> None:
+    """Ask before pods are replaced, which an edit of the spec has changed: all that runs in them is lost."""
+    tasks = [task for task in topology.tasks if f"{topology.cluster}-{task.host.removeprefix('pod')}" in names]
+    lost = ", ".join(f"the variables of {task.short}" for task in tasks if task.job == "ps")
+    what = f"{', '.join(names)} must be replaced; LOST: {lost or 'no variables'}, and the runs that use their tasks"
+    echo(what, err=True)
+    if not yes:
+        refusal = usage_error(f"{what}: the pods are as they were", "Add --yes to do it anyway.")
+        require_consent("Replace them?", output, refusal, "the pods are as they were")
+
+
+def _get_hosts(
+    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec, dry_run: bool, yes: bool, output: str
+) -> ClusterTopology | None:
+    """Return a topology on the nodes of its job, or its pods; None after a dry run has printed how they are got."""
     from tfcluster.client import allocation
+    from tfcluster.spec.kubernetes import KubernetesSpec
 
+    if isinstance(request, KubernetesSpec):
+        from tfcluster.client import pods
+
+        if dry_run:
+            echo(pods.describe(topology, request))
+            return None
+        with queue_progress(output) as show:
+            return pods.start(topology, request, show, partial(_confirm_replacement, topology, yes, output))
     if dry_run:
-        placed = allocation.find_nodes(topology, slurm)
+        placed = allocation.find_nodes(topology, request)
         if placed is None:
-            echo(allocation.describe(topology, slurm))
+            echo(allocation.describe(topology, request))
         return placed
     with queue_progress(output) as show:
-        return allocation.allocate(topology, slurm, show)
+        return allocation.allocate(topology, request, show)
 
 
 @click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")

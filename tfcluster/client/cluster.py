@@ -24,6 +24,7 @@ from tfcluster.transport.local import prestart_agent as prestart_agent  # which 
 
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host
+    from tfcluster.core.kubernetes import PodSet
     from tfcluster.core.slurm import SlurmJob
     from tfcluster.core.topology import ClusterTopology
 
@@ -41,11 +42,17 @@ class Cluster:
     """
 
     def __init__(
-        self, name: str, hosts: tuple[Host, ...] | None = None, head: str = LOCAL_HOST, job: SlurmJob | None = None
+        self,
+        name: str,
+        hosts: tuple[Host, ...] | None = None,
+        head: str = LOCAL_HOST,
+        job: SlurmJob | None = None,
+        pods: PodSet | None = None,
     ) -> None:
         self.name = name
         self.head = head
         self.job = job  # the job of Slurm whose nodes the hosts are
+        self.pods = pods  # the pods that the hosts are
         self._hosts = hosts
         self._clients: dict[str, AgentClient] = {}
         self._upgrades = False
@@ -105,7 +112,7 @@ class Cluster:
         return self._replace(topology.hosts, topology.head().host)
 
     def _replace(self, hosts: tuple[Host, ...] | None, head: str) -> Cluster:
-        other = Cluster(self.name, hosts, head, self.job)
+        other = Cluster(self.name, hosts, head, self.job, self.pods)
         other._clients, other._upgrades = self._clients, self._upgrades
         return other
 
@@ -136,7 +143,7 @@ def read_registry(name: str) -> Cluster | None:
 
     try:
         entry = from_stored(RegistryEntry, json.loads(path.read_text()), _FORMAT)
-        return Cluster(name, entry.hosts, entry.head, entry.job)
+        return Cluster(name, entry.hosts, entry.head, entry.job, entry.pods)
     except FileNotFoundError:
         return None
     except NewerFormatError as error:
@@ -171,6 +178,7 @@ def register(cluster: Cluster) -> None:
     """
     registered = read_registry(cluster.name)
     job = cluster.job or (registered.job if registered else None)
+    pods = cluster.pods or (registered.pods if registered else None)
     path = cluster_registry_path(cluster.name)
     if cluster.is_local and job is None:
         _remove(path)
@@ -180,7 +188,7 @@ def register(cluster: Cluster) -> None:
 
     hosts = tuple(cluster.hosts.values())
     format_number = _FORMAT if job is not None or any(host.connect for host in hosts) else _FORMAT_OF_SSH
-    entry = to_stored(RegistryEntry(cluster.head, hosts, job), format_number)
+    entry = to_stored(RegistryEntry(cluster.head, hosts, job, pods), format_number)
     _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 
 

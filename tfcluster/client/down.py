@@ -21,6 +21,7 @@ from tfcluster.client.rpc.parallel import (
 )
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
+from tfcluster.core.kubernetes import PodSet
 from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, RunStatus, aggregate_status
@@ -70,8 +71,25 @@ def take_down(
     if cluster.job is not None:
         with _ending_job(cluster.name, cluster.job):
             _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
+    elif cluster.pods is not None:
+        with _deleting_pods(cluster.name, cluster.pods):
+            _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
     else:
         _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
+
+
+@contextlib.contextmanager
+def _deleting_pods(cluster: str, pods: PodSet) -> Iterator[None]:
+    """Delete the pods of a cluster after the cluster: all that still runs in them ends with them."""
+    from tfcluster.providers import kubernetes
+
+    try:
+        yield
+    except ClusterError as error:
+        if error.exit_code not in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE):
+            raise
+    kubernetes.release(pods)
+    unregister(cluster)
 
 
 @contextlib.contextmanager

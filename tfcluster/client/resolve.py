@@ -16,6 +16,7 @@ from tfcluster.process_mark import mark_of, processes_with_marks
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
+    from tfcluster.spec.kubernetes import KubernetesSpec
     from tfcluster.spec.slurm import SlurmSpec
 
 #: The option for the one-line notation, which takes the place of a spec's path.
@@ -96,16 +97,16 @@ def find_cluster(name: str) -> Cluster:
     return Cluster(name)
 
 
-def _unregistered_cluster(topology: ClusterTopology, slurm: SlurmSpec | None) -> Cluster:
+def _unregistered_cluster(topology: ClusterTopology, request: SlurmSpec | KubernetesSpec | None) -> Cluster:
     """Return the cluster of ./cluster.yaml, which is not up as far as this machine knows.
 
     Its `connect:` is not run: that is a command on this machine, and the file may be of a stranger, whose folder the
     user only looks at.
     """
-    if slurm is not None:
+    if request is not None:
         raise ClusterError(
-            f"cluster {topology.cluster!r} was not started from this machine: it has no job of Slurm",
-            hint="`tfcluster up` submits one, and starts the cluster.",
+            f"cluster {topology.cluster!r} was not started from this machine: no job or pods of it are known here",
+            hint="`tfcluster up` gets them, and starts the cluster or finds it.",
             exit_code=ExitCode.NOT_RUNNING,
         )
     for host in topology.hosts:
@@ -120,20 +121,22 @@ def _unregistered_cluster(topology: ClusterTopology, slurm: SlurmSpec | None) ->
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
-    """Read a spec as `load_spec_topology` does; one with `slurm:` has no hosts yet, and raises an error."""
-    topology, slurm = load_spec_topology(spec, notation)
-    if slurm is not None:
+    """Read a spec as `load_spec_topology` does; one whose hosts `up` gets has none yet, and raises an error."""
+    topology, request = load_spec_topology(spec, notation)
+    if request is not None:
         raise usage_error(
-            f"{topology.spec}: which hosts the nodes of `slurm:` are is not known before its job runs",
-            "`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints the batch script.",
+            f"{topology.spec}: its nodes or pods are hosts only when `up` has got them",
+            "`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints what is submitted or applied.",
         )
     return topology
 
 
-def load_spec_topology(spec: Path | None, notation: str | None) -> tuple[ClusterTopology, SlurmSpec | None]:
+def load_spec_topology(
+    spec: Path | None, notation: str | None
+) -> tuple[ClusterTopology, SlurmSpec | KubernetesSpec | None]:
     """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology.
 
-    With a request for an allocation, the hosts have their names, and no addresses.
+    With a request for an allocation or for pods, the hosts have their names, and no addresses.
     """
     if notation is not None and spec is not None:
         raise usage_error("give a spec or --cluster-spec, not both")
@@ -149,7 +152,7 @@ def load_spec_topology(spec: Path | None, notation: str | None) -> tuple[Cluster
         return resolve_spec(parse_cluster_notation(notation), _NOTATION), None
     path = spec or DEFAULT_SPEC
     loaded = load_spec(path)
-    return resolve_spec(loaded, str(path)), loaded.slurm
+    return resolve_spec(loaded, str(path)), loaded.kubernetes or loaded.slurm
 
 
 def spec_source(spec: Path | None, notation: str | None) -> str:

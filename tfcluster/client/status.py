@@ -90,6 +90,8 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
     if not reports and not errors:
         if cluster.job is not None:
             raise _nothing_in_job(cluster.name, cluster.job)
+        if cluster.pods is not None:
+            raise _nothing_in_pods(cluster.name)
         unregister(cluster.name)
         raise failures.get(LOCAL_HOST) or not_running(cluster.name)
     if not reports:
@@ -129,6 +131,14 @@ def _nothing_in_job(cluster: str, job: SlurmJob) -> ClusterError:
     return ClusterError(
         f"cluster {cluster!r} is not running, and Slurm job {job.id} holds its nodes",
         hint="`tfcluster up` starts it there; `tfcluster down` ends the job.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
+
+
+def _nothing_in_pods(cluster: str) -> ClusterError:
+    return ClusterError(
+        f"cluster {cluster!r} is not running in its pods",
+        hint="`tfcluster up` starts it there; `tfcluster down` deletes the pods.",
         exit_code=ExitCode.NOT_RUNNING,
     )
 

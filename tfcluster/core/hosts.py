@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfcluster import settings
+from tfcluster.core.kubernetes import PodSet
 from tfcluster.core.slurm import HostJob, SlurmJob
 from tfcluster.paths import LOCAL_HOST
 
@@ -29,6 +30,7 @@ class Host:
     shell: str | None = None  # a command of bash that sets up the environment of `python`, as for conda
     connect: str | None = None  # the command that runs a command there, if that is not ssh; see `transport.connector`
     job: HostJob | None = None  # the job of Slurm whose step starts the agents there; see `transport.job_step`
+    image: str | None = None  # what the host runs if it is a pod
     tls_port: int | None = None
     first_program_port: int | None = None
 
@@ -68,6 +70,7 @@ class RegistryEntry:
     head: str  # the host of the head task
     hosts: tuple[Host, ...]
     job: SlurmJob | None = None  # the job whose nodes the hosts are; there are none yet while it is pending
+    pods: PodSet | None = None  # the pods that the hosts are
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,11 @@ class ClusterTopology:
     has_servers: bool = True  # without them, the tasks are only where groups of processes run
     notify: Notify | None = None
 
+    @property
+    def closes_ports(self) -> bool:
+        """Return whether the hosts close the ports of their tasks; what connects to a pod, a NetworkPolicy says."""
+        return self.network == CLOSED and not any(host.image for host in self.hosts)
+
     def describe_launch(self) -> str:
         """Return a note on a cluster that `launch` has brought up; empty for any other."""
         if self.has_servers or self.lease is None:

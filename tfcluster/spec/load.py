@@ -12,9 +12,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tfcluster.spec.cluster_name import default_name, read_spec
-from tfcluster.spec.cross_checks import check_host_references, check_task_count, normalize_hosts
+from tfcluster.spec.cross_checks import (
+    check_host_references,
+    check_name,
+    check_task_count,
+    normalize_hosts,
+    with_pods_for_ps,
+)
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
 from tfcluster.spec.hosts import HostSpec
+from tfcluster.spec.kubernetes import KubernetesSpec
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.slurm import SlurmSpec
@@ -92,6 +99,9 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
         raise to_error(problems)
     if spec.host is not None and spec.hosts is not None:
         spec = spec.model_copy(update={"hosts": dict.fromkeys(spec.hosts, spec.host), "host": None})
+    if spec.kubernetes is not None:
+        check_name(spec, source)
+        spec = with_pods_for_ps(spec)
     return spec
 
 
@@ -193,6 +203,8 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
         return HostSpec
     if path[0] == "slurm":
         return SlurmSpec
+    if path[0] == "kubernetes":
+        return KubernetesSpec
     if path[0] == "logs":
         return Logs
     return RestartSpec if len(path) == 1 else Backoff

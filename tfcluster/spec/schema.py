@@ -29,6 +29,7 @@ from tfcluster.spec.base import (
     validation_error,
 )
 from tfcluster.spec.hosts import LOCAL_ONLY, Hosts, HostSpec, host_for_address, is_loopback
+from tfcluster.spec.kubernetes import KubernetesSpec
 from tfcluster.spec.policies import JobRestart, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.slurm import SlurmSpec
 
@@ -231,9 +232,23 @@ class Spec(FrozenModel):
             "none",
         ),
     ] = None
+    kubernetes: Annotated[
+        KubernetesSpec | None,
+        Key(
+            "keys",
+            "The pods that are the hosts, instead of `hosts`: they are `pod0`, `pod1` and so on.",
+            "{pods: 4, image: tensorflow/tensorflow:2.21.0}",
+            "none",
+        ),
+    ] = None
     host: Annotated[
         HostSpec | None,
-        Key("keys of a host", "What holds for each node of `slurm`.", "{python: /shared/tf/bin/python}", "none"),
+        Key(
+            "keys of a host",
+            "What holds for each node of `slurm`, or each pod of `kubernetes`.",
+            "{python: /shared/tf/bin/python}",
+            "none",
+        ),
     ] = None
     jobs: Annotated[
         Mapping[JobName, Job],

@@ -348,6 +348,9 @@ class RemoteTransport:
     def _missing_packages(self, python: str, venv: str | None, missing: Mapping[str, str]) -> list[ClusterError]:
         """Return an error for each package that a host's Python lacks; see `survey` for `venv` and `missing`."""
         install = shlex.join([python, "-m", "pip", "install", *missing])
+        if self._host.image is not None:
+            lines = f"FROM {self._host.image}\nRUN {install}"
+            return [ClusterError(message, hint=f"Build an image with it:\n{lines}") for message in missing.values()]
         if venv is not None:
             make, fill = [python, "-m", "venv", venv], [f"{venv}/bin/pip", "install", "tensorflow"]
             line = f"{shlex.join(make)} && {shlex.join(fill)}"

@@ -14,7 +14,7 @@ from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.programs import missing_notes, required_tasks
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import CLOSED, PRIVATE, PS_JOB, ClusterTopology, Task
+from tfcluster.core.topology import PRIVATE, PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.runs.run_plan import RunPlan
@@ -95,7 +95,7 @@ def _make_plan(context: AgentContext, run_id: str, options: RunOptions, notes: l
         head=topology.head().address,
         devices=[],
         notes=notes,
-        peers={host.name: host.address for host in topology.hosts} if topology.network == CLOSED else None,
+        peers={host.name: host.address for host in topology.hosts} if topology.closes_ports else None,
         host=context.host,
         network=context.network.find(topology.network),
         ports=topology.program_ports_on(context.host),

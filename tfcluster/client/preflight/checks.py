@@ -120,7 +120,8 @@ def check_tasks(host: str, preflight: HostPreflight, topology: ClusterTopology) 
 def check_accounts(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield a note on other accounts that can log in on the host, if servers listen there."""
     accounts = preflight.accounts
-    if accounts is not None and topology.network != PRIVATE and topology.has_servers:
+    is_pod = any(each.image for each in topology.hosts)
+    if accounts is not None and topology.network != PRIVATE and topology.has_servers and not is_pod:
         note = _accounts_note(accounts, is_local=len(topology.hosts) == 1 and preflight.report is None)
         hint = "`network: private` in the spec keeps them out."
         yield CheckResult(host, "accounts", Severity.NOTE, note, hint)

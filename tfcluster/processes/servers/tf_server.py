@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from tfcluster.core.environment import server_variables
-from tfcluster.core.topology import CLOSED, ClusterTopology, Task
+from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.os import daemonize
 from tfcluster.processes import protos
 from tfcluster.processes.netinfo import addresses_of
@@ -28,7 +28,7 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
         daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
         os.environ.update(server_variables(topology, task, os.environ))
         definition = protos.server_def(topology.known_addresses(), task.job, task.index, task.cpus)
-        if topology.network == CLOSED:
+        if topology.closes_ports:
             server = _new_isolated_server(tensorflow, definition, topology, task)
         else:
             server = tensorflow.new_server(definition)

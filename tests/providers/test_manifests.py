@@ -1,0 +1,108 @@
+"""What `manifests` prints: as the golden files have it, valid in five versions of the API, and without privileges."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from tfcluster.core.resolve import resolve_spec
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.providers.manifests import job_manifests, pod_manifests
+from tfcluster.spec.kubernetes import KubernetesSpec
+from tfcluster.spec.load import parse_spec
+
+GOLDEN = Path(__file__).parent / "manifests"
+VERSIONS = ("1.33.0", "1.34.0", "1.35.0", "1.36.0", "1.37.0")
+JOBS = "jobs: {ps: {tasks: 1, hosts: [pod0]}, worker: {tasks: 4, gpus: 1}, evaluator: {tasks: 1}}\n"
+SPECS = {
+    "small": "name: small\nkubernetes: {image: a/b}\nnetwork: open\njobs: {worker: {tasks: 1}}\n",
+    "train": 'name: train\nkubernetes: {pods: 4, image: "tensorflow/tensorflow:2.21.0", namespace: ml, gpus: 1, '
+    f"cpu: 8, memory: 32Gi, storage: 10Gi, context: prod}}\nhost: {{python: /opt/tf/bin/python}}\n{JOBS}",
+    "on": 'name: "on"\nkubernetes: {image: "true", namespace: "1e3", memory: 1E, cpu: 500m}\n'
+    'host: {shell: "source /opt/conda/bin/activate tf"}\njobs: {worker: {tasks: 2}}\n',
+}
+
+
+def load(name: str) -> tuple[ClusterTopology, KubernetesSpec]:
+    spec = parse_spec(SPECS[name], "cluster.yaml", "demo")
+    assert spec.kubernetes is not None
+    return resolve_spec(spec, "cluster.yaml"), spec.kubernetes
+
+
+def texts() -> dict[str, str]:
+    printed = {f"{name}.yaml": pod_manifests(*load(name)) for name in SPECS}
+    return {**printed, "train-job.yaml": job_manifests(*load("train"), ["python3", "/app/train.py", "--epochs=3"])}
+
+
+@pytest.mark.parametrize("name", ["small.yaml", "train.yaml", "on.yaml", "train-job.yaml"])
+def test_the_manifests_are_those_of_the_golden_files(name: str) -> None:
+    assert texts()[name] == (GOLDEN / name).read_text()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_manifests_are_valid_in_strict_mode(version: str) -> None:
+    for text in texts().values():
+        for each in yaml.safe_load_all(text):
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_strict_mode_notices_an_unknown_field() -> None:
+    stateful_set = [*yaml.safe_load_all(texts()["train.yaml"])][-1]
+    stateful_set["spec"]["replica"] = 4
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(stateful_set, VERSIONS[-1], strict=True)
+
+
+def pod_spec(name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = [*yaml.safe_load_all(texts()[name])][-1]["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("name", ["train.yaml", "train-job.yaml"])
+def test_pods_have_no_privileges_and_a_home_that_they_can_write_to(name: str) -> None:
+    pod = pod_spec(name)
+    container = pod["containers"][0]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    home = next(each["value"] for each in container["env"] if each["name"] == "HOME")
+    assert container["volumeMounts"] == [{"name": "home", "mountPath": home}]
+
+
+def test_only_the_pods_of_the_cluster_are_admitted_unless_the_network_is_open() -> None:
+    policy = next(each for each in yaml.safe_load_all(texts()["train.yaml"]) if each["kind"] == "NetworkPolicy")
+    stateful_set = [*yaml.safe_load_all(texts()["train.yaml"])][-1]
+    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": labels}}]}]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert [each["kind"] for each in yaml.safe_load_all(texts()["small.yaml"])] == ["Service", "StatefulSet"]
+
+
+def test_a_pod_of_the_job_gives_its_program_its_own_tf_config() -> None:
+    container = pod_spec("train-job.yaml")["containers"][0]
+    show = ["python3", "-c", "import os; print(os.environ['TF_CONFIG'])"]
+    configs = []
+    for index in range(6):
+        result = subprocess.run(
+            [sys.executable, *container["command"][1:], *show],
+            env={"JOB_COMPLETION_INDEX": str(index), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        configs.append(json.loads(result.stdout))
+    names = [f"train-{index}.train:2222" for index in range(6)]
+    assert {json.dumps(each["cluster"]) for each in configs} == {json.dumps({"ps": names[:1], "worker": names[1:5]})}
+    tasks = [(each["task"]["type"], each["task"]["index"]) for each in configs]
+    assert tasks == [("ps", 0), *(("worker", index) for index in range(4)), ("evaluator", 0)]

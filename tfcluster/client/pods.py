@@ -1,0 +1,94 @@
+"""The pods of a cluster whose spec has `kubernetes:`: show what is applied, apply it, and wait for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tfcluster.client.cluster import Cluster, read_registry, register, unregister
+from tfcluster.client.rpc.parallel import warn
+from tfcluster.core.topology import CLOSED, ClusterTopology
+from tfcluster.errors import usage_error
+from tfcluster.providers import kubernetes
+from tfcluster.providers.manifests import job_manifests, pod_manifests
+
+if TYPE_CHECKING:
+    from tfcluster.spec.kubernetes import KubernetesSpec
+    from tfcluster.spec.slurm import SlurmSpec
+
+
+def expect_pods(topology: ClusterTopology, request: KubernetesSpec | SlurmSpec | None) -> KubernetesSpec:
+    """Return the request of a spec for pods; one without `kubernetes:` raises an error."""
+    from tfcluster.spec.kubernetes import KubernetesSpec
+
+    if not isinstance(request, KubernetesSpec):
+        raise usage_error(f"{topology.spec} has no `kubernetes:`", "Only pods have manifests.")
+    return request
+
+
+def describe(topology: ClusterTopology, request: KubernetesSpec) -> str:
+    """Return the manifests that `up` applies."""
+    return pod_manifests(topology, request).rstrip("\n")
+
+
+def describe_job(topology: ClusterTopology, request: KubernetesSpec, arguments: Sequence[str]) -> str:
+    """Return the manifests of a Job that runs a command for each task, without tfcluster."""
+    return job_manifests(topology, request, arguments).rstrip("\n")
+
+
+def start(
+    topology: ClusterTopology,
+    request: KubernetesSpec,
+    show: Callable[[str], None],
+    approve: Callable[[list[str]], None],
+) -> ClusterTopology:
+    """Apply the manifests of a cluster, wait for its pods, and return its topology with them as its hosts.
+
+    `show` is called with a line while a pod does not run. Pods that an edit changes are replaced after `approve`, which
+    is called with their names. Pods that are no longer wanted stay until `remove_surplus`.
+    """
+    pods = kubernetes.find_pods(topology.cluster, request)
+    kubernetes.check(pods)
+    registered = read_registry(topology.cluster)
+    if registered is not None and registered.pods not in (None, pods):
+        raise usage_error(
+            f"cluster {topology.cluster!r} has its pods in another namespace or context",
+            f"`tfcluster down -c {topology.cluster}` deletes them; then `up` starts it here.",
+        )
+    placed = kubernetes.place(topology, pods, request.image)
+    if registered is None:  # before anything is applied: `down` deletes what an interrupt leaves
+        register(Cluster(topology.cluster, placed.hosts, topology.head().host, pods=pods))
+        if topology.network == CLOSED:
+            warn(
+                "note: a network plugin has to enforce the NetworkPolicy that closes the ports, which cannot be known "
+                "from here; to try, connect to the address of a task from another pod: it must time out"
+            )
+    count = max(kubernetes.replicas(pods), request.pods)
+    if outdated := kubernetes.apply(pods, topology, request, count):
+        approve(outdated)
+        kubernetes.replace_pods(pods, outdated)
+    kubernetes.wait_until_running(pods, request.pods, show)
+    return placed
+
+
+@contextlib.contextmanager
+def temporary_pods(
+    topology: ClusterTopology, request: KubernetesSpec, show: Callable[[str], None]
+) -> Iterator[ClusterTopology]:
+    """Yield the topology of a cluster that is not up, with pods as its hosts; they are deleted with the context."""
+    try:
+        yield start(topology, request, show, lambda outdated: None)
+    finally:
+        registered = read_registry(topology.cluster)
+        pods = registered.pods if registered is not None else kubernetes.find_pods(topology.cluster, request)
+        if pods is not None:
+            kubernetes.release(pods)
+            unregister(topology.cluster)
+
+
+def remove_surplus(topology: ClusterTopology, request: KubernetesSpec) -> None:
+    """Remove the pods that the spec no longer has, on which nothing of the cluster runs any more."""
+    pods = kubernetes.find_pods(topology.cluster, request)
+    if kubernetes.replicas(pods) > request.pods:
+        kubernetes.apply(pods, topology, request, request.pods)

@@ -1,0 +1,255 @@
+"""Pods from Kubernetes: apply the manifests of a cluster with the user's kubectl, wait for its pods, and delete them.
+
+A host is then one that `connect:` reaches, by `kubectl exec`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tfcluster import settings
+from tfcluster.core.kubernetes import PodSet
+from tfcluster.core.topology import OPEN, ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.providers.manifests import CONTAINER, INSTANCE, MANAGED_BY, pod_manifests
+
+if TYPE_CHECKING:
+    from tfcluster.spec.kubernetes import KubernetesSpec
+
+_FIELD_MANAGER = "tfcluster"
+_KINDS = "statefulsets.apps,services,networkpolicies.networking.k8s.io"
+_RIGHTS = (
+    *((verb, kind) for kind in _KINDS.split(",") for verb in ("get", "create", "patch", "delete")),
+    ("list", "pods"),
+    ("create", "pods/exec"),
+)
+# States of a container that last until a person acts.
+_CRASHED = "CrashLoopBackOff"
+
+
+def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
+    """Return the place for the pods of a spec; without a context or a namespace it is kubectl's."""
+    view = ["config", "view", "--minify", "--output=json"]
+    option = [f"--context={request.context}"] if request.context else []
+    shown = json.loads(_kubectl([*option, *view], hint="`kubectl config get-contexts` lists the contexts."))
+    contexts = shown.get("contexts") or []
+    name = request.context or shown.get("current-context")
+    if not contexts or not name:
+        raise ClusterError(
+            "kubectl has no current context",
+            hint="Name one by `context:` in the spec; `kubectl config get-contexts` lists them.",
+            exit_code=ExitCode.USAGE,
+        )
+    return PodSet(cluster, name, request.namespace or contexts[0]["context"].get("namespace") or "default")
+
+
+def check(pods: PodSet) -> None:
+    """Raise an error if the namespace does not exist, the user lacks a right, or objects there are not tfcluster's."""
+    with ThreadPoolExecutor(len(_RIGHTS)) as pool:
+        allowed = pool.map(lambda right: _is_allowed(pods, *right), _RIGHTS)
+        missing = [
+            f"{verb} {kind}" for (verb, kind), is_allowed in zip(_RIGHTS, allowed, strict=True) if not is_allowed
+        ]
+    if missing:
+        raise ClusterError(
+            f"context {pods.context!r} has no right in namespace {pods.namespace!r} to {', '.join(missing)}: "
+            "nothing was applied",
+            hint=f"`kubectl auth can-i --list --namespace {pods.namespace}` shows yours.",
+        )
+    _check_namespace(pods)
+    for each in json.loads(_run(pods, "get", _KINDS, "--output=json"))["items"]:
+        metadata = each["metadata"]
+        if metadata["name"] == pods.cluster and metadata.get("labels", {}).get(MANAGED_BY[0]) != MANAGED_BY[1]:
+            raise ClusterError(
+                f"{each['kind']} {pods.cluster!r} in namespace {pods.namespace!r} is not of tfcluster: "
+                "nothing was applied",
+                hint="Give the cluster another `name:`.",
+                exit_code=ExitCode.USAGE,
+            )
+
+
+def _is_allowed(pods: PodSet, verb: str, kind: str) -> bool:
+    result = _call([*_options(pods), "auth", "can-i", verb, kind])
+    if result.stdout.strip() not in ("yes", "no"):
+        raise _failed(result, "`kubectl cluster-info` shows whether the API server answers.")
+    return result.stdout.strip() == "yes"
+
+
+def _check_namespace(pods: PodSet) -> None:
+    result = _call([*_options(pods), "get", "namespace", pods.namespace, "--output=name"])
+    if "NotFound" in result.stderr:  # one that may not be read exists, or `apply` says so
+        raise ClusterError(
+            f"there is no namespace {pods.namespace!r} in context {pods.context!r}: nothing was applied",
+            hint=f"`kubectl create namespace {pods.namespace}`, or name another by `namespace:` in the spec.",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def replicas(pods: PodSet) -> int:
+    """Return how many pods the cluster has now, as its StatefulSet says it."""
+    found = _run(pods, "get", "statefulsets.apps", pods.cluster, "--ignore-not-found", "--output=json").strip()
+    return int(json.loads(found)["spec"]["replicas"]) if found else 0
+
+
+def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, count: int) -> list[str]:
+    """Apply the manifests with a number of pods; return the pods that exist and are of an earlier version of them."""
+    text = pod_manifests(topology, request, count)
+    _run(pods, "apply", "--server-side", f"--field-manager={_FIELD_MANAGER}", "--filename=-", stdin=text)
+    if topology.network == OPEN:
+        _run(pods, "delete", "networkpolicies.networking.k8s.io", f"--selector={_selector(pods)}")
+    deadline = time.monotonic() + settings.KUBERNETES_COMMAND_SECONDS
+    while True:  # until the controller has seen the change
+        found = json.loads(_run(pods, "get", "statefulsets.apps", pods.cluster, "--output=json"))
+        status = found.get("status", {})
+        if status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0) or time.monotonic() > deadline:
+            break
+        time.sleep(settings.KUBERNETES_POLL_SECONDS)
+    current = status.get("updateRevision")
+    return [
+        pod["metadata"]["name"]
+        for pod in _list_pods(pods)
+        if pod["metadata"].get("labels", {}).get("controller-revision-hash", current) != current
+    ]
+
+
+def replace_pods(pods: PodSet, names: list[str]) -> None:
+    """Delete pods, which the StatefulSet makes again from its present template."""
+    _run(pods, "delete", "pods", *names)
+
+
+def wait_until_running(pods: PodSet, count: int, show: Callable[[str], None]) -> None:
+    """Wait until the pods run; `show` is called with a line for each reason why they do not."""
+    while True:
+        found = {pod["metadata"]["name"]: pod for pod in _list_pods(pods)}
+        names = [f"{pods.cluster}-{index}" for index in range(count)]
+        waiting = [reason for name in names if (reason := _find_reason(name, found.get(name))) is not None]
+        if not waiting:
+            return
+        if any(name not in found for name in names):
+            waiting = [*_failures(pods), *waiting]
+        show(waiting[0])
+        time.sleep(settings.KUBERNETES_POLL_SECONDS)
+
+
+def _find_reason(name: str, pod: Mapping[str, Any] | None) -> str | None:
+    """Return why a pod does not run; None if it does. A container that crashes raises an error."""
+    if pod is None:
+        return f"pod {name} does not exist yet"
+    if "deletionTimestamp" in pod["metadata"]:
+        return f"pod {name} is being deleted"
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses", ()):
+        state = container.get("state", {})
+        if "running" in state:
+            return None
+        waiting = state.get("waiting", {})
+        if waiting.get("reason") == _CRASHED:
+            raise ClusterError(
+                f"pod {name}: {_CRASHED}: {waiting.get('message', 'its container ends at once')}",
+                hint=f"`kubectl logs {name} --previous` shows what it printed; the image requires sh and sleep.",
+            )
+        if waiting:
+            return _describe(name, waiting)
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return _describe(name, condition, "Pending")
+    return f"pod {name}: {status.get('phase', 'Pending')}"
+
+
+def _describe(name: str, state: Mapping[str, Any], phase: str = "") -> str:
+    words = [phase, state.get("reason", ""), " ".join(state.get("message", "").split())]
+    return f"pod {name}: " + ": ".join(word for word in words if word)
+
+
+def _failures(pods: PodSet) -> Iterator[str]:
+    """Yield why the StatefulSet could not make a pod, such as a quota."""
+    selector = f"--field-selector=involvedObject.kind=StatefulSet,involvedObject.name={pods.cluster}"
+    events = json.loads(_run(pods, "get", "events", selector, "--output=json"))["items"]
+    for event in reversed(events):
+        if event.get("type") == "Warning":
+            yield f"{pods.cluster}: {event.get('reason', '')}: {' '.join(event.get('message', '').split())}"
+
+
+def place(topology: ClusterTopology, pods: PodSet, image: str) -> ClusterTopology:
+    """Return a topology whose hosts are the pods."""
+    names = {host.name: pods.address(host.name) for host in topology.hosts}
+    hosts = tuple(
+        replace(host, address=names[host.name], ssh=None, connect=_connect(pods, host.name), image=image)
+        for host in topology.hosts
+    )
+
+    def moved(tasks: Any) -> Any:
+        return tuple(replace(task, address_host=names.get(task.address_host, task.address_host)) for task in tasks)
+
+    return replace(topology, hosts=hosts, tasks=moved(topology.tasks), reserved=moved(topology.reserved))
+
+
+def _connect(pods: PodSet, host: str) -> str:
+    words = [_program(), *_options(pods), "exec", "-i"]
+    return f"{shlex.join(words)} {{terminal:-t}} {pods.pod(host)} -c {CONTAINER} --"
+
+
+def release(pods: PodSet) -> None:
+    """Delete what `up` has applied for a cluster; volumes stay."""
+    _run(pods, "delete", _KINDS, f"--selector={_selector(pods)}")
+
+
+def _list_pods(pods: PodSet) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = json.loads(
+        _run(pods, "get", "pods", f"--selector={_selector(pods)}", "--output=json")
+    )["items"]
+    return items
+
+
+def _selector(pods: PodSet) -> str:
+    return f"{'='.join(MANAGED_BY)},{INSTANCE}={pods.cluster}"
+
+
+def _options(pods: PodSet) -> list[str]:
+    return [f"--context={pods.context}", f"--namespace={pods.namespace}"]
+
+
+def _program() -> str:
+    path = shutil.which("kubectl")
+    if path is None:
+        raise ClusterError("there is no kubectl on this machine", hint="Install it, or type this where it is.")
+    return path
+
+
+def _run(pods: PodSet, *arguments: str, stdin: str = "") -> str:
+    return _kubectl(
+        [*_options(pods), *arguments], stdin, "`kubectl cluster-info` shows whether the API server answers."
+    )
+
+
+def _kubectl(arguments: list[str], stdin: str = "", hint: str = "") -> str:
+    """Run kubectl, and return what it prints."""
+    result = _call(arguments, stdin)
+    if result.returncode:
+        raise _failed(result, hint)
+    return result.stdout
+
+
+def _call(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    seconds = settings.KUBERNETES_COMMAND_SECONDS
+    argv = [_program(), *arguments]
+    try:
+        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"kubectl did not answer within {seconds:g} s",
+            hint="`kubectl cluster-info` shows whether the API server answers.",
+        ) from None
+
+
+def _failed(result: subprocess.CompletedProcess[str], hint: str) -> ClusterError:
+    lines = [line for line in result.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+    return ClusterError(f"kubectl failed: {' '.join(lines[-3:])}", hint=hint)

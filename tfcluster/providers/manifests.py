@@ -1,0 +1,239 @@
+"""The manifests of a cluster of pods, as YAML for people: what `up` applies, and a plain Job without tfcluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tfcluster.core.topology import CLOSED, ClusterTopology
+from tfcluster.paths import CODE_LINK, LOCK
+from tfcluster.transport.provision import in_environment
+
+if TYPE_CHECKING:
+    from tfcluster.spec.kubernetes import KubernetesSpec
+
+#: The container of each pod.
+CONTAINER = "tfcluster"
+#: What all objects of a cluster, and no others, have.
+MANAGED_BY = ("app.kubernetes.io/managed-by", "tfcluster")
+INSTANCE = "app.kubernetes.io/instance"
+# What needs no quotes in YAML.
+_PLAIN = re.compile(r"[A-Za-z][\w.-]*[/:][\w./:@-]*\w|[0-9]+[KMGT]i|/?[a-z][\w./-]{2,}")
+_NOT_TEXT = ("yes", "true", "off", "false", "null")
+# The user of the pods: TensorFlow's own images have root, which runAsNonRoot refuses.
+_USER = 1000
+_HOME = "/home/tfcluster"
+
+_METADATA = """\
+metadata:
+  name: {name}
+{namespace}  labels: &labels
+    app.kubernetes.io/managed-by: tfcluster
+    app.kubernetes.io/instance: {name}
+"""
+_SERVICE = """\
+# Gives each pod a name that the others can resolve, also before it is ready.
+apiVersion: v1
+kind: Service
+{metadata}spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: *labels
+"""
+_POLICY = """\
+# Admits only the pods of the cluster: a TensorFlow server asks nobody who he is. A network plugin has to enforce it.
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+{metadata}spec:
+  podSelector:
+    matchLabels: *labels
+  policyTypes: [Ingress]
+  ingress:
+  - from:
+    - podSelector:
+        matchLabels: *labels
+"""
+_STATEFUL_SET = """\
+apiVersion: apps/v1
+kind: StatefulSet
+{metadata}spec:
+  serviceName: {name}
+  replicas: {replicas}
+  podManagementPolicy: Parallel
+  updateStrategy:
+    type: OnDelete  # a ps holds the model: `tfcluster up` asks before it replaces a pod
+  selector:
+    matchLabels: *labels
+  template:
+    metadata:
+      labels: *labels
+    spec:
+{pod}      containers:
+      - name: {container}
+        image: {image}
+        # Starts the agent again after a restart, adopts and reaps what has lost its parent, and holds the pod.
+        command:
+        - sh
+        - -c
+        - |
+          host=pod${{HOSTNAME##*-}}
+          trap 'exit 0' TERM
+          if cd "$HOME/.local/state/tfcluster/{cluster}/$host/{code_link}" 2>/dev/null; then
+            {resume} {cluster} "$host"
+          fi
+          while :; do sleep 3600 & wait $!; done
+        # Ready: the agent listens.
+        readinessProbe:
+          exec:
+            command:
+            - sh
+            - -c
+            - |
+              cd "$HOME/.local/state/tfcluster/{cluster}/pod${{HOSTNAME##*-}}" 2>/dev/null &&
+              exec {probe}
+          timeoutSeconds: 5
+{container_rest}"""
+_PROBE = f'import json, socket; socket.socket(socket.AF_UNIX).connect(json.load(open("{LOCK}"))["socket"])'
+_POD = """\
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: {user}
+        runAsGroup: {user}
+        fsGroup: {user}
+        seccompProfile:
+          type: RuntimeDefault
+"""
+_CONTAINER_REST = """\
+{resources}        securityContext:
+          allowPrivilegeEscalation: false
+          capabilities:
+            drop: [ALL]
+        env:
+        - name: HOME
+          value: {home}
+        volumeMounts:
+        - name: home
+          mountPath: {home}
+"""
+_EMPTY_HOME = """\
+      volumes:
+      - name: home
+        emptyDir: {}
+"""
+_CLAIMED_HOME = """\
+  volumeClaimTemplates:
+  - metadata:
+      name: home
+    spec:
+      accessModes: [ReadWriteOnce]
+      resources:
+        requests:
+          storage: {storage}
+"""
+_JOB = """\
+# One pod for each task. Each program finds its own task in TF_CONFIG.
+apiVersion: batch/v1
+kind: Job
+{metadata}spec:
+  completionMode: Indexed
+  completions: {count}
+  parallelism: {count}
+  backoffLimit: 0
+  template:
+    metadata:
+      labels: *labels
+    spec:
+      subdomain: {name}
+      restartPolicy: Never
+{pod}      containers:
+      - name: {container}
+        image: {image}
+        command:
+        - {python}
+        - -c
+        - |
+{code}        args: {arguments}
+{container_rest}"""
+# An evaluator must not be in `cluster`: the others would wait for it to serve.
+_JOB_CODE = """\
+import json, os, sys
+jobs = {jobs}
+port = {port}
+index = int(os.environ["JOB_COMPLETION_INDEX"])
+tasks = [(job, number) for job, count in jobs.items() for number in range(count)]
+cluster = {{}}
+for each, (job, number) in enumerate(tasks):
+    if job != "evaluator":
+        cluster.setdefault(job, []).append(f"{name}-{{each}}.{name}:{{port}}")
+job, number = tasks[index]
+os.environ["TF_CONFIG"] = json.dumps({{"cluster": cluster, "task": {{"type": job, "index": number}}}})
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+_JOB_PORT = 2222
+
+
+def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: int | None = None) -> str:
+    """Return the objects of a cluster of pods, as many as the spec says, or `replicas`."""
+    name, host = topology.cluster, topology.hosts[0]
+    metadata = _metadata(name, request.namespace)
+    stateful_set = _STATEFUL_SET.format(
+        **{
+            "name": _scalar(name),
+            "metadata": metadata,
+            "replicas": replicas or request.pods,
+            "pod": _POD.format(user=_USER),
+        },
+        **{"container": CONTAINER, "image": _scalar(request.image), "code_link": CODE_LINK, "cluster": name},
+        resume=in_environment(f"{shlex.quote(host.interpreter)} -m tfcluster.transport.resume", host.shell),
+        probe=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_PROBE)}", host.shell),
+        container_rest=_container_rest(request),
+    )
+    stateful_set += _EMPTY_HOME if request.storage is None else _CLAIMED_HOME.format(storage=_scalar(request.storage))
+    policy = [_POLICY.format(metadata=metadata)] if topology.network == CLOSED else []
+    return "---\n".join([_SERVICE.format(metadata=metadata), *policy, stateful_set])
+
+
+def job_manifests(topology: ClusterTopology, request: KubernetesSpec, arguments: Sequence[str]) -> str:
+    """Return a Service and an Indexed Job that run a program once for each task, without tfcluster."""
+    name, host = topology.cluster, topology.hosts[0]
+    metadata = _metadata(name, request.namespace)
+    jobs = {job: len(addresses) for job, addresses in topology.addresses().items()}
+    code = _JOB_CODE.format(jobs=json.dumps(jobs), port=_JOB_PORT, name=name)
+    job = _JOB.format(
+        **{"name": _scalar(name), "metadata": metadata, "count": len(topology.tasks), "pod": _POD.format(user=_USER)},
+        **{"container": CONTAINER, "image": _scalar(request.image), "python": _scalar(host.interpreter)},
+        code="".join(f"          {line}\n" for line in code.splitlines()),
+        arguments=json.dumps([*arguments]),
+        container_rest=_container_rest(request),
+    )
+    policy = [_POLICY.format(metadata=metadata)] if topology.network == CLOSED else []
+    return "---\n".join([_SERVICE.format(metadata=metadata), *policy, job + _EMPTY_HOME])
+
+
+def _metadata(name: str, namespace: str | None) -> str:
+    line = "" if namespace is None else f"  namespace: {_scalar(namespace)}\n"
+    return _METADATA.format(name=_scalar(name), namespace=line)
+
+
+def _container_rest(request: KubernetesSpec) -> str:
+    return _CONTAINER_REST.format(resources=_resources(request), home=_HOME)
+
+
+def _resources(request: KubernetesSpec) -> str:
+    requests = {"cpu": request.cpu, "memory": request.memory}
+    limits = {"memory": request.memory, "nvidia.com/gpu": str(request.gpus) if request.gpus else None}
+    lines: list[str] = []
+    for kind, amounts in (("requests", requests), ("limits", limits)):
+        given = [f"            {name}: {_scalar(amount)}\n" for name, amount in amounts.items() if amount is not None]
+        lines += [f"          {kind}:\n", *given] if given else []
+    return "".join(["        resources:\n", *lines]) if lines else ""
+
+
+def _scalar(text: str) -> str:
+    """Return a text as YAML, without quotes where a person would write none."""
+    return text if _PLAIN.fullmatch(text) and text not in _NOT_TEXT else json.dumps(text)

@@ -1,0 +1,100 @@
+"""The schema of `kubernetes:`, the pods that are the hosts of a cluster; their names."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr
+
+from tfcluster import settings
+from tfcluster.spec.base import FrozenModel, Key, matches
+from tfcluster.spec.diagnostics import KeyPath
+from tfcluster.spec.yaml_source import YamlDocument
+
+_KUBERNETES: KeyPath = ("kubernetes",)
+_HOST: KeyPath = ("host",)
+# The keys of a host that the manifests answer.
+_WAYS = ("address", "ssh", "connect", "tls_port", "state")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+#: The name of a cluster of pods is that of a Service, which begins with a letter; and Kubernetes appends a hash of 11
+#: characters to that of a StatefulSet, for a label of its pods that has at most 63.
+NAME_MAX = 52
+NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkKMGTPE]|[KMGTPE]i)?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_CONTEXT = re.compile(r"[^\s\x00-\x1f\x7f{}-][^\x00-\x1f\x7f{}]*")
+
+
+def _quantity(value: Any) -> Any:
+    return str(value) if type(value) in (int, float) else value
+
+
+def _pattern(pattern: re.Pattern[str], expected: str) -> AfterValidator:
+    return AfterValidator(matches(pattern, "expected", expected))
+
+
+_Quantity = Annotated[
+    StrictStr, BeforeValidator(_quantity), _pattern(_QUANTITY, 'a quantity of Kubernetes such as 8, "500m" or 32Gi')
+]
+
+
+class KubernetesSpec(FrozenModel):
+    """The pods of a cluster."""
+
+    pods: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS), Key("1 to 1000", "How many pods.", "4")] = 1
+    image: Annotated[
+        Annotated[StrictStr, _pattern(_IMAGE, "the name of an image such as tensorflow/tensorflow:2.21.0")],
+        Key("the name of an image", "What the pods run; it has Python and TensorFlow.", "tensorflow/tensorflow:2.21.0"),
+    ]
+    namespace: Annotated[
+        Annotated[StrictStr, _pattern(_LABEL, "a DNS label: a-z, 0-9 and -, at most 63 characters")] | None,
+        Key("a name", "The namespace.", "ml", "that of the context"),
+    ] = None
+    context: Annotated[
+        Annotated[StrictStr, _pattern(_CONTEXT, "the name of a context of kubectl")] | None,
+        Key("a name", "The context of kubectl, which says which cluster of Kubernetes.", "prod", "the current one"),
+    ] = None
+    cpu: Annotated[_Quantity | None, Key("a quantity", "The cores of each pod.", '"8"', "no request")] = None
+    memory: Annotated[
+        _Quantity | None, Key("a quantity", "The memory of each pod, and its limit.", "32Gi", "no limit")
+    ] = None
+    gpus: Annotated[StrictInt, Field(ge=0), Key("0 or more", "How many GPUs each pod has.", "1")] = 0
+    storage: Annotated[
+        _Quantity | None,
+        Key("a quantity", "The volume of each pod for logs and runs, which `down` keeps.", "10Gi", "none that lasts"),
+    ] = None
+
+
+def normalize_kubernetes(source: YamlDocument) -> None:
+    """Name the pods of `kubernetes:` as the hosts; problems go to the document."""
+    value = source.value
+    for other in ("hosts", "hostfile", "slurm"):
+        if value.get(other) is not None:
+            _report(source, (other,), "the hosts are the pods of kubernetes:", "keep one of the two")
+            source.broken.add(("hosts",))
+            return
+    host = value.get("host")
+    for key in _WAYS if isinstance(host, dict) else ():
+        if key in value["host"]:
+            _report(source, (*_HOST, key), "the manifests say it for each pod", "delete this key")
+    if value.get("network") == "private":
+        message = "pods cannot make a network of their own: their seccomp profile forbids it"
+        source.problems.append(source.problem(("network",), message, "write closed", source.values[("network",)]))
+    count = _pod_count(value["kubernetes"])
+    names = [f"pod{index}" for index in range(count or 1)]
+    value["hosts"] = {name: {} for name in names}
+    for path in (("hosts",), *(("hosts", name) for name in names)):
+        source.keys[path] = source.values[path] = source.keys[_KUBERNETES]
+    if count is None:
+        source.broken.add(("hosts",))  # the schema reports it
+
+
+def _report(source: YamlDocument, path: KeyPath, message: str, hint: str) -> None:
+    source.problems.append(source.problem(path, message, hint, source.keys[path]))
+
+
+def _pod_count(kubernetes: Any) -> int | None:
+    """Return the number of pods; None if it is not valid."""
+    written = kubernetes.get("pods", 1) if isinstance(kubernetes, dict) else None
+    return written if type(written) is int and 1 <= written <= settings.MAX_TASKS else None
