@@ -107,7 +107,7 @@ def draw(browser: Browser, url: str, run: str) -> None:
         if picture.view == "overview":
             picture.draw(browser, url, f"{points} >= {SAMPLES} && {progress} > 0")
         else:
-            picture.draw(browser, f"{url}&run={run}", "document.querySelectorAll('.curves path.line').length >= 8")
+            picture.draw(browser, f"{url}&run={run}", "document.querySelectorAll('.curves canvas').length >= 2")
 
 
 if __name__ == "__main__":

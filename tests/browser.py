@@ -75,6 +75,25 @@ class Browser:
         script = "const field = document.querySelector(arguments[0]); field.value = arguments[1]"
         self.run(f"{script}; field.dispatchEvent(new Event('input'))", selector, text)
 
+    def resize(self, width: int, colours: str = "light") -> None:
+        """Give the window a width and the user's preference of light or dark colours."""
+        metrics = {"width": width, "height": 860, "deviceScaleFactor": 1, "mobile": False}
+        scheme = {"features": [{"name": "prefers-color-scheme", "value": colours}]}
+        chrome: Any = self.chrome
+        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+
+    def violations(self) -> list[str]:
+        """Return what axe finds on the page: the rule, and the first elements."""
+        self.run((Path(__file__).parent / "data" / "axe" / "axe.min.js").read_text())
+        script = (
+            "const done = arguments[0];"
+            "axe.run().then(({violations}) => done(violations.map((each) =>"
+            "  `${each.id}: ${each.nodes.slice(0, 3).map((node) => node.html).join(' ')}`)),"
+            "  (error) => done([String(error)]))"
+        )
+        return list(self.chrome.execute_async_script(script))
+
     def complaints(self) -> list[str]:
         """Return what the browser has logged of pages since the last call, such as a violation of a page's policy."""
         entries: list[Any] = self.chrome.get_log("browser")  # type: ignore[no-untyped-call]

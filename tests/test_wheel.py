@@ -107,7 +107,7 @@ def test_the_wheel_has_all_files_of_the_package(wheel: Path) -> None:
         for path in (ROOT / "tfcluster").rglob("*")
         if path.is_file() and path.parent.name != "__pycache__"
     }
-    assert {"tfcluster/py.typed", "tfcluster/dashboard/page/index.html", "tfcluster/cli/main.py"} <= package.keys()
+    assert {"tfcluster/py.typed", "tfcluster/dashboard/page/uPlot.js", "tfcluster/cli/main.py"} <= package.keys()
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name and ".data/" not in name]
         assert sorted(names) == sorted(package)

@@ -340,4 +340,4 @@ DASHBOARD_METRICS_SECONDS = 2.0  # for a host to answer, when /metrics is asked 
 DASHBOARD_REQUEST_SECONDS = 30.0  # for a browser to send a request, or to read a part of an answer
 DASHBOARD_STRANGERS_MAX = 32  # connections without the token: a browser opens six
 DASHBOARD_START_SECONDS = 15.0  # of a run, which its duration does not count: the fork server imports TensorFlow
-DASHBOARD_LINES, DASHBOARD_RUNS = 500, 50  # that are shown at first
+DASHBOARD_LINES, DASHBOARD_RUNS = 500, 100  # that are shown at first

@@ -111,6 +111,11 @@ def training(demo: Sandbox) -> Iterator[str]:
     demo("wait", run, code=None)
 
 
+def points(browser: Browser) -> int:
+    """Return how many points the table of the curve `loss` has."""
+    return int(browser.run("return document.querySelectorAll('[data-metric=loss] tbody tr').length"))
+
+
 def is_live(browser: Browser) -> bool:
     return browser.text("#link") == "live"
 
@@ -238,7 +243,7 @@ def test_a_workers_death_and_an_agents_death(demo: Sandbox, served: Served, brow
     worker = demo.task("worker:1")
     os.kill(worker["pid"], signal.SIGKILL)
     wait_for(lambda: browser.text("[data-task='worker:1'] .restarts") == str(worker["restarts"] + 1))
-    wait_for(lambda: "SIGKILL" in browser.text("[data-task='worker:1'] .exit"))
+    wait_for(lambda: "SIGKILL" in browser.text("[data-task='worker:1'] .last-exit"))
     wait_for(lambda: browser.text("[data-task='worker:1'] .state") == "ready")
     killed = demo.kill_agent()
     wait_for(lambda: re.search(rf"agent (?!{killed}\b)\d+", browser.text("#hosts")))
@@ -249,12 +254,31 @@ def test_a_workers_death_and_an_agents_death(demo: Sandbox, served: Served, brow
     assert browser.complaints() == []
 
 
+def test_the_list_of_runs_says_what_a_run_reports_and_what_came_out(
+    demo: Sandbox, served: Served, browser: Browser, training: str
+) -> None:
+    demo("run", "linear", "--steps", "200")
+    demo("run", "pi", "--samples", "1e5")
+    demo.spec("raise ValueError('one\\ntwo')\n", "wrong.py")
+    demo("wait", demo("run", "--detach", "wrong.py").stdout.strip(), code=None)
+    browser.open(served.at(""))
+    results = "return [...document.querySelectorAll('#runs td.result')].map((cell) => cell.innerText)"
+    wait_for(lambda: any(re.match(r"y = \S+x [+-] ", text) for text in browser.run(results)))
+    wait_for(lambda: any(text.startswith("pi = 3.") for text in browser.run(results)))
+    own = f"[data-run='{training}'] .result"
+    wait_for(lambda: re.search(r"\bstep \d+", browser.text(own)))
+    shown = browser.text(own)
+    wait_for(lambda: browser.text(own) != shown)  # while it runs
+    wait_for(lambda: "ValueError" in browser.text("[data-run^='wrong'] summary, [data-run^='script'] summary"))
+    assert browser.complaints() == []
+
+
 def test_the_curve_and_the_log_of_a_training(served: Served, browser: Browser, training: str) -> None:
     browser.open(served.at(f"&run={training}"))
-    line = "[data-metric=loss] path.line"
-    wait_for(lambda: browser.attribute(line, "d").count("L") >= 3)
-    drawn = browser.attribute(line, "d").count("L")
-    wait_for(lambda: browser.attribute(line, "d").count("L") > drawn)
+    browser.click("[data-metric=loss] summary")
+    wait_for(lambda: points(browser) >= 3)
+    drawn = points(browser)
+    wait_for(lambda: points(browser) > drawn)
     wait_for(lambda: "step 5" in browser.text(".log"))
     seen = browser.text(".log").count("step")
     wait_for(lambda: browser.text(".log").count("step") > seen)
@@ -328,6 +352,7 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
     run = {"run": TAG, "program": TAG, "parameters": {}, "state": TAG, "seconds": 1.0, "started": 0.0}
     run |= {
         "result": {TAG: TAG, "metrics": {"worker:0": {TAG: 0.5}}},
+        "outcome": TAG,
         "gpu_memory_bytes": 2 << 30,
         "error": {"message": TAG, "hint": TAG},
         "origin": None,
@@ -342,14 +367,14 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
     }
     script = (
         "const [model, done] = arguments; const parent = document.createElement('main'); document.body.append(parent);"
-        "Promise.all(['overview', 'events', 'rundetail', 'graph'].map((name) => import(`/${name}.js`)))"
-        ".then(([o, e, r, g]) => {"
+        "Promise.all(['overview', 'events', 'rundetail', 'graph', 'curves'].map((name) => import(`/${name}.js`)))"
+        ".then(([o, e, r, g, c]) => {"
         "  for (const View of [o.OverviewView, e.EventsView]) new View(parent).update(model, 'all');"
-        "  const run = model.records[0];"
+        "  const run = model.records[0], curves = new c.Curves(); parent.append(curves.node);"
+        "  curves.show([{name: run.run, reporter: run.run, points: [[0, 1, 0]]},"
+        "    {name: run.run, reporter: '', points: []}]);"
         "  parent.append(r.runHead(run, run.state), ...r.outcome(run, [run.run]),"
         "    ...r.members([{task: run.run, host: run.run, state: run.run}]),"
-        "    ...r.curves([{name: run.run, reporter: run.run, points: [[0, 1, 0]]},"
-        "      {name: run.run, reporter: '', points: []}]),"
         "    g.placedGraph({width: 9, height: 9, box: [1, 1], lanes: [{device: run.run, x: 0, width: 1}],"
         "      boxes: [{label: run.run, detail: run.run, lane: 0, x: 0, y: 0}], edges: []}));"
         "  const text = parent.textContent;"
@@ -359,8 +384,8 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
     elements, count, text = browser.chrome.execute_async_script(script, model)
     assert elements == 0
     assert count > 20
-    assert "1 B, GPU 3.0 GiB" in text
-    assert f"{TAG}, GPU 2.0 GiB" in text
+    assert "3.0 GiB" in text
+    assert "GPU 2.0 GiB" in text
     assert f"worker:0 {TAG}0.5" in text
     assert not browser.run("return 'owned' in window")
 
@@ -373,13 +398,17 @@ def test_a_report_is_one_file(demo: Sandbox, browser: Browser) -> None:
     assert demo("dashboard", "--report", "out.html").stdout == f"the report of {run} is in out.html\n"
     page = demo.folder / "out.html"
     browser.open(page.as_uri())
-    wait_for(lambda: browser.attribute("[data-metric=loss] path.line", "d").count("L") == 8)
+    browser.click("[data-metric=loss] summary")
+    wait_for(lambda: points(browser) == 9)
+    assert browser.run("return document.querySelector('[data-metric=loss] canvas').width") > 0
+    assert browser.violations() == []
     assert f"</script>{TAG}" in browser.text(".log")
     assert SHOWN_DIRECTION in browser.text(".log")
     assert f"{TAG}.py" in browser.text("h2 + .facts")
     assert browser.run("return document.querySelector('img') === null && !('owned' in window)")
     assert browser.complaints() == []
-    assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org/2000/svg")', page.read_text())
+    own = page.read_text().replace("/*! https://github.com/leeoniya/uPlot", "")  # the comment that names its origin
+    assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org/2000/svg")', own)
 
 
 def test_the_placed_graph_of_a_run(demo: Sandbox, served: Served, browser: Browser) -> None:
@@ -388,6 +417,7 @@ def test_the_placed_graph_of_a_run(demo: Sandbox, served: Served, browser: Brows
     wait_for(lambda: browser.run("return document.querySelectorAll('svg.graph .box').length"))
     lanes = browser.run("return [...document.querySelectorAll('.lane-name')].map((each) => each.textContent)")
     assert "/job:ps/task:0/device:CPU:0" in lanes
+    assert browser.violations() == []
     colors = browser.run("return [...document.querySelectorAll('.lane')].map((each) => getComputedStyle(each).color)")
     assert len(set(colors)) == len(lanes) > 1
 

@@ -11,8 +11,10 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.live.run_history import RunHistory
-from tfcluster.client.live.view import LiveView
+from tfcluster.client.live.view import LiveRun, LiveView
+from tfcluster.dashboard.outcome import describe_outcome
 from tfcluster.protocol.serialization import to_json
+from tfcluster.ui.top.rows import describe_activity
 
 Message = tuple[str, Any]
 
@@ -34,6 +36,7 @@ class Feed:
     def __init__(self, cluster: Cluster) -> None:
         self._condition = threading.Condition()
         self._pages = 0
+        self._outcomes: dict[str, str] = {}  # of runs that have ended
         self._live = LiveCluster(cluster, None, self._notify)
 
     def start(self) -> None:
@@ -73,15 +76,33 @@ class Feed:
     def _messages(self, before: Cursor, latest: Cursor) -> list[Message]:
         messages: list[Message] = []
         if latest.status and (before.status, before.records) != (latest.status, latest.records):
-            messages.append(("state", _state(self._live.view())))
+            messages.append(("state", self._state(self._live.view())))
         if before.samples != latest.samples:
             samples = self._live.hosts.samples_between(before.samples, latest.samples)
             messages.append(("samples", to_json(samples)))
         if before.events != latest.events:
             messages.append(("events", self._live.events.between(before.events, latest.events)))
         if changed := [run for run, version in latest.runs.items() if before.runs.get(run) != version]:
-            messages.append(("runs", {"changed": changed, "progress": self._live.runs.progress()}))
+            messages.append(("runs", {"changed": changed, "progress": _progress(self._live.view())}))
         return messages
+
+    def _state(self, view: LiveView) -> dict[str, Any]:
+        """Return the status for the page, with what is wrong, and the records of the runs."""
+        status = to_json(view.status)
+        problems = {host: link.reason for host, link in view.links.items() if link.lost_at is not None}
+        if view.down is not None:
+            problems = {"": view.down.message}
+        elif len(problems) == len(view.links):
+            status["state"] = "unreachable"
+        runs = [self._summarize(run) for run in view.runs[-settings.DASHBOARD_RUNS :]]
+        return {"status": status, "problems": problems, "runs": runs, "time": time.time()}
+
+    def _summarize(self, run: LiveRun) -> dict[str, Any]:
+        """Return the record of a run with its outcome in a line, without its result, which may be large."""
+        record, name = to_json(run.record), run.record.run
+        if not run.is_active and name not in self._outcomes:
+            self._outcomes[name] = describe_outcome(record)
+        return {**record, "result": None, "origin": None, "outcome": self._outcomes.get(name, "")}
 
     def _count_pages(self, more: int) -> None:
         with self._condition:
@@ -93,13 +114,8 @@ class Feed:
             self._condition.notify_all()
 
 
-def _state(view: LiveView) -> dict[str, Any]:
-    """Return the status for the page, with what is wrong, and the records of the runs."""
-    status = to_json(view.status)
-    problems = {host: link.reason for host, link in view.links.items() if link.lost_at is not None}
-    if view.down is not None:
-        problems = {"": view.down.message}
-    elif len(problems) == len(view.links):
-        status["state"] = "unreachable"
-    runs = [to_json(run.record) for run in view.runs[-settings.DASHBOARD_RUNS :]]
-    return {"status": status, "problems": problems, "runs": runs, "time": time.time()}
+def _progress(view: LiveView) -> dict[str, Any]:
+    """Return how far each active run is: its latest event `progress`, and its latest metric or what it waits for."""
+    return {
+        run.record.run: {"progress": run.progress, "text": describe_activity(run)} for run in view.runs if run.is_active
+    }

@@ -29,7 +29,10 @@ from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__
 
 # The page's modules that a report needs, each after those that it imports.
-_MODULES = ("format.js", "dom.js", "chart.js", "graph.js", "rundetail.js", "report.js")
+_MODULES = (
+    *("format.js", "dom.js", "curves.js", "graph.js", "timeline.js", "events.js", "server.js", "logs.js"),
+    *("rundetail.js", "report.js"),
+)
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
@@ -106,7 +109,8 @@ def render(data: dict[str, Any]) -> str:
     """
     page = files("tfcluster.dashboard") / "page"
     modules = (_EXPORT.sub("", _IMPORT.sub("", (page / name).read_text())) for name in _MODULES)
-    script, style = "\n".join(modules), (page / "style.css").read_text()
+    script = "\n".join([(page / "uPlot.js").read_text(), *modules])
+    style = (page / "uPlot.css").read_text() + (page / "style.css").read_text()
     policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'"
     values = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return (

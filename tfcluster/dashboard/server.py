@@ -37,7 +37,7 @@ from tfcluster.version import __version__
 _LOOPBACK = "127.0.0.1"
 _NAMES = ("localhost", _LOOPBACK, "[::1]")
 _PAGE = files("tfcluster.dashboard") / "page"
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -143,7 +143,7 @@ def show_run(run: Mapping[str, Any]) -> None:
         "result": format_outcome(run),
         "output": run["missing_output"]
         and f"{format_bytes(run['missing_output'])} of it are not stored (`logs:` in the spec)",
-        "metrics": _format_metrics((run["result"] or {}).get("metrics", {})),
+        "metrics": format_metrics((run["result"] or {}).get("metrics", {})),
     }
     width = max(map(len, lines))
     for name, text in lines.items():
@@ -151,12 +151,12 @@ def show_run(run: Mapping[str, Any]) -> None:
             console().print(f"{name:<{width}}  {text}", soft_wrap=True)
 
 
-def _format_metrics(metrics: Mapping[str, Any]) -> str:
+def format_metrics(metrics: Mapping[str, Any]) -> str:
     """Format the latest metrics of a script with their names, those of a group of processes by task."""
     parts = []
     for name, value in metrics.items():
         if isinstance(value, Mapping):
-            parts.append(f"{name}: {_format_metrics(value)}")
+            parts.append(f"{name}: {format_metrics(value)}")
         else:
             parts.append(f"{name}={'not finite' if value is None else f'{value:.6g}'}")
     return ("; " if any(isinstance(value, Mapping) for value in metrics.values()) else " ").join(parts)

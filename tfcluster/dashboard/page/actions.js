@@ -7,7 +7,7 @@ function ask(title, details, command, verb) {
   return new Promise((resolve) => {
     const close = (answer) => () => { dialog.close(); resolve(answer); };
     dialog.replaceChildren(
-      element("h2", {}, title),
+      element("h2", { id: "question" }, title),
       ...details.map((detail) => element("p", {}, detail)),
       element("p", { class: "quiet" }, "The same on the command line: ", element("code", {}, command)),
       element("p", { class: "buttons" },

@@ -17,13 +17,16 @@ function route() {
   const parent = document.getElementById("view");
   view?.close?.();
   parent.replaceChildren();
+  document.body.dataset.view = name || "overview";
   tell("");
-  if (name === "run" && rest) view = new RunView(parent, decodeURIComponent(rest), model);
+  if (name === "run" && rest) view = new RunView(parent, rest, model);
   else if (name === "logs") view = new LogsView(parent, model, rest ? decodeURIComponent(rest) : "");
   else if (name === "events") view = new EventsView(parent);
   else view = new OverviewView(parent);
   for (const link of document.querySelectorAll("nav a")) {
-    link.toggleAttribute("aria-current", link.getAttribute("href") === `#${name || "overview"}`);
+    const isShown = link.getAttribute("href") === `#${name || "overview"}`;
+    if (isShown) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   }
   view.update(model, "all");
 }
@@ -75,7 +78,9 @@ async function stayConnected() {
       }
     }
     link.dataset.state = "lost";
-    setText(link, "the command has ended or is busy: trying again");
+    setText(link, "lost");
+    tell("`tfcluster dashboard` does not answer: it has ended, or is busy. This page tries again.");
+    if (view) view.hadProblems = true;
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
 }

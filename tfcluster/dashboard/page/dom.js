@@ -34,6 +34,26 @@ export function setText(node, text) {
   if (node.textContent !== shown) node.textContent = shown;
 }
 
+// A table with headings; in a narrow window its rows become cards, in which each cell has the name of its column.
+export function makeTable(name, columns) {
+  const body = element("tbody", { id: name });
+  const heads = columns.map((column) => element("th", { scope: "col", class: className(column) }, column));
+  return { body, node: element("table", { class: name, "aria-label": name }, element("thead", {}, element("tr", {}, ...heads)), body) };
+}
+
+// A row, with its cells by the names of their columns; the first one is its heading.
+export function makeRow(columns, attributes, values = []) {
+  const row = element("tr", attributes);
+  row.by = {};
+  columns.forEach((column, index) => {
+    const cell = element(index ? "td" : "th", { class: className(column), "data-label": column, scope: index ? null : "row" }, values[index]);
+    row.append(row.by[column] = cell);
+  });
+  return row;
+}
+
+const className = (column) => column.replaceAll(" ", "-");
+
 // Keep one child for each item, in the order of the items; children that stay keep their focus and selection.
 export function synchronize(parent, items, keyOf, create, update) {
   parent.children_by_key ??= new Map();

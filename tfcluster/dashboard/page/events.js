@@ -1,22 +1,35 @@
 // What happened, on an axis and as a list.
-import { element } from "./dom.js";
+import { element, makeRow, makeTable, setText } from "./dom.js";
 import { formatTime } from "./format.js";
-import { kindOf, showTimeline } from "./timeline.js";
+import { kindOf, Timeline } from "./timeline.js";
 
 const LISTED = 200;
-const SPANS = [["10 minutes", 600], ["hour", 3600], ["day", 86400], ["all", 0]];
+const COLUMNS = ["time", "where", "event", "detail"];
+
+// A table of events, the latest first.
+export function eventsTable(events) {
+  const table = makeTable("events", COLUMNS);
+  fillEvents(table.body, events);
+  return table;
+}
+
+function fillEvents(body, events) {
+  body.replaceChildren(...events.map((event) => {
+    const row = makeRow(COLUMNS, {}, [formatTime(event.time), event.task ?? event.host ?? "", event.event, event.detail]);
+    row.by.event.dataset.kind = kindOf(event.event);
+    return row;
+  }));
+}
 
 export class EventsView {
   constructor(parent) {
-    this.span = element("select", { onchange: () => this.update(this.model, "events") }, ...SPANS.map(([name, seconds]) => element("option", { value: seconds }, name)));
-    this.span.value = "3600";
-    this.text = element("input", { type: "search", placeholder: "task or text", "aria-label": "filter", oninput: () => this.update(this.model, "events") });
-    this.axis = element("div", { class: "axis" });
-    this.list = element("tbody", { id: "events" });
+    this.text = element("input", { type: "search", placeholder: "task or text", "aria-label": "filter events", oninput: () => this.update(this.model, "events") });
+    this.axis = new Timeline(() => this.list());
+    this.table = eventsTable([]);
+    this.note = element("p", { class: "quiet" });
     parent.append(element("section", {},
-      element("div", { class: "filters" }, element("h2", {}, "Events"), element("label", {}, "last ", this.span), this.text),
-      this.axis,
-      element("div", { class: "scroll" }, element("table", { class: "events" }, this.list))));
+      element("div", { class: "filters" }, element("h2", {}, "Events"), ...this.axis.controls, this.text), this.axis.node,
+      this.table.node, this.note));
   }
 
   update(model, kind) {
@@ -24,12 +37,17 @@ export class EventsView {
     if (kind !== "events" && kind !== "all") return;
     const wanted = this.text.value.toLowerCase();
     const matches = (event) => `${event.task ?? ""} ${event.event} ${event.detail} ${event.host ?? ""}`.toLowerCase().includes(wanted);
-    const events = model.events.filter(matches).sort((one, other) => one.time - other.time);
-    showTimeline(this.axis, events, Number(this.span.value));
-    this.list.replaceChildren(...events.slice(-LISTED).reverse().map((event) => element("tr", {},
-      element("td", { class: "time" }, formatTime(event.time)),
-      element("td", {}, event.task ?? event.host ?? ""),
-      element("td", { class: "kind", "data-kind": kindOf(event.event) }, event.event),
-      element("td", { class: "wrap" }, event.detail))));
+    this.events = model.events.filter(matches).sort((one, other) => other.time - one.time);
+    this.axis.show(this.events);
+    this.list();
   }
+
+  list() {
+    const [first, last] = this.axis.range ?? [-Infinity, Infinity];
+    const events = this.events.filter((event) => first <= event.time && event.time <= last);
+    fillEvents(this.table.body, events.slice(0, LISTED));
+    setText(this.note, events.length > LISTED ? `The latest ${LISTED} of ${events.length}; choose a part of the axis for others.` : "");
+  }
+
+  close() { this.axis.close(); }
 }

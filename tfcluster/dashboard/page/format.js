@@ -42,3 +42,7 @@ export function formatTime(seconds) {
 export function shortName(task) {
   return `${task.job}:${task.index}`;
 }
+
+export function programOf(run) {
+  return run.program === "script" ? run.script ?? run.parameters?.argument ?? "script" : run.program;
+}

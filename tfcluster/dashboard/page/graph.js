@@ -1,6 +1,6 @@
 // The placed graph of a run: a lane and a color for each device.
 import { shape } from "./dom.js";
-import { COLORS } from "./chart.js";
+import { COLORS } from "./curves.js";
 
 export function placedGraph(drawing) {
   const { width, height, box, lanes, boxes, edges } = drawing;

@@ -1,26 +1,42 @@
 // Logs of tasks and runs, with a filter by task, text and time.
 import { element, setText } from "./dom.js";
-import { COLORS } from "./chart.js";
+import { COLORS } from "./curves.js";
 import { formatTime, shortName } from "./format.js";
 import { follow } from "./server.js";
 
 const KEPT = 5000;
+const LEVELS = [["info", "all"], ["warning", "warning"], ["error", "error"]];
 
-// The lines of some logs, and new ones as they are written.
+// The lines of some logs, and new ones as they are written; the command leaves out entries below a level.
 export class LogPane {
-  constructor() {
-    this.lines = element("pre", { class: "log", tabindex: 0, "aria-label": "log" });
+  constructor(level) {
+    this.lines = element("div", { class: "log", tabindex: 0, role: "log", "aria-label": "lines of the log" });
+    this.level = element("select", { class: "level", onchange: () => this.show(this.filter) }, ...LEVELS.map(([value, name]) => element("option", { value }, name)));
+    this.level.value = level;
+    this.follows = element("input", { type: "checkbox", class: "follow", checked: true, onchange: () => this.scroll() });
+    const wraps = element("input", { type: "checkbox", class: "wrap", checked: true, onchange: () => this.lines.classList.toggle("long", !wraps.checked) });
+    this.note = element("span", { class: "quiet left-out" });
+    this.controls = [element("label", {}, "level ", this.level), element("label", {}, this.follows, " follow"), element("label", {}, wraps, " wrap"), this.note];
     this.problem = element("p", { class: "problem", hidden: true });
-    this.node = element("div", {}, this.problem, this.lines);
+    this.node = element("div", { class: "logs" }, this.problem, this.lines);
     this.colors = new Map();
+    // Who scrolls up reads; who is back at the end follows again.
+    this.lines.addEventListener("wheel", () => requestAnimationFrame(() => { this.follows.checked = this.isAtEnd(); }), { passive: true });
   }
+
+  isAtEnd() { return this.lines.scrollHeight - this.lines.scrollTop - this.lines.clientHeight < 40; }
+
+  scroll() { if (this.follows.checked) this.lines.scrollTop = this.lines.scrollHeight; }
 
   show(filter) {
     this.close();
+    this.filter = filter;
+    this.count = 0;
     this.lines.replaceChildren();
+    setText(this.note, "");
     this.problem.hidden = true;
     this.controller = new AbortController();
-    this.read(new URLSearchParams(Object.entries(filter).filter(([, value]) => value)), this.controller.signal);
+    this.read(new URLSearchParams(Object.entries({ ...filter, level: this.level.value }).filter(([, value]) => value)), this.controller.signal);
   }
 
   async read(query, signal) {
@@ -30,6 +46,7 @@ export class LogPane {
         this.problem.hidden = kind !== "problem";
         if (kind === "problem") setText(this.problem, value);
         if (kind === "lines") this.add(value);
+        if (kind === "hidden") setText(this.note, `${(this.count += value).toLocaleString("en")} entries below this level are hidden`);
       });
     } catch (error) {
       if (signal.aborted) return;
@@ -39,16 +56,14 @@ export class LogPane {
   }
 
   add(lines) {
-    const pane = this.lines;
-    const isAtEnd = pane.scrollHeight - pane.scrollTop - pane.clientHeight < 40;
-    pane.append(...lines.map((line) => this.format(line)));
-    while (pane.childElementCount > KEPT) pane.firstElementChild.remove();
-    if (isAtEnd) pane.scrollTop = pane.scrollHeight;
+    this.lines.append(...lines.map((line) => this.format(line)));
+    while (this.lines.childElementCount > KEPT) this.lines.firstElementChild.remove();
+    this.scroll();
   }
 
-  format({ task, time, line }) {
+  format({ task, time, line, level }) {
     if (!this.colors.has(task)) this.colors.set(task, this.colors.size % COLORS);
-    return element("div", {},
+    return element("div", { "data-level": level },
       element("span", { class: "time" }, `${formatTime(time)} `),
       element("span", { class: `source color-${this.colors.get(task)}` }, `${task} `),
       element("span", {}, line));
@@ -61,7 +76,7 @@ export class LogPane {
 
 export class LogsView {
   constructor(parent, model, tasks) {
-    this.pane = new LogPane();
+    this.pane = new LogPane("warning");
     this.names = element("datalist", { id: "names" });
     this.fields = {
       tasks: element("input", { id: "log-tasks", list: "names", value: tasks, placeholder: "all tasks", "aria-label": "tasks, jobs or runs" }),
@@ -73,7 +88,7 @@ export class LogsView {
       element("h2", {}, "Logs"), this.fields.tasks, this.fields.grep,
       element("label", {}, "from ", this.fields.since), element("label", {}, "to ", this.fields.until),
       element("button", { type: "submit" }, "Show"), this.names);
-    parent.append(element("section", { class: "fill" }, form, this.pane.node));
+    parent.append(element("section", { class: "fill" }, form, element("div", { class: "filters" }, ...this.pane.controls), this.pane.node));
     this.show();
   }
 

@@ -1,134 +1,181 @@
 // Hosts, tasks and runs.
-import { element, setText, synchronize } from "./dom.js";
-import { sparkline } from "./chart.js";
-import { formatBytes, formatDuration, formatPercent, formatTime, shortName } from "./format.js";
+import { element, makeRow, makeTable, setText, shape, synchronize } from "./dom.js";
+import { formatBytes, formatDuration, formatPercent, formatTime, programOf, shortName } from "./format.js";
 import { cancelRun, restartTask } from "./actions.js";
-import { showTimeline } from "./timeline.js";
+import { Timeline } from "./timeline.js";
 
 const ACTIVE = ["queued", "running"];
+const TASKS = ["task", "state", "host", "up", "restarts", "CPU", "memory", "GPU", "network", "last exit", "actions"];
+const RUNS = ["run", "state", "program", "result", "began", "took", "actions"];
+const GOOD_TASKS = 16, ENDED_RUNS = 12;  // that are shown until all are asked for
 
 export class OverviewView {
   constructor(parent) {
     this.hosts = element("div", { class: "hosts", id: "hosts" });
-    this.tasks = element("tbody", { id: "tasks" });
-    this.runs = element("tbody", { id: "runs" });
-    this.axis = element("div", { class: "axis" });
-    const head = (...names) => element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name))));
-    parent.append(
-      this.hosts,
-      element("section", {}, element("h2", {}, "Tasks"),
-        element("div", { class: "scroll" }, element("table", { class: "tasks" },
-          head("task", "state", "host", "up", "restarts", "CPU", "memory", "network", "last exit", ""), this.tasks))),
-      element("section", {}, element("h2", {}, "Runs"),
-        element("div", { class: "scroll" }, element("table", { class: "runs" },
-          head("run", "state", "program", "progress", "began", "took", ""), this.runs)),
-        this.none = element("p", { class: "quiet" }, "No runs yet.")),
-      element("section", {}, element("h2", {}, "Events of the last hour"), this.axis));
+    this.tasks = new Listing("Tasks", "tasks", TASKS, GOOD_TASKS, () => this.update(this.model));
+    this.runs = new Listing("Runs", "runs", RUNS, ENDED_RUNS, () => this.update(this.model));
+    this.axis = new Timeline();
+    parent.append(element("h2", { class: "hidden" }, "Hosts"), this.hosts, this.tasks.node, this.runs.node,
+      element("section", {}, element("div", { class: "filters" }, element("h2", {}, "Events"), ...this.axis.controls), this.axis.node));
   }
 
   update(model, kind) {
+    this.model = model;
     if (!model.status) return;
+    const { hosts, tasks } = model.status;
     if (kind !== "events") {
-      synchronize(this.hosts, model.status.hosts, (host) => host.host, createHost, (card, host) => updateHost(card, host, model));
-      synchronize(this.tasks, model.status.tasks, (task) => task.task, (task) => createTask(task, model), (row, task) => updateTask(row, task, model));
-      const runs = [...model.records].reverse();
-      synchronize(this.runs, runs, (run) => run.run, (run) => createRun(run, model), (row, run) => updateRun(row, run, model));
-      this.none.hidden = runs.length > 0;
+      const hasGpus = tasks.some((task) => task.gpu_memory_bytes != null) || hosts.some((host) => host.load?.gpus.length);
+      this.tasks.table.classList.toggle("without-gpu", !hasGpus);
+      this.tasks.table.classList.toggle("one-host", hosts.length < 2);
+      synchronize(this.hosts, hosts, (host) => host.host, createHost, (card, host) => updateHost(card, host, model));
+      this.tasks.show(tasks, (task) => task.task, (task) => [shortName(task), task.host, task.state], (task) => task.state !== "ready",
+        (task) => createTask(task, model), (row, task) => updateTask(row, task, model), "No tasks.");
+      this.runs.show([...model.records].reverse(), (run) => run.run, (run) => [run.run, run.state, programOf(run), run.outcome], (run) => ACTIVE.includes(run.state),
+        (run) => createRun(run, model), (row, run) => updateRun(row, run, model), model.status.runs.length ? "" : "No runs yet.");
     }
-    if (kind === "events" || kind === "all") showTimeline(this.axis, model.events, 3600);
+    if (kind === "events" || kind === "all") this.axis.show(model.events);
+  }
+
+  close() { this.axis.close(); }
+}
+
+// A table with a filter, which shows what matters first until all rows are asked for.
+class Listing {
+  constructor(title, name, columns, limit, redraw) {
+    const table = makeTable(name, columns);
+    Object.assign(this, { limit, table: table.node, body: table.body, showsAll: false });
+    this.count = element("span", { class: "quiet" });
+    this.text = element("input", { type: "search", placeholder: "filter", "aria-label": `filter ${name}`, oninput: redraw });
+    this.more = element("button", { type: "button", class: "more", onclick: () => { this.showsAll = !this.showsAll; redraw(); } });
+    this.none = element("p", { class: "quiet" });
+    this.node = element("section", {}, element("div", { class: "filters" }, element("h2", {}, title), this.count, this.text), this.table, this.none, this.more);
+  }
+
+  show(items, keyOf, textsOf, isUrgent, create, update, whenEmpty) {
+    const wanted = this.text.value.toLowerCase();
+    const found = items.filter((item) => textsOf(item).join(" ").toLowerCase().includes(wanted));
+    let room = this.limit;
+    const shown = this.showsAll ? found : found.filter((item) => isUrgent(item) || room-- > 0);
+    synchronize(this.body, shown, keyOf, create, update);
+    setText(this.count, items.length > this.limit ? String(items.length) : "");
+    this.text.hidden = items.length <= this.limit;
+    this.more.hidden = found.length === shown.length && !(this.showsAll && found.length > this.limit);
+    setText(this.more, this.showsAll ? "Show fewer" : `Show all ${found.length}`);
+    setText(this.none, items.length ? (found.length ? "" : "Nothing matches.") : whenEmpty);
+    this.table.hidden = shown.length === 0;
   }
 }
 
-function cells(row, names) {
-  for (const name of names) row.append(row[name] = element("td", { class: name }));
-  return row;
-}
-
 function createHost(host) {
-  const card = element("div", { class: "card", "data-host": host.host }, element("strong", {}, host.host));
-  for (const name of ["state", "detail", "usage"]) card.append(card[name] = element("span", { class: name }));
-  card.state.className = "pill";
-  card.usage.className = "usage";
+  const card = element("article", { class: "card", "data-host": host.host });
+  card.state = element("span", { class: "pill" });
+  card.loads = element("div", { class: "loads" });
+  card.detail = element("p", { class: "quiet" });
+  card.append(element("h3", {}, host.host), card.state, card.loads, card.detail);
   return card;
 }
 
 function updateHost(card, host, model) {
   setText(card.state, host.state);
   card.state.dataset.state = host.state;
-  const version = host.tensorflow ? `TensorFlow ${host.tensorflow} · agent ${host.agent_pid}` : model.problems[host.host] ?? "";
-  setText(card.detail, version);
-  const usage = usageOf(host);
-  const samples = model.samples.map((sample) => sample.hosts[host.host]?.cpu_percent);
-  const parts = usage.map((text) => element("span", {}, text));
-  card.usage.replaceChildren(...(usage.length ? [sparkline(samples, 100), ...parts] : []));
+  const detail = host.tensorflow ? `TensorFlow ${host.tensorflow} · agent ${host.agent_pid}` : model.problems[host.host] ?? "";
+  setText(card.detail, detail);
+  card.detail.title = detail;
+  synchronize(card.loads, loadsOf(host.load), ([name]) => name, createLoad, updateLoad);
 }
 
-function usageOf(host) {
-  const usage = host.load;
-  if (!usage) return [];
-  const texts = [`CPU ${formatPercent(usage.cpu_percent)}`];
-  if (usage.memory_total_bytes) texts.push(`memory ${formatBytes(usage.memory_used_bytes)} of ${formatBytes(usage.memory_total_bytes)}`);
-  usage.gpus.forEach((gpu) => texts.push(`GPU ${gpu.gpu} ${formatPercent(gpu.utilization_percent)}, ${formatBytes(gpu.memory_used_bytes)} of ${formatBytes(gpu.memory_total_bytes)}`));
-  return texts;
+// Name, text, and percents, each a bar; one that is not known is null.
+function loadsOf(load) {
+  if (!load) return [];
+  const share = (used, total) => `${formatBytes(used)} of ${formatBytes(total)}`, part = (used, total) => (total ? (100 * used) / total : null);
+  return [["load", `${formatPercent(load.cpu_percent) || "–"} of ${load.cpus} CPUs`, load.cpu_percent],
+    ["memory", share(load.memory_used_bytes, load.memory_total_bytes), part(load.memory_used_bytes, load.memory_total_bytes)],
+    ...load.gpus.map((gpu) => [`GPU ${gpu.gpu}`, `${formatPercent(gpu.utilization_percent) || "–"}, ${share(gpu.memory_used_bytes, gpu.memory_total_bytes)}`,
+      gpu.utilization_percent, part(gpu.memory_used_bytes, gpu.memory_total_bytes)])];
+}
+
+function createLoad([name, , ...percents]) {
+  return element("div", { class: "load" }, element("span", {}, name), element("span", { class: "amount" }), ...percents.map(() => element("div", { class: "bar" }, element("div"))));
+}
+
+function updateLoad(load, [, text, ...percents]) {
+  setText(load.children[1], text);
+  percents.forEach((percent, index) => {
+    const bar = load.children[2 + index].firstChild;
+    bar.style.width = `${Math.min(100, percent ?? 0)}%`;
+    bar.dataset.level = percent >= 90 ? "high" : "";
+  });
 }
 
 function createTask(task, model) {
   const name = shortName(task);
-  const row = cells(element("tr", { "data-task": name }), ["task", "state", "host", "up", "restarts", "cpu", "memory", "network", "exit", "actions"]);
-  row.task.append(element("a", { href: `#logs/${encodeURIComponent(name)}`, title: "its log" }, name));
-  row.actions.append(element("button", { type: "button", class: "restart", onclick: () => restartTask(model.status.cluster, name) }, "Restart"));
-  row.pill = element("span", { class: "pill" });
-  row.state.append(row.pill);
-  for (const cell of [row.cpu, row.memory]) cell.append(cell.value = element("span", { class: "value" }));
+  const row = makeRow(TASKS, { "data-task": name }, [element("a", { href: `#logs/${encodeURIComponent(name)}`, title: "its log" }, name)]);
+  const restart = element("button", { type: "button", class: "restart", "aria-label": `restart ${name}`, onclick: () => restartTask(model.status.cluster, name) }, "Restart");
+  row.by.actions.append(restart);
+  row.by.state.append(row.pill = element("span", { class: "pill" }));
+  for (const cell of [row.by.CPU, row.by.memory]) cell.append(cell.spark = sparkline(), cell.value = element("span", { class: "value" }));
   return row;
 }
 
 function updateTask(row, task, model) {
+  const { by } = row, exit = task.last_exit;
   setText(row.pill, task.state);
   row.pill.dataset.state = task.state;
-  setText(row.host, task.host);
-  setText(row.up, formatDuration(task.uptime_s));
-  setText(row.network, task.traffic ? `↓ ${formatBytes(task.traffic.received_bytes)}  ↑ ${formatBytes(task.traffic.sent_bytes)}` : "");
-  setText(row.restarts, task.restarts ? String(task.restarts) : "");
-  setText(row.exit, task.last_exit ? `${task.last_exit.reason} at ${formatTime(task.last_exit.time)}${task.last_exit.detail ? `: ${task.last_exit.detail}` : ""}` : "");
-  [[row.cpu, formatPercent(task.cpu_percent), 0, 100], [row.memory, [formatBytes(task.rss_bytes), onGpus(task)].filter(Boolean).join(", "), 1, 0]].forEach(([cell, text, index, top]) => {
+  setText(by.host, task.host);
+  setText(by.up, formatDuration(task.uptime_s));
+  setText(by.GPU, formatBytes(task.gpu_memory_bytes));
+  setText(by.network, task.traffic ? `↓ ${formatBytes(task.traffic.received_bytes)}  ↑ ${formatBytes(task.traffic.sent_bytes)}` : "");
+  setText(by.restarts, task.restarts ? String(task.restarts) : "");
+  setText(by["last exit"], exit ? `${exit.reason} at ${formatTime(exit.time)}${exit.detail ? `: ${exit.detail}` : ""}` : "");
+  [[by.CPU, formatPercent(task.cpu_percent), 0, 100], [by.memory, formatBytes(task.rss_bytes), 1, 0]].forEach(([cell, text, index, top]) => {
     setText(cell.value, text);
-    const line = sparkline(model.samples.map((sample) => sample.tasks[task.task]?.[index]), top);
-    cell.querySelector("svg")?.remove();
-    cell.prepend(line);
+    cell.spark.firstChild.setAttribute("d", pathOf(model.samples.map((sample) => sample.tasks[task.task]?.[index] ?? null), top));
   });
 }
 
-function onGpus(used) {
-  const bytes = used?.gpu_memory_bytes ?? null;
-  return bytes === null ? "" : `GPU ${formatBytes(bytes)}`;
+const SPARK = [64, 18];  // pixels
+
+function sparkline() {
+  const [width, height] = SPARK;
+  return shape("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, shape("path"));
+}
+
+function pathOf(values, top) {
+  const [width, height] = SPARK, highest = Math.max(top, ...values, 1e-9), step = width / Math.max(1, values.length - 1);
+  return values.map((value, index) => (value === null ? "" : `${(values[index - 1] ?? null) === null ? "M" : "L"}${(index * step).toFixed(1)},${(height - 2 - (value / highest) * (height - 4)).toFixed(1)}`)).join("");
 }
 
 function createRun(run, model) {
-  const row = cells(element("tr", { "data-run": run.run }), ["run", "state", "program", "progress", "began", "took", "actions"]);
-  row.run.append(element("a", { href: `#run/${encodeURIComponent(run.run)}` }, run.run));
-  row.pill = element("span", { class: "pill" });
-  row.state.append(row.pill);
-  row.bar = element("progress", { max: 1, value: 0, "aria-label": "progress" });
-  row.amount = element("span", { class: "value" });
-  row.progress.append(row.bar, row.amount);
-  row.cancel = element("button", { type: "button", class: "cancel", onclick: () => cancelRun(model.status.cluster, run.run) }, "Cancel");
-  row.actions.append(row.cancel);
+  const row = makeRow(RUNS, { "data-run": run.run }, [element("a", { href: `#run/${encodeURIComponent(run.run)}` }, run.run)]);
+  row.by.state.append(row.pill = element("span", { class: "pill" }));
+  row.bar = element("progress", { max: 1, value: 0, "aria-label": `progress of ${run.run}` });
+  row.text = element("span", { class: "value" });
+  row.summary = element("summary");
+  row.rest = element("pre", { tabindex: 0, role: "group", "aria-label": `error of ${run.run}` });
+  row.error = element("details", {}, row.summary, row.rest);
+  row.by.result.append(row.bar, row.text, row.error);
+  row.cancel = element("button", { type: "button", class: "cancel", "aria-label": `cancel ${run.run}`, onclick: () => cancelRun(model.status.cluster, run.run) }, "Cancel");
+  row.by.actions.append(row.cancel);
   return row;
 }
 
 function updateRun(row, run, model) {
-  const live = model.status.runs.find((each) => each.run === run.run);
-  const state = live?.state ?? run.state;
+  const live = model.status.runs.find((each) => each.run === run.run), state = live?.state ?? run.state;
+  const { progress, text } = model.progress[run.run] ?? {};
   setText(row.pill, state);
   row.pill.dataset.state = state;
-  setText(row.program, run.program === "script" ? run.parameters.argument ?? "script" : run.program);
-  const progress = model.progress[run.run];
+  setText(row.by.program, programOf(run));
   row.bar.hidden = !progress;
-  if (progress) row.bar.value = progress.total ? progress.done / progress.total : 0;
-  const amount = progress ? `${Math.floor((100 * progress.done) / (progress.total || 1))} %` : run.error?.message.split("\n")[0] ?? "";
-  setText(row.amount, [amount, onGpus(live)].filter(Boolean).join(", "));
-  setText(row.began, formatTime(run.started));
-  setText(row.took, formatDuration(live?.seconds ?? run.seconds));
+  const part = progress ? progress.done / (progress.total || 1) : 0;
+  row.bar.value = part;
+  const gpu = live?.gpu_memory_bytes == null ? "" : `GPU ${formatBytes(live.gpu_memory_bytes)}`;
+  const rest = run.error ? [run.error.message, run.error.hint].filter(Boolean).join("\n") : "";
+  const isLong = rest !== "" && rest !== run.outcome;
+  setText(row.text, [progress ? `${Math.floor(100 * part)} %` : "", text ?? "", isLong ? "" : run.outcome, gpu].filter(Boolean).join(" · "));
+  row.error.hidden = !isLong;
+  setText(row.summary, run.outcome);
+  setText(row.rest, rest);
+  setText(row.by.began, formatTime(run.started));
+  setText(row.by.took, formatDuration(live?.seconds ?? run.seconds));
   row.cancel.hidden = !ACTIVE.includes(state);
 }

@@ -1,25 +1,30 @@
 // A finished run in one file: what the page shows of it, from the data in the file.
-import { element } from "./dom.js";
-import { formatTime } from "./format.js";
+import { element, makeRow, makeTable } from "./dom.js";
+import { formatTime, shortName } from "./format.js";
 import { placedGraph } from "./graph.js";
-import { curves, members, outcome, runHead } from "./rundetail.js";
+import { Curves } from "./curves.js";
+import { eventsTable } from "./events.js";
+import { LogPane } from "./logs.js";
+import { members, outcome, runHead } from "./rundetail.js";
 
 function showReport() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { record, history, graph, tasks, events, lines } = data;
-  const scroll = (...children) => element("div", { class: "scroll" }, ...children);
-  const parts = [runHead(record, record.state), element("div", { class: "curves" }, ...curves(history.series)),
-    ...outcome(record, history.notes), ...members(history.members)];
-  if (graph?.boxes.length) parts.push(element("h3", {}, "Placed graph"), scroll(placedGraph(graph)));
-  if (tasks.length) parts.push(element("h3", {}, "Tasks"), scroll(element("table", {}, ...tasks.map((task) => element("tr", {},
-    element("td", {}, `${task.job}:${task.index}`), element("td", {}, task.host), element("td", {}, task.address),
-    element("td", {}, (task.devices ?? []).map((device) => device.split("/").at(-1)).join(" ")))))));
-  if (events.length) parts.push(element("h3", {}, "Events at that time"), scroll(element("table", { class: "events" }, ...events.map((event) => element("tr", {},
-    element("td", {}, formatTime(event.time)), element("td", {}, event.task ?? ""), element("td", {}, event.event), element("td", { class: "wrap" }, event.detail))))));
-  if (lines.length) parts.push(element("h3", {}, "Output"), element("pre", { class: "log" }, ...lines.map((line) => element("div", {},
-    element("span", { class: "time" }, `${formatTime(line.time)} `), element("span", {}, line.line)))));
-  document.getElementById("view").append(element("section", { class: "run" }, ...parts,
+  const curves = new Curves();
+  const parts = [runHead(record, record.state), curves.node, ...outcome(record, history.notes), ...members(history.members)];
+  if (graph?.boxes.length) parts.push(element("h3", {}, "Placed graph"), element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "placed graph" }, placedGraph(graph)));
+  if (tasks.length) {
+    const columns = ["task", "host", "address", "devices"], table = makeTable("tasks", columns);
+    table.body.append(...tasks.map((task) => makeRow(columns, {}, [shortName(task), task.host, task.address, (task.devices ?? []).map((device) => device.split("/").at(-1)).join(" ")])));
+    parts.push(element("h3", {}, "Tasks"), table.node);
+  }
+  if (events.length) parts.push(element("h3", {}, "Events at that time"), eventsTable(events.reverse()).node);
+  const pane = new LogPane("info");
+  if (lines.length) parts.push(element("div", { class: "filters" }, element("h3", {}, "Output"), ...pane.controls.slice(1)), pane.node);
+  document.getElementById("view").append(element("h1", {}, data.cluster), element("section", { class: "run" }, ...parts,
     element("p", { class: "quiet" }, `cluster ${data.cluster} · tfcluster ${data.version} · written ${formatTime(data.time)}`)));
+  curves.show(history.series);
+  pane.add(lines);
 }
 
 showReport();

@@ -1,11 +1,10 @@
-// What is known of one run: its record, progress, curves, members and result; also in a report.
-import { element } from "./dom.js";
-import { curve, COLORS } from "./chart.js";
-import { formatDuration, formatNumber, formatTime } from "./format.js";
+// What is known of one run: its record, members and result; also in a report.
+import { element, makeRow, makeTable } from "./dom.js";
+import { formatDuration, formatNumber, formatTime, programOf } from "./format.js";
 
-export function runHead(record, state, seconds) {
-  const facts = [["program", record.program === "script" ? record.parameters.argument ?? "script" : record.program],
-    ["began", formatTime(record.started)], ["took", formatDuration(seconds ?? record.seconds)],
+export function runHead(record, state) {
+  const facts = [["program", programOf(record)],
+    ["began", formatTime(record.started)], ["took", formatDuration(record.seconds)],
     ["commit", record.origin?.commit ? `${record.origin.commit.slice(0, 12)}${record.origin.is_clean ? "" : " with changes"}` : ""],
     ["inputs", inputsOf(record)]];
   return element("div", {},
@@ -26,23 +25,11 @@ function factsOf(pairs) {
   return list;
 }
 
-export function curves(series) {
-  const names = [...new Set(series.map((each) => each.name))];
-  return names.map((name) => {
-    const own = series.filter((each) => each.name === name).sort((one, other) => one.reporter.localeCompare(other.reporter, "en", { numeric: true }));
-    const last = own.map((each) => each.points.at(-1)?.[1]);
-    const legend = own.length > 1 ? own.map((each, index) => element("span", { class: `key color-${index % COLORS}` }, `${each.reporter} ${formatNumber(last[index])}`)) : [];
-    return element("figure", { "data-metric": name },
-      element("figcaption", {}, element("strong", {}, name), " ", element("span", { class: "quiet" }, own.length > 1 ? "" : formatNumber(last[0]))),
-      curve(name, own), element("div", { class: "legend" }, ...legend));
-  });
-}
-
 export function members(list) {
   if (!list.length) return [];
-  return [element("h3", {}, "Processes"), element("div", { class: "scroll" }, element("table", {}, ...list.map((member) => element("tr", {},
-    element("td", {}, member.task), element("td", {}, member.host), element("td", {}, member.state),
-    element("td", {}, member.exit_code === undefined ? "" : `exit code ${member.exit_code}`)))))];
+  const columns = ["task", "host", "state", "exit code"], table = makeTable("processes", columns);
+  table.body.append(...list.map((member) => makeRow(columns, {}, [member.task, member.host, member.state, member.exit_code])));
+  return [element("h3", {}, "Processes"), table.node];
 }
 
 export function outcome(record, notes) {

@@ -5,40 +5,54 @@ import { get } from "./server.js";
 import { cancelRun } from "./actions.js";
 import { LogPane } from "./logs.js";
 import { placedGraph } from "./graph.js";
-import { curves, members, outcome, runHead } from "./rundetail.js";
+import { members, outcome, runHead } from "./rundetail.js";
+import { Curves } from "./curves.js";
 
 const ACTIVE = ["queued", "running"];
 const PAUSE = 500;  // milliseconds between two looks at a run that changes
 
 export class RunView {
-  constructor(parent, run, model) {
-    this.run = run;
+  // `rest` has the run and those that it is compared with.
+  constructor(parent, rest, model) {
+    [this.run, ...this.others] = rest.split(",").map(decodeURIComponent);
     this.parts = {};
-    for (const name of ["head", "progress", "curves", "outcome", "graph"]) this.parts[name] = element("div", { class: name });
-    this.cancel = element("button", { type: "button", class: "cancel", hidden: true, onclick: () => cancelRun(model.status.cluster, run) }, "Cancel");
-    this.pane = new LogPane();
-    parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), ...Object.values(this.parts),
-      element("h3", {}, "Output"), this.pane.node));
-    this.pane.show({ tasks: run });
+    for (const name of ["head", "progress", "outcome", "graph"]) this.parts[name] = element("div", { class: name });
+    const { head, progress, outcome: result, graph } = this.parts;
+    this.cancel = element("button", { type: "button", class: "cancel", hidden: true, onclick: () => cancelRun(model.status.cluster, this.run) }, "Cancel");
+    this.curves = new Curves();
+    this.compare = element("select", { id: "compare", "aria-label": "compare with another run", onchange: () => { location.hash = linkTo([this.run, ...this.others, this.compare.value]); } });
+    const compared = this.others.map((other) => element("a", { class: "chip", href: linkTo([this.run, ...this.others.filter((each) => each !== other)]), "aria-label": `no longer compare with ${other}` }, `${other} ✕`));
+    this.curves.controls.append(this.compare, ...compared);
+    this.pane = new LogPane("info");
+    parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), head, progress, this.curves.node, result, graph,
+      element("div", { class: "filters" }, element("h3", {}, "Output"), ...this.pane.controls), this.pane.node));
+    this.pane.show({ tasks: this.run });
     this.look();
   }
 
   update(model, kind) {
-    if (kind === "runs" && model.changed.includes(this.run)) this.look();
+    const names = model.records.map((record) => record.run).filter((run) => run !== this.run && !this.others.includes(run)).reverse();
+    if (names.join() !== this.names) {
+      this.names = names.join();
+      this.compare.replaceChildren(element("option", { value: "" }, "Compare with…"), ...names.map((name) => element("option", { value: name }, name)));
+    }
+    if (kind === "runs" && [this.run, ...this.others].some((run) => model.changed.includes(run))) this.look();
     if (kind === "state") {
       const state = model.records.find((record) => record.run === this.run)?.state;
       if (state !== this.state) this.look();
     }
   }
 
-  // Ask for the run, and once more if it has changed meanwhile.
+  // Ask for the runs, and once more if they have changed meanwhile.
   async look() {
     if (this.isLooking) { this.isStale = true; return; }
     this.isLooking = true;
     try {
       do {
         this.isStale = false;
-        this.show(await get(`/api/runs/${encodeURIComponent(this.run)}`));
+        const runs = await Promise.all([this.run, ...this.others].map((run) => get(`/api/runs/${encodeURIComponent(run)}`)));
+        if (this.isClosed) return;
+        this.show(runs);
         await new Promise((resolve) => setTimeout(resolve, PAUSE));
       } while (this.isStale && !this.isClosed);
     } catch (error) {
@@ -48,25 +62,26 @@ export class RunView {
     }
   }
 
-  show(value) {
-    const { record, progress, series } = value;
+  show(runs) {
+    const { record, progress, notes, members: processes, has_graph: hasGraph } = runs[0];
     this.state = record.state;
     const isActive = ACTIVE.includes(record.state);
     this.cancel.hidden = !isActive;
     this.parts.head.replaceChildren(runHead(record, record.state));
     this.parts.progress.replaceChildren(...(progress && isActive ? [
-      element("progress", { max: progress.total || 1, value: progress.done }),
+      element("progress", { max: progress.total || 1, value: progress.done, "aria-label": "progress" }),
       element("span", {}, ` ${progress.done.toLocaleString("en")} of ${progress.total.toLocaleString("en")} ${progress.unit} · ${left(progress)}`)] : []));
-    this.parts.curves.replaceChildren(...curves(series));
-    this.parts.outcome.replaceChildren(...outcome(record, value.notes), ...members(value.members));
-    if (value.has_graph && !this.hasGraph) this.drawGraph();
+    const reporter = (run, each) => (this.others.length ? `${run.record.run} ${each.reporter}`.trim() : each.reporter);
+    this.curves.show(runs.flatMap((run, index) => run.series.map((each) => ({ ...each, run: index, reporter: reporter(run, each) }))));
+    this.parts.outcome.replaceChildren(...outcome(record, notes), ...members(processes));
+    if (hasGraph && !this.hasGraph) this.drawGraph();
   }
 
   async drawGraph() {
     this.hasGraph = true;
     try {
       const drawing = await get(`/api/runs/${encodeURIComponent(this.run)}/graph`);
-      if (drawing.boxes.length) this.parts.graph.replaceChildren(element("h3", {}, "Placed graph"), element("div", { class: "scroll" }, placedGraph(drawing)));
+      if (drawing.boxes.length) this.parts.graph.replaceChildren(element("h3", {}, "Placed graph"), element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "placed graph" }, placedGraph(drawing)));
       else this.hasGraph = ACTIVE.includes(this.state) ? false : true;
     } catch {
       this.hasGraph = false;  // the logs cannot be read now
@@ -76,8 +91,11 @@ export class RunView {
   close() {
     this.isClosed = true;
     this.pane.close();
+    this.curves.close();
   }
 }
+
+const linkTo = (runs) => `#run/${runs.map(encodeURIComponent).join(",")}`;
 
 function left({ done, total, seconds }) {
   const canEstimate = done >= 0.05 * total || seconds >= 10;  // as in settings.py

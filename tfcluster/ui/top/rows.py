@@ -154,16 +154,21 @@ def describe_progress(run: LiveRun) -> str:
     """Describe how far a run is: a bar, its latest metric, what it waits for, or its outcome."""
     if not run.is_active:
         return format_outcome(to_json(run.record)).partition("\n")[0]
-    if run.wait is not None:
-        return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
     parts = []
-    if run.progress is not None and (total := run.progress["total"]):
+    if run.wait is None and run.progress is not None and (total := run.progress["total"]):
         part = min(1.0, run.progress["done"] / total)
         full = round(_BAR * part)
         parts.append(f"{'█' * full}{'░' * (_BAR - full)} {100 * part:3.0f}%")
-    if run.metric is not None:
-        parts.append(_describe_metric(run.metric))
+    if activity := describe_activity(run):
+        parts.append(activity)
     return "  ".join(parts) or "-"
+
+
+def describe_activity(run: LiveRun) -> str:
+    """Describe what an active run does: its latest metric, or what it waits for; empty if neither is known."""
+    if run.wait is not None:
+        return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
+    return "" if run.metric is None else _describe_metric(run.metric)
 
 
 def _describe_metric(event: Mapping[str, Any]) -> str:

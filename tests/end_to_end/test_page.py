@@ -1,0 +1,324 @@
+"""The page in a real browser, for a cluster of 8 hosts, 60 tasks and 100 runs that exists only as its JSON."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser import Browser, open_browser
+from tests.conftest import wait_for
+from tests.recorded_page import RecordedApi, serve_recorded
+from tfcluster.dashboard.api import Stream
+
+COMPARED = "run/linear-0061,linear-005d"
+CHOOSE = (
+    "const list = document.querySelector(arguments[0]); list.value = arguments[1];"
+    "list.dispatchEvent(new Event('change'))"
+)
+VIEWS = ("overview", "run/linear-0061", COMPARED, "logs", "events")
+
+
+@pytest.fixture(scope="module")
+def browser(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serve_recorded(RecordedApi()) as url:
+        yield url
+
+
+def show(browser: Browser, url: str, view: str, width: int = 1280, colours: str = "light") -> None:
+    """Open a view, and wait until it shows something of the cluster."""
+    browser.resize(width, colours)
+    browser.open(url)
+    wait_for(lambda: browser.text("#link") == "live")
+    browser.run("location.hash = arguments[0]", view)
+    shown = {"overview": "#runs tr", "logs": ".log div", "events": "#events tr"}.get(view, ".u-over")
+    wait_for(lambda: browser.run("return document.querySelectorAll(arguments[0]).length", shown))
+
+
+def rows(browser: Browser, table: str) -> int:
+    return int(browser.run("return document.querySelectorAll(`#${arguments[0]} tr`).length", table))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("width", [400, 800, 1280])
+def test_nothing_is_wider_than_the_window(browser: Browser, url: str, view: str, width: int) -> None:
+    show(browser, url, view, width)
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    outside = (
+        "return [...document.querySelectorAll('main *')].filter((node) => node.getClientRects().length"
+        " && !node.closest('.log, .numbers, .plot, .hidden') && node.getBoundingClientRect().right > innerWidth)"
+        ".map((node) => node.outerHTML.slice(0, 200))"
+    )
+    assert browser.run(outside) == []
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, url: str, view: str, colours: str) -> None:
+    for width in (1280, 400):
+        show(browser, url, view, width, colours)
+        assert browser.violations() == []
+
+
+def test_rows_are_cards_in_a_narrow_window(browser: Browser, url: str) -> None:
+    show(browser, url, "overview", 400)
+    name, cell = "#tasks tr th", "#tasks tr td.CPU"
+    assert browser.text(name) == "ps:0"
+    assert browser.run("return getComputedStyle(document.querySelector('#tasks tr')).display") == "grid"
+    label = "return getComputedStyle(document.querySelector(arguments[0]), '::before').content"
+    assert browser.run(label, cell) == '"CPU"'
+    size = "return parseFloat(getComputedStyle(document.querySelector(arguments[0])).fontSize)"
+    assert browser.run(size, cell) >= 12
+    assert browser.run(size, ".lane-label") >= 12
+
+
+def test_the_list_of_runs_has_progress_and_results(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    assert browser.text("[data-run='linear-0061'] .result") == "41 % · loss 0.4213 step 4100"
+    assert browser.run("return document.querySelector('[data-run=linear-0061] progress').value") == 0.41
+    assert browser.text("[data-run='linear-005d'] .result").startswith("y = 2.006x + 0.1702")
+    assert browser.text("[data-run='pi-0060'] .result").startswith("pi = 3.14158")
+    assert browser.text("[data-run='train-005e'] .program") == "train.py"
+    error = "[data-run='train-0056'] details"
+    height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
+    assert "ValueError" in browser.text(f"{error} summary")
+    assert browser.run(height, error) < 30, "it is one line"
+    browser.click(f"{error} summary")
+    assert "line 41, in step" in browser.text(f"{error} pre")
+    assert browser.violations() == []
+
+
+def test_what_needs_attention_is_shown_and_the_rest_on_demand(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    assert browser.text("[data-task='worker:50'] .state") == "backing-off"
+    assert rows(browser, "tasks") < 60
+    browser.click("section:has(#tasks) .more")
+    assert rows(browser, "tasks") == 60
+    browser.type("section:has(#runs) input", "linear")
+    assert {name.partition("-")[0] for name in browser.text("#runs").split() if "-0" in name} == {"linear"}
+
+
+def test_hosts_are_equal_cards_with_bars(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    sizes = "return [...document.querySelectorAll('.card')].map((each) => [each.offsetWidth, each.offsetHeight].join())"
+    assert len(set(browser.run(sizes))) == 1
+    bars = "return [...document.querySelectorAll('[data-host=node1] .bar div')].map((bar) => bar.style.width)"
+    assert browser.run(bars) == ["16.5%", "15.625%", "83%", "76.25%", "76%", "76.25%"]
+    assert browser.run("return getComputedStyle(document.querySelector('td.GPU')).display") != "none"
+    with serve_recorded(RecordedApi(gpus=0)) as without:
+        show(browser, without, "overview")
+        assert browser.run("return getComputedStyle(document.querySelector('td.GPU')).display") == "none"
+
+
+def test_the_chart_library_is_that_of_the_npm_registry() -> None:
+    """It is uplot@1.6.32 of the npm registry, `dist/uPlot.iife.min.js`, unchanged."""
+    page = files("tfcluster.dashboard") / "page"
+    digest = hashlib.sha256((page / "uPlot.js").read_bytes()).hexdigest()
+    assert digest == "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
+    assert "MIT License" in (page / "uPlot.LICENSE.txt").read_text()
+
+
+class _SlowApi(RecordedApi):
+    """Says nothing until it is told, and then that there are no runs."""
+
+    told = False
+
+    def _follow_state(self) -> Stream:
+        while not self.told:
+            yield []
+        status = {**self._status(), "runs": []}
+        yield [("state", {"status": status, "problems": {}, "runs": []})]
+
+
+def test_the_page_says_nothing_before_it_is_known_and_its_header_stays(browser: Browser) -> None:
+    browser.resize(800)
+    find = "const box = document.querySelector(arguments[0]).getBoundingClientRect();"
+    nav = f"{find} return [box.left, box.top, box.height]"
+    api = _SlowApi()
+    with serve_recorded(api) as url:
+        browser.open(url)
+        wait_for(lambda: browser.run("return document.querySelector('#hosts') !== null"))
+        before = browser.run(nav, "nav"), browser.run(nav, "#top")[1:]
+        assert "No runs yet" not in browser.text("main")
+        api.told = True
+        wait_for(lambda: "No runs yet." in browser.text("main"))
+        wait_for(lambda: browser.text("#link") == "lost")  # the stream has ended
+        assert (browser.run(nav, "nav"), browser.run(nav, "#top")[1:]) == before
+
+
+def test_a_death_is_seen_over_what_came_within_the_same_second(browser: Browser, url: str) -> None:
+    show(browser, url, "events")
+    script = (
+        "const lane = [...document.querySelectorAll('.lanes > div')].find((each) => each.innerText === 'worker:2');"
+        "return [...lane.querySelectorAll('.mark')].slice(-3).map((mark) => {"
+        "  const box = mark.getBoundingClientRect(), style = getComputedStyle(mark);"
+        "  const place = [box.left, box.right, Number(style.zIndex) || 0];"
+        "  return [mark.dataset.kind, ...place, style.backgroundColor, mark.style.left]; })"
+    )
+    died, started, ready = browser.run(script)
+    assert [died[0], started[0], ready[0]] == ["bad", "plain", "good"]
+    assert died[2] <= started[1] + 3, "they lie side by side"
+    assert started[2] <= ready[1] + 3
+    assert died[3] > ready[3]
+    assert died[4] != ready[4]
+    wait_for(lambda: float(browser.run(script)[0][5].rstrip("%")) < float(died[5].rstrip("%")))  # the axis moves
+
+
+def test_an_event_is_named_under_the_pointer(browser: Browser, url: str) -> None:
+    show(browser, url, "events")
+    mark = browser.chrome.find_element(By.CSS_SELECTOR, ".mark[data-kind=bad]")
+    ActionChains(browser.chrome).move_to_element(mark).perform()
+    wait_for(lambda: "died" in browser.text(".timeline .tip"))
+    assert "SIGKILL; out of memory" in browser.text(".timeline .tip")
+
+
+def test_a_part_of_the_time_can_be_chosen(browser: Browser, url: str) -> None:
+    show(browser, url, "events")
+    ticks = browser.chrome.find_element(By.CSS_SELECTOR, ".ticks")
+    half = ticks.size["width"] / 2
+    everything = rows(browser, "events")
+    chain = ActionChains(browser.chrome).move_to_element_with_offset(ticks, int(half - 2), -60).click_and_hold()
+    chain.move_to_element_with_offset(ticks, int(half * 0.1), -60).release().perform()
+    wait_for(lambda: rows(browser, "events") == 6)  # of two deaths, 700 s and 25 min ago
+    browser.click(".now")
+    wait_for(lambda: rows(browser, "events") == everything)
+    browser.click("[aria-label='zoom in']")
+    wait_for(lambda: rows(browser, "events") < everything)
+
+
+def series_of(run: str, name: str) -> dict[str, list[list[Any]]]:
+    series = RecordedApi().answer("GET", f"/api/runs/{run}", {}, {})["series"]
+    return {each["reporter"]: each["points"] for each in series if each["name"] == name}
+
+
+def legend(browser: Browser) -> list[str]:
+    return browser.text("[data-metric=loss] .legend").replace("\n", " ").split()
+
+
+def test_smoothing_is_that_of_tensorboard(browser: Browser, url: str) -> None:
+    show(browser, url, "run/train-005e")
+    values = [point[1] for point in series_of("train-005e", "loss")[""]]
+    assert float(legend(browser)[-1]) == pytest.approx(values[-1], rel=1e-3)
+    browser.type("#smoothing", "0.9")
+    total = weight = 0.0
+    for value in values:
+        total, weight = 0.9 * total + 0.1 * value, 0.9 * weight + 0.1
+    wait_for(lambda: float(legend(browser)[-1]) == pytest.approx(total / weight, rel=1e-3))
+
+
+def test_a_curve_is_linear_until_someone_switches(browser: Browser, url: str) -> None:
+    show(browser, url, "run/train-005e")
+    picture = "return document.querySelector('[data-metric=loss] canvas').toDataURL()"
+    assert not browser.run("return document.querySelector('#logarithmic').checked")
+    linear = browser.run(picture)
+    browser.click("#logarithmic")
+    wait_for(lambda: browser.run(picture) != linear)
+    browser.click("#logarithmic")
+    wait_for(lambda: browser.run(picture) == linear)
+
+
+def test_the_values_under_the_pointer(browser: Browser, url: str) -> None:
+    show(browser, url, "run/train-005e")
+    assert legend(browser)[:2] == ["step", "9,960"]
+    over = browser.chrome.find_element(By.CSS_SELECTOR, "[data-metric=loss] .u-over")
+    ActionChains(browser.chrome).move_to_element(over).perform()
+    wait_for(lambda: 4500 < int(legend(browser)[1].replace(",", "")) < 5500)
+    step = int(legend(browser)[1].replace(",", ""))
+    values = {point[0]: point[1] for point in series_of("train-005e", "loss")[""]}
+    assert float(legend(browser)[2]) == pytest.approx(values[step], rel=1e-3)
+
+
+def test_runs_are_compared_on_one_chart_and_downloaded(browser: Browser, url: str, tmp_path: Path) -> None:
+    show(browser, url, "run/linear-0061")
+    browser.run(CHOOSE, "#compare", "linear-005d")
+    wait_for(lambda: "linear-005d worker:2" in browser.text("[data-metric=loss] .legend"))
+    assert browser.run("return location.hash") == f"#{COMPARED}"
+    browser.click("[data-metric=loss] summary")
+    wait_for(lambda: browser.run("return document.querySelectorAll('[data-metric=loss] thead th').length") == 7)
+    assert browser.violations() == []
+    chrome: Any = browser.chrome
+    chrome.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    for kind in ("CSV", "PNG"):
+        browser.click(f"[aria-label='loss as {kind}']")
+    wait_for(lambda: {path.name for path in tmp_path.iterdir()} == {"loss.csv", "loss.png"})
+    head, *lines = csv.reader(io.StringIO((tmp_path / "loss.csv").read_text()))
+    assert head[0] == "step"
+    assert head[1:] == [f"{run} worker:{n}" for run in ("linear-0061", "linear-005d") for n in range(3)]
+    column = head.index("linear-005d worker:1")
+    assert [[int(line[0]), float(line[column])] for line in lines] == [
+        point[:2] for point in series_of("linear-005d", "loss")["worker:1"]
+    ]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_logs_fill_the_window_and_have_a_level_follow_and_wrap(browser: Browser, url: str) -> None:
+    show(browser, url, "logs")
+    box = "document.querySelector('.log').getBoundingClientRect()"
+    height, below = browser.run(f"return [{box}.height, innerHeight - {box}.bottom]")
+    assert height > 600
+    assert 0 <= below < 40
+    assert browser.text(".left-out") == "60 entries below this level are hidden"
+    assert "Local rendezvous" not in browser.text(".log")
+    browser.run(CHOOSE, ".level", "info")
+    wait_for(lambda: "Local rendezvous" in browser.text(".log") and browser.text(".left-out") == "")
+    browser.run(CHOOSE, ".level", "error")
+    wait_for(lambda: browser.text(".left-out").startswith("120 "))
+    at_end = (
+        "const log = document.querySelector('.log'); return log.scrollHeight - log.scrollTop - log.clientHeight < 2"
+    )
+    wait_for(lambda: browser.run(at_end))
+    is_wide = "const log = document.querySelector('.log'); return log.scrollWidth > log.clientWidth"
+    assert not browser.run(is_wide)
+    browser.click("input.wrap")
+    assert browser.run(is_wide)
+    browser.run("document.querySelector('.log').scrollTop = 0")
+    browser.click("input.follow")
+    browser.click("input.follow")
+    assert browser.run(at_end)
+
+
+def test_the_keyboard_reaches_everything_and_the_focus_is_seen(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    browser.run("document.activeElement.blur()")
+    seen: list[str] = []
+    script = (
+        "const node = document.activeElement, style = getComputedStyle(node);"
+        "return [node.getAttribute('aria-label') ?? node.innerText, style.outlineStyle, parseFloat(style.outlineWidth)]"
+    )
+    for _ in range(120):
+        ActionChains(browser.chrome).send_keys(Keys.TAB).perform()
+        name, style, width = browser.run(script)
+        assert (style, width >= 2) == ("solid", True), name
+        seen.append(name)
+        if name == "zoom in":
+            break
+    for name in (
+        "Overview",
+        "Logs",
+        "Events",
+        "filter tasks",
+        "restart worker:50",
+        "Show all 60",
+        "cancel linear-0061",
+    ):
+        assert name in seen
+    assert any(name.startswith("the script failed") for name in seen)
+    browser.run("document.querySelector('section:has(#tasks) .more').focus()")
+    ActionChains(browser.chrome).send_keys(Keys.ENTER).perform()
+    assert rows(browser, "tasks") == 60
