@@ -100,6 +100,7 @@ class DetailScreen(Screen[None]):
         levels = list(LogLevel)
         self._level = levels[(levels.index(self._level) + 1) % len(levels)]
         self.query_one(LogLines).clear()
+        self._found_none = ""
         self._follow()
         self.show_now()
 
