@@ -28,7 +28,7 @@ def test_each_commented_key_is_valid(start: int) -> None:
 
 def test_all_commented_keys_are_valid_together() -> None:
     spec = parse_spec(COMMENTED_OUT.sub(r"\1", TEMPLATE), "cluster.yaml", "cluster")
-    in_the_place_of_hosts = {"hostfile", "slurm", "host"}
+    in_the_place_of_hosts = {"hostfile", "slurm", "kubernetes", "host"}
     assert spec.model_fields_set == set(Spec.model_fields) - in_the_place_of_hosts
     assert spec.jobs["worker"].model_fields_set == set(Job.model_fields)
     assert spec.jobs["worker"].restart == JobRestart(policy="never")

@@ -98,7 +98,16 @@ def test_the_json_is_the_contract() -> None:
                 "gpu_memory_bytes": None,
             },
         ],
-        "runs": [{"run": "pi-3f9a", "program": "pi", "state": "cancelled", "seconds": 0.4, "gpu_memory_bytes": None}],
+        "runs": [
+            {
+                "run": "pi-3f9a",
+                "program": "pi",
+                "script": None,
+                "state": "cancelled",
+                "seconds": 0.4,
+                "gpu_memory_bytes": None,
+            }
+        ],
         "network": "closed",
         "job": None,
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +13,9 @@ import click
 from tfcluster.cli.completion import complete_hosts, complete_logs
 from tfcluster.cli.options import check_period, cluster_option, output_option, since_option, until_option
 from tfcluster.cli.output import echo, echo_json
-from tfcluster.core.log_levels import LogLevel
-from tfcluster.core.text import pluralize
 
 if TYPE_CHECKING:
+    from tfcluster.core.log_levels import LogLevel
     from tfcluster.ui.log_view import LogView
 
 
@@ -34,11 +35,17 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--level",
-    type=click.Choice([level.value for level in LogLevel]),
+    type=click.Choice(["info", "warning", "error"]),
     help="Of what TensorFlow itself logs, only entries from this level on; known harmless ones have the level info. On "
-    "a terminal the default is warning, else everything is shown.",
+    "a terminal the default is warning, else everything is shown. What a program prints is shown at every level.",
 )
-@click.option("--all", "everything", is_flag=True, help="Everything that is logged, also on a terminal.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    envvar="TFCLUSTER_LOGS_ALL",
+    help="Everything that is logged, also on a terminal.",
+)
 @click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
 @click.option(
@@ -78,9 +85,6 @@ def command(
 
     --grep searches the logs where they are, on the tasks' hosts; on a terminal, matches are highlighted. --tail
     counts the lines that match.
-
-    What a program prints is shown at every level. The last line on standard error says how many entries of TensorFlow
-    are hidden.
     """
     check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs
@@ -90,39 +94,56 @@ def command(
     view = LogView(prefix=not no_prefix, timestamps=timestamps, highlighted=grep)
     if agent is not None and (tasks or placement):
         raise click.UsageError("--agent shows no logs of tasks: leave out TASK and --placement")
-    if everything and level is not None:
+    shown = _level(level, everything, is_complete=placement or agent is not None or output == "json")
+    with _hidden_entries(shown, is_announced=follow and not placement) as on_hidden:
+        lines = read_logs(
+            resolve_cluster(cluster),
+            tasks,
+            lines=tail,
+            since=since,
+            until=until,
+            follow=follow,
+            agent=agent,
+            grep=grep,
+            level=shown,
+            on_hidden=on_hidden,
+        )
+        (_show_placements if placement else partial(_show_lines, tasks))(lines, view, output)
+
+
+def _level(name: str | None, everything: bool, *, is_complete: bool) -> LogLevel | None:
+    """Return the level from which on entries are shown; None for all of them, as outside a terminal by default."""
+    from tfcluster.core.log_levels import LogLevel
+
+    if everything and name is not None:
         raise click.UsageError("--all shows every level: leave out --level")
-    is_on_terminal = output == "text" and sys.stdout.isatty() and not (placement or agent is not None)
-    default = LogLevel.WARNING if is_on_terminal and not everything else LogLevel.INFO
-    shown = default if level is None else LogLevel(level)
-    hidden: list[int] = []
-    lines = read_logs(
-        resolve_cluster(cluster),
-        tasks,
-        lines=tail,
-        since=since,
-        until=until,
-        follow=follow,
-        agent=agent,
-        grep=grep,
-        level=None if shown is LogLevel.INFO else shown,
-        on_hidden=hidden.append,
-    )
-    if placement:
-        _show_placements(lines, view, output)
-        return
-    if follow and shown is not LogLevel.INFO:  # it may be long until a line is shown
+    is_default = not everything and not is_complete and sys.stdout.isatty()
+    level = LogLevel(name or ("warning" if is_default else "info"))
+    return None if level is LogLevel.INFO else level
+
+
+@contextmanager
+def _hidden_entries(shown: LogLevel | None, *, is_announced: bool) -> Iterator[Callable[[int], None]]:
+    """Yield what counts the hidden entries of TensorFlow; how many there were is printed at the end."""
+    from tfcluster.core.text import pluralize
+
+    if is_announced and shown is not None:  # it may be long until a line is shown
         echo(f"entries of TensorFlow below {shown.value} are hidden: --all shows them", err=True)
+    hidden: list[int] = []
     try:
-        for line in lines:
-            if output == "json":
-                echo_json(line)
-            else:
-                view.show(_name(line, tasks), line["time"], line["line"])
+        yield hidden.append
     finally:  # --follow is interrupted
-        if hidden:
+        if hidden and shown is not None:
             entries = pluralize(sum(hidden), "entry of TensorFlow", "entries of TensorFlow")
             echo(f"{entries} below {shown.value} hidden: --all shows them", err=True)
+
+
+def _show_lines(tasks: Sequence[str], lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
+    for line in lines:
+        if output == "json":
+            echo_json(line)
+        else:
+            view.show(_name(line, tasks), line["time"], line["line"])
 
 
 def _name(line: dict[str, Any], requested: Sequence[str]) -> str:

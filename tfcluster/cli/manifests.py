@@ -22,7 +22,7 @@ from tfcluster.errors import usage_error
 def command(spec: Path | None, export: str | None, command: tuple[str, ...]) -> None:
     """Print what `up` applies for a SPEC (default: ./cluster.yaml) with `kubernetes:`, as YAML. This contacts nothing.
 
-    With --export job, COMMAND follows the SPEC: `tfcluster manifests --export job cluster.yaml python3 /app/train.py`.
+    With --export job, COMMAND follows the SPEC, such as `python3 /app/train.py`.
     """
     from tfcluster.client import pods
     from tfcluster.client.resolve import load_spec_topology

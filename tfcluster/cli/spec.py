@@ -90,18 +90,19 @@ def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
     """
     from tfcluster.client.preflight.preflight import check_hosts
     from tfcluster.client.resolve import load_spec_topology, load_topology
+    from tfcluster.spec.slurm import SlurmSpec
 
     if print_systemd:
         _print_boot_units(load_topology(spec, None), output)
         return int(ExitCode.DONE)
-    topology, slurm = load_spec_topology(spec, None)
+    topology, request = load_spec_topology(spec, None)
     with preflight_progress(topology.cluster, output) as progress:
-        if slurm is not None:
+        if isinstance(request, SlurmSpec):
             from tfcluster.client import allocation
 
-            checks, code = allocation.check_hosts(topology, slurm, progress)
+            checks, code = allocation.check_hosts(topology, request, progress)
         else:
-            checks, code = check_hosts(topology, progress)
+            checks, code = check_hosts(load_topology(spec, None), progress)  # an error if the hosts are pods
     if output == "json":
         echo_json({"cluster": topology.cluster, "checks": [check.to_json() for check in checks]})
     else:

@@ -61,8 +61,8 @@ def read_logs(
         agent: Read the log of the agent on this host instead, or of all agents if it is empty; None for the tasks.
         until: Read only lines up to this Unix time; None for no limit.
         grep: Regular expressions; only lines that at least one of them matches are read. Empty for all.
-        level: Of what TensorFlow itself logs, read only entries from this level on; None for all.
-        on_hidden: Called, in any thread, with a number of entries that are below the level.
+        level: Of what TensorFlow itself logs, read only entries from this level on; None for all. `on_hidden` is
+            called, in any thread, with a number of entries that are below it.
 
     Raises:
         ClusterError: The cluster never ran, a task is unknown, a pattern is no regular expression, or a host cannot be
@@ -72,8 +72,7 @@ def read_logs(
     routes: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
     if agent is not None:
         if agent and agent not in routes:
-            hint = f"The hosts are {', '.join(routes)}."
-            raise usage_error(f"{cluster.name} has no host {agent!r}", hint)
+            raise usage_error(f"{cluster.name} has no host {agent!r}", f"The hosts are {', '.join(routes)}.")
         routes = dict.fromkeys([agent] if agent else routes, (AGENT_LOG,))
     elif len(routes) > 1:
         routes = hosts_for_logs(cluster, tasks)

@@ -141,15 +141,13 @@ class LogHandlers:
         The start positions are yielded first, then the lines in the order of their times.
 
         Args:
-            streams: Returns the logs, by key.
-            to_event: Makes an event of a line; its arguments are the key of the log and the line.
+            streams: Returns the logs, by key; `to_event` makes an event of a key and a line.
             since_of: Returns the Unix time of the first line to read of a log, by its key; None for all.
         """
         follow, readers, after, turn = request.follow, streams(), request.after, Turn()
         ends, positions = {}, {}
         for key, reader in readers.items():
             ends[key] = await _end(reader, request.until)
-            # After what the command has received already, or where the request says.
             positions[key] = after[key] if key in after else await _start(reader, ends[key], request, since_of(key))
             await turn.pause()
         # The last lines of a log that match are found by a search of all of it.

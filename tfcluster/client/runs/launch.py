@@ -113,7 +113,7 @@ def _rejoin(submission: RunSubmission, cluster: Cluster, run: str, event: Event,
         while not ended.wait(settings.GROUP_REJOIN_SECONDS):
             with contextlib.suppress(ClusterError):
                 client = cluster.connect(host)
-                submission.code_tree.send(client, lambda text: None, lambda host, size, remaining_bytes: None)
+                submission.code_tree.send(client, lambda host, text: None, lambda host, size, remaining_bytes: None)
                 client.call(request)
                 return
 
