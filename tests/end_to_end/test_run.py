@@ -125,6 +125,7 @@ def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox,
     assert demo.status()["runs"][-1] | {"seconds": 0} == {
         "run": run,
         "program": "pi",
+        "script": None,
         "state": "cancelled",
         "seconds": 0,
         "gpu_memory_bytes": None,

@@ -145,6 +145,7 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
         "timeout",
         "origin",
         "missing_output",
+        "script",
     ]
     assert list(last) == fields
     assert (last["run"], last["result"]) == (result["run"], result["result"])

@@ -101,7 +101,7 @@ class CommandConnector:
         """See `Connector.session_argv`."""
         terminal, empty = (_say({UNUSABLE: problem}) for problem in ("terminal", "input"))
         reached = f"{_say(SHELL_MESSAGE)}; exec {command}"
-        line = f"if [ -t 0 ] || [ -t 1 ]; then {terminal}; elif read -r line; then {reached}; else {empty}; fi"
+        line = f"if [ -t 0 ]; then {terminal}; elif read -r line; then {reached}; else {empty}; fi"
         return self._argv(line, False)
 
     def _argv(self, line: str, is_terminal: bool) -> list[str]:
