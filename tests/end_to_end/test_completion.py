@@ -113,7 +113,7 @@ def with_command(sandbox: Sandbox) -> dict[str, str]:
 
 
 OFFERS = {
-    "tfcluster sta": ["stack", "status"],
+    "tfcluster sta": ["status", "stack"],
     "tfcluster run gr": ["graph"],
     "tfcluster run typed_": ["typed_1.py", "typed_2.py"],
     "tfcluster run -m typed_": ["typed_1", "typed_2"],

@@ -151,8 +151,8 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     assert (last["run"], last["result"]) == (result["run"], result["result"])
     assert events(demo("attach", last["run"], "-o", "json").stdout)[-1] == result
     row = demo("runs", "-n", "1").stdout.splitlines()[1].split()
-    assert (row[:2], row[5:8]) == (
-        [result["run"], "succeeded"],
+    assert (row[:3], row[6:9]) == (
+        [result["run"], "pi", "succeeded"],
         ["samples=1000", "seed=3", f"pi={result['result']['pi']:.6g}"],
     )
     for command in ("runs", "logs", "events"):  # of a cluster on other hosts nothing may be known here

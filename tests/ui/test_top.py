@@ -160,7 +160,7 @@ def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
         top.wait_for(r"^worker:0 ", "q Quit")
         top.send(ENTER)
         text = top.wait_for(r"line 99 of worker:0\\x1b\[2J \[red\]", "following")
-        assert " $ tfcluster logs worker:0 -f -c many --level warning   following, 7 hidden" in text.splitlines()
+        assert " $ tfcluster logs worker:0 -f -c many   following, 7 hidden" in text.splitlines()
         assert "line 70 " not in text
         top.send("/")
         top.wait_for("^search")

@@ -52,9 +52,23 @@ class Live:
         pass
 
 
+class NoTerminal:
+    """In place of the signals of a terminal: the test has none, and keeps its own handlers."""
+
+    def __init__(self, top: app.TopApp) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def handle(self) -> None:
+        pass
+
+
 def show(monkeypatch: pytest.MonkeyPatch, view: LiveView, size: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return the lines of tasks, of runs and of events, and how many lines of the screen are left empty."""
     monkeypatch.setattr(app, "LiveCluster", lambda *arguments: Live(view))
+    monkeypatch.setattr(app, "TerminalSignals", NoTerminal)
     snapshot: Any = None
 
     async def read() -> tuple[int, int, int, int]:

@@ -115,9 +115,10 @@ class DetailScreen(Screen[None]):
         self.query_one("#details", Static).update(self._describe())
         mode = "following" if log.is_following else "End follows"
         found = f", not found: {self._found_none}" if self._found_none else ""
-        command = f"{self._command} --level {self._level.value}"
+        is_default = self._level is LogLevel.WARNING  # as on a terminal, where the command would be typed
+        command = self._command if is_default else f"{self._command} --level {self._level.value}"
         hidden = f", {sum(self._hidden):,} hidden" if self._hidden else ""
-        self.query_one("#heading", Static).update(Text(f" $ {command}   {mode}{hidden}{found}"))
+        self.query_one("#heading", Static).update(Text(f" $ {command}   {mode}{found or hidden}"))
 
     def action_back(self) -> None:
         """Close the search, or go back."""
