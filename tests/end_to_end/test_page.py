@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import Browser, open_browser
-from tests.conftest import wait_for
+from tests.conftest import mostly_slow, wait_for
 from tests.recorded_page import RecordedApi, serve_recorded
 from tfcluster.dashboard.api import Stream
 
@@ -55,7 +55,7 @@ def rows(browser: Browser, table: str) -> int:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("width", [400, 800, 1280])
+@pytest.mark.parametrize("width", mostly_slow([400, 800, 1280], fast=[400]))
 def test_nothing_is_wider_than_the_window(browser: Browser, url: str, view: str, width: int) -> None:
     show(browser, url, view, width)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
@@ -69,7 +69,7 @@ def test_nothing_is_wider_than_the_window(browser: Browser, url: str, view: str,
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("colours", mostly_slow(["light", "dark"], fast=["light"]))
 def test_axe_finds_nothing(browser: Browser, url: str, view: str, colours: str) -> None:
     for width in (1280, 400):
         show(browser, url, view, width, colours)

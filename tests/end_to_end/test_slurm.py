@@ -302,6 +302,7 @@ def tracked(request: pytest.FixtureRequest, needs_slurm: None) -> Iterator[InSlu
         yield sandbox
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_leaves_nothing_and_is_never_continued_outside(tracked: InSlurm) -> None:
     with up(tracked) as status:
         (job,) = tracked.jobs()
@@ -399,6 +400,7 @@ def test_down_cancels_a_pending_job(site: InSlurm) -> None:
         site.site("scancel", blocking)
 
 
+@pytest.mark.slow
 def test_in_an_allocation_its_nodes_are_used_and_left(site: InSlurm) -> None:
     site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
     command = f"{sys.executable} -m tfcluster"
@@ -436,6 +438,7 @@ def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
     site("down")
 
 
+@pytest.mark.slow
 def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -> None:
     spec = site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 2}}\n"))
     script = site.scripts / "group.py"
