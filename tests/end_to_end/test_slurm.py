@@ -340,6 +340,21 @@ def test_a_job_whose_nodes_were_lost_is_not_continued_by_the_next_one(site: InSl
         assert not {task["pid"] for task in after["tasks"]} & {task["pid"] for task in status["tasks"]}
 
 
+@pytest.mark.slow
+def test_the_next_job_continues_a_training_and_runs_a_run_again(site: InSlurm) -> None:
+    log = site.site.folder / "log"
+    options = ("run", "linear", "--sync", "--batch", "10", "--steps", "20", "--logdir", str(log))
+    with up(site):
+        first = site.json(*options, "--seed", "5")
+        site.site("scancel", *site.jobs())
+        wait_for(lambda: not site.jobs(), 60)
+    with up(site):
+        second = site.json(*options)["result"]
+        third = site.json("rerun", first["run"])["result"]
+    assert [each["resumed_from"] for each in (first["result"], second, third)] == [None, 20, 40]
+    assert third["steps"] == 60
+
+
 def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
     request = '{nodes: 2, time: "8:00:00", partition: gpu, gpus: 2, options: ["--account=physics"]}'
     script = site("up", site.spec(site.text(request)), "--dry-run").stdout
