@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -81,9 +82,10 @@ class JobEnd:
 
 def _ask(job: HostJob, limit: float) -> Message:
     """Ask Slurm when a job ends; this blocks."""
+    program = job.squeue if os.path.exists(job.squeue) else shutil.which("squeue") or job.squeue
     try:
         result = subprocess.run(
-            [job.squeue, "--noheader", f"--jobs={job.id}", "--format=%e"],
+            [program, "--noheader", f"--jobs={job.id}", "--format=%e"],
             env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
             capture_output=True,
             text=True,

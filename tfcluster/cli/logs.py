@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tfcluster.cli.completion import complete_hosts, complete_logs
 from tfcluster.cli.options import check_period, cluster_option, output_option, since_option, until_option
@@ -115,7 +116,8 @@ def _level(name: str | None, everything: bool, *, is_complete: bool) -> LogLevel
     """Return the level from which on entries are shown; None for all of them, as outside a terminal by default."""
     from tfcluster.core.log_levels import LogLevel
 
-    if everything and name is not None:
+    is_typed = click.get_current_context().get_parameter_source("everything") is ParameterSource.COMMANDLINE
+    if everything and name is not None and is_typed:
         raise click.UsageError("--all shows every level: leave out --level")
     is_default = not everything and not is_complete and sys.stdout.isatty()
     level = LogLevel(name or ("warning" if is_default else "info"))

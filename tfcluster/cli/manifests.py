@@ -11,7 +11,11 @@ from tfcluster.cli.output import echo
 from tfcluster.errors import usage_error
 
 
-@click.command("manifests", epilog="Example: tfcluster manifests cluster.yaml | kubectl diff -f -")
+@click.command(
+    "manifests",
+    context_settings={"ignore_unknown_options": True},  # those of COMMAND
+    epilog="Example: tfcluster manifests cluster.yaml | kubectl diff -f -",
+)
 @spec_argument
 @click.option(
     "--export",

@@ -274,8 +274,10 @@ def _confirm_replacement(topology: ClusterTopology, yes: bool, output: str, name
     what = f"{', '.join(names)} must be replaced; LOST: {lost or 'no variables'}, and the runs that use their tasks"
     echo(what, err=True)
     if not yes:
-        refusal = usage_error(f"{what}: the pods are as they were", "Add --yes to do it anyway.")
-        require_consent("Replace them?", output, refusal, "the pods are as they were")
+        refusal = usage_error(f"{what}: no pod was replaced", "Add --yes to do it anyway.")
+        require_consent(
+            "Replace them?", output, refusal, "no pod was replaced; one that is made again has the new version"
+        )
 
 
 def _get_hosts(

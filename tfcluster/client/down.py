@@ -72,14 +72,14 @@ def take_down(
         with _ending_job(cluster.name, cluster.job):
             _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
     elif cluster.pods is not None:
-        with _deleting_pods(cluster.name, cluster.pods):
+        with _deleting_pods(cluster, cluster.pods):
             _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
     else:
         _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
 
 
 @contextlib.contextmanager
-def _deleting_pods(cluster: str, pods: PodSet) -> Iterator[None]:
+def _deleting_pods(cluster: Cluster, pods: PodSet) -> Iterator[None]:
     """Delete the pods of a cluster after the cluster: all that still runs in them ends with them."""
     from tfcluster.providers import kubernetes
 
@@ -88,8 +88,9 @@ def _deleting_pods(cluster: str, pods: PodSet) -> Iterator[None]:
     except ClusterError as error:
         if error.exit_code not in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE):
             raise
+    register(cluster)  # its hosts have stopped: if this fails, the next `down` deletes the pods
     kubernetes.release(pods)
-    unregister(cluster)
+    unregister(cluster.name)
 
 
 @contextlib.contextmanager

@@ -51,10 +51,10 @@ def start(
     pods = kubernetes.find_pods(topology.cluster, request)
     kubernetes.check(pods)
     registered = read_registry(topology.cluster)
-    if registered is not None and registered.pods not in (None, pods):
+    if registered is not None and registered.pods != pods:
         raise usage_error(
-            f"cluster {topology.cluster!r} has its pods in another namespace or context",
-            f"`tfcluster down -c {topology.cluster}` deletes them; then `up` starts it here.",
+            f"cluster {topology.cluster!r} is up on other hosts, or has its pods in another namespace or context",
+            f"`tfcluster down -c {topology.cluster}` ends it there; then `up` starts it here.",
         )
     placed = kubernetes.place(topology, pods, request.image)
     if registered is None:  # before anything is applied: `down` deletes what an interrupt leaves
@@ -77,12 +77,19 @@ def temporary_pods(
     topology: ClusterTopology, request: KubernetesSpec, show: Callable[[str], None]
 ) -> Iterator[ClusterTopology]:
     """Yield the topology of a cluster that is not up, with pods as its hosts; they are deleted with the context."""
+    pods = kubernetes.find_pods(topology.cluster, request)  # now, as kubectl's current context may change meanwhile
+    kubernetes.check(pods)
+    registered = read_registry(topology.cluster)
+    if kubernetes.replicas(pods) and (registered is None or registered.pods != pods):
+        raise usage_error(
+            f"namespace {pods.namespace!r} has pods of a cluster {topology.cluster!r} that was not started from here",
+            "Give this one another `name:`, as a launch deletes its pods at the end.",
+        )
     try:
         yield start(topology, request, show, lambda outdated: None)
     finally:
         registered = read_registry(topology.cluster)
-        pods = registered.pods if registered is not None else kubernetes.find_pods(topology.cluster, request)
-        if pods is not None:
+        if registered is None or registered.pods == pods:
             kubernetes.release(pods)
             unregister(topology.cluster)
 

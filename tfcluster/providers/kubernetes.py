@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _FIELD_MANAGER = "tfcluster"
 _KINDS = "statefulsets.apps,services,networkpolicies.networking.k8s.io"
 _RIGHTS = (
-    *((verb, kind) for kind in _KINDS.split(",") for verb in ("get", "create", "patch", "delete")),
-    ("list", "pods"),
+    *((verb, kind) for kind in _KINDS.split(",") for verb in ("get", "list", "create", "patch", "delete")),
+    *((verb, "pods") for verb in ("get", "list", "delete")),
     ("create", "pods/exec"),
 )
 # States of a container that last until a person acts.
@@ -78,9 +78,10 @@ def check(pods: PodSet) -> None:
 
 def _is_allowed(pods: PodSet, verb: str, kind: str) -> bool:
     result = _call([*_options(pods), "auth", "can-i", verb, kind])
-    if result.stdout.strip() not in ("yes", "no"):
+    answer = result.stdout.partition(" ")[0].strip()  # a reason may follow
+    if answer not in ("yes", "no"):
         raise _failed(result, "`kubectl cluster-info` shows whether the API server answers.")
-    return result.stdout.strip() == "yes"
+    return answer == "yes"
 
 
 def _check_namespace(pods: PodSet) -> None:
@@ -172,8 +173,8 @@ def _describe(name: str, state: Mapping[str, Any], phase: str = "") -> str:
 def _failures(pods: PodSet) -> Iterator[str]:
     """Yield why the StatefulSet could not make a pod, such as a quota."""
     selector = f"--field-selector=involvedObject.kind=StatefulSet,involvedObject.name={pods.cluster}"
-    events = json.loads(_run(pods, "get", "events", selector, "--output=json"))["items"]
-    for event in reversed(events):
+    found = _call([*_options(pods), "get", "events", selector, "--output=json"])
+    for event in reversed(json.loads(found.stdout)["items"] if found.returncode == 0 else []):  # a right not all have
         if event.get("type") == "Warning":
             yield f"{pods.cluster}: {event.get('reason', '')}: {' '.join(event.get('message', '').split())}"
 

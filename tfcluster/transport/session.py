@@ -40,7 +40,11 @@ def release_child(process: subprocess.Popen[bytes]) -> None:
     process.returncode = 0  # Popen neither waits for it nor warns that it still runs
     with _reaping:
         for pid in list(_released):
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            try:
+                has_ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+            except ChildProcessError:  # SIGCHLD is ignored, or the program that uses tfcluster reaps its children
+                has_ended = True
+            if has_ended:
                 _released.remove(pid)
         _released.add(process.pid)
 

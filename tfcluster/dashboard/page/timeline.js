@@ -92,15 +92,17 @@ export class Timeline {
       this.brush.style.left = `${box.left - this.plot.getBoundingClientRect().left + Math.min(begin, part(event)) * box.width}px`;
       this.brush.style.width = `${Math.abs(part(event) - begin) * box.width}px`;
     };
+    const done = new AbortController();
+    const { signal } = done;
     const end = (event) => {
-      removeEventListener("pointermove", show);
+      done.abort();
       const times = [begin, part(event)].sort((one, other) => one - other).map((each) => first + each * (last - first));
       const isChosen = !this.brush.hidden && event.type === "pointerup";
       this.brush.hidden = true;
       if (isChosen) this.choose(times);
     };
-    addEventListener("pointermove", show);
-    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, end, { once: true });
+    addEventListener("pointermove", show, { signal });
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, end, { signal });
   }
 }
 
