@@ -63,7 +63,7 @@ class Kubectl:
 
     def _auth(self, _can: str, verb: str, kind: str) -> int:
         is_forbidden = [verb, kind] in self._state["forbidden"]
-        print("no" if is_forbidden else "yes")
+        print("no - RBAC: not allowed" if is_forbidden else "yes")
         return int(is_forbidden)
 
     def _apply(self) -> int:

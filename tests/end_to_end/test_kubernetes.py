@@ -118,3 +118,14 @@ def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
     failed = pods.sandbox("up", pods.sandbox.spec(text(2)), code=1)
     assert "pod train-1: CrashLoopBackOff: back-off 10s restarting failed container" in failed.stderr
     assert "kubectl logs train-1 --previous" in failed.stderr
+
+
+def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    labels = {"app.kubernetes.io/managed-by": "tfcluster", "app.kubernetes.io/instance": "train"}
+    there = {"kind": "StatefulSet", "metadata": {"name": "train", "labels": labels}, "spec": {"replicas": 2}}
+    pods.change(objects={"StatefulSet/train": there})
+    sandbox.spec("print(1)\n", "one.py")
+    failed = sandbox("launch", "--spec", sandbox.spec(text(2)), "one.py", code=2)
+    assert "has pods of a cluster 'train' that was not started from here" in failed.stderr
+    assert [*pods.state()["objects"]] == ["StatefulSet/train"]
