@@ -34,7 +34,7 @@ class JobEnd:
         self._is_known = False
         self._last_error = ""
         self._ends: int | None = None  # in Unix seconds; None if the time is not limited
-        self._warned_of: int | None = None  # the end of which runs were told
+        self._warned_of: int | None = None  # the end that runs have been warned of
 
     def _job(self) -> HostJob | None:
         topology = self._supervisor.topology

@@ -14,6 +14,7 @@ from tfcluster.providers import kubernetes
 from tfcluster.providers.manifests import job_manifests, pod_manifests
 
 if TYPE_CHECKING:
+    from tfcluster.core.kubernetes import PodSet
     from tfcluster.spec.kubernetes import KubernetesSpec
     from tfcluster.spec.slurm import SlurmSpec
 
@@ -50,6 +51,16 @@ def start(
     """
     pods = kubernetes.find_pods(topology.cluster, request)
     kubernetes.check(pods)
+    return _start(topology, request, pods, show, approve)
+
+
+def _start(
+    topology: ClusterTopology,
+    request: KubernetesSpec,
+    pods: PodSet,
+    show: Callable[[str], None],
+    approve: Callable[[list[str]], None],
+) -> ClusterTopology:
     registered = read_registry(topology.cluster)
     if registered is not None and registered.pods != pods:
         raise usage_error(
@@ -77,7 +88,8 @@ def temporary_pods(
     topology: ClusterTopology, request: KubernetesSpec, show: Callable[[str], None]
 ) -> Iterator[ClusterTopology]:
     """Yield the topology of a cluster that is not up, with pods as its hosts; they are deleted with the context."""
-    pods = kubernetes.find_pods(topology.cluster, request)  # now, as kubectl's current context may change meanwhile
+    # Only here: the current context of kubectl may change until the end.
+    pods = kubernetes.find_pods(topology.cluster, request)
     kubernetes.check(pods)
     registered = read_registry(topology.cluster)
     if kubernetes.replicas(pods) and (registered is None or registered.pods != pods):
@@ -86,7 +98,7 @@ def temporary_pods(
             "Give this one another `name:`, as a launch deletes its pods at the end.",
         )
     try:
-        yield start(topology, request, show, lambda outdated: None)
+        yield _start(topology, request, pods, show, lambda outdated: None)
     finally:
         registered = read_registry(topology.cluster)
         if registered is None or registered.pods == pods:
@@ -96,6 +108,7 @@ def temporary_pods(
 
 def remove_surplus(topology: ClusterTopology, request: KubernetesSpec) -> None:
     """Remove the pods that the spec no longer has, on which nothing of the cluster runs any more."""
-    pods = kubernetes.find_pods(topology.cluster, request)
-    if kubernetes.replicas(pods) > request.pods:
+    registered = read_registry(topology.cluster)
+    pods = None if registered is None else registered.pods
+    if pods is not None and kubernetes.replicas(pods) > request.pods:
         kubernetes.apply(pods, topology, request, request.pods)

@@ -42,7 +42,7 @@ _HARMLESS = re.compile(
 )
 _NO_PREFIX = "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR"
 _DUMP = re.compile(r"(?:SessionOptions|session_options|with config|config_proto)\b.*?:", re.IGNORECASE)
-# The fields of TensorFlow's ConfigProto: a program that prints `loss: 0.5` meanwhile prints no part of a dump.
+# The fields of TensorFlow's ConfigProto: `loss: 0.5`, which a program prints between them, is no part of a dump.
 _FIELDS = re.compile(
     r"(?:device_count|intra_op_parallelism_threads|inter_op_parallelism_threads|use_per_session_threads"
     r"|session_inter_op_thread_pool|placement_period|device_filters|gpu_options|pluggable_device_options"

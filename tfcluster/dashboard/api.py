@@ -151,7 +151,9 @@ def _number(query: dict[str, str], name: str) -> float | None:
 
 
 def _level(query: dict[str, str]) -> LogLevel | None:
+    """Return the level from which on entries are wanted; None for all, as then the agent has nothing to search."""
     try:
-        return LogLevel(query["level"]) if query.get("level") else None
+        level = LogLevel(query.get("level") or LogLevel.INFO)
+        return None if level is LogLevel.INFO else level
     except ValueError:
         raise RequestError(HTTPStatus.BAD_REQUEST, f"'level' is none of {', '.join(LogLevel)}") from None

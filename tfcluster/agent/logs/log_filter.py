@@ -1,6 +1,6 @@
 """Read parts of logs, and search them for regular expressions and levels in a child process.
 
-The search is not in the agent itself, as a regular expression may take for ever (`(a+)+b`), and not in the command, as
+The search is not in the agent itself, as a regular expression may never end (`(a+)+b`), and not in the command, as
 most of a log would be sent in vain. The child process ends with the request.
 """
 
@@ -29,7 +29,7 @@ from tfcluster.processes.logs.rotating_log import Line
 from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
 from tfcluster.protocol.serialization import decode, to_json
 
-# A hidden entry has at most so many lines, such as a dump of the options of a session.
+# The most lines that a hidden entry has, such as a dump of the options of a session.
 _CONTEXT_LINES = 64
 
 

@@ -105,7 +105,7 @@ def _join_request(submission: RunSubmission, run: str, event: Event) -> JoinRequ
 def _rejoin(submission: RunSubmission, cluster: Cluster, run: str, event: Event, ended: threading.Event) -> None:
     """Have hosts that were lost connect again as soon as they can be reached, each in a thread; return at once.
 
-    They try until the run has ended, as the coordinator does not wait for ever.
+    They try until the run has ended: the coordinator ends it when it has waited long enough.
     """
     request = _join_request(submission, run, event)
 
