@@ -113,7 +113,8 @@ print(map_reduce(busy, 100))
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["pi", "mean", "map_reduce"])
 def test_a_task_that_answers_again_joins_the_run(sandbox: Sandbox, program: str) -> None:
-    sandbox("up", sandbox.spec("name: late\njobs: {worker: {tasks: 2}}\n"))
+    # Without `never`, a stopped server is killed as unresponsive before a slow machine's run has begun.
+    sandbox("up", sandbox.spec("name: late\njobs: {worker: {tasks: 2}}\nrestart: {policy: never}\n"))
     words = {
         "pi": ("pi", "--samples", "5e9", "-o", "json"),
         "mean": ("mean", "--random", "2e9", "-o", "json"),
