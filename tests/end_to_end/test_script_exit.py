@@ -63,6 +63,27 @@ class Resource:
 import builtins; open = builtins.open
 resource = Resource()
 """
+# What TensorFlow's own modules keep: a connection to servers, a default session, the events of a default writer.
+STATE = """
+import glob, os
+import tensorflow as tf
+from tensorflow.python.eager import context
+class Tag:
+    def __init__(self, name): self.name = name
+    def __del__(self, open=open):
+        with open(self.name, "w") as file:
+            file.write("released")
+context.context().tag = Tag("context.txt")
+tf.compat.v1.InteractiveSession().tag = Tag("session.txt")
+with tf.Graph().as_default() as graph:
+    tf.compat.v1.InteractiveSession(graph=graph).tag = Tag("another.txt")
+"""
+SUMMARY = """
+import tensorflow as tf
+tf.summary.create_file_writer("events").set_as_default()
+for step in range(5):
+    tf.summary.scalar("loss", 1.0 / (step + 1), step=step)
+"""
 CHECKPOINT = """
 import glob
 import tensorflow as tf
@@ -90,6 +111,7 @@ SCRIPTS = {
     "atexit": AT_EXIT,
     "threads": THREADS,
     "destructors": DESTRUCTORS,
+    "what TensorFlow keeps": STATE,
     "an exception that is no Exception": CSV + STOP,
     "a hook for exceptions that fails": CSV + FAILING_HOOK,
     "no standard output": "import sys\nopen('left.txt', 'w').write('x')\nsys.stdout = sys.stderr = None\n",
@@ -143,6 +165,17 @@ def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_pat
         "print('sum', float(tf.reduce_sum(variable)))\n"
     )
     assert "sum 499500.0" in demo("run", script, cwd=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_the_summaries_of_a_writer_that_is_not_closed_are_written(demo: Sandbox, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SUMMARY)
+    demo("run", script, cwd=tmp_path)
+    read = "import sys, tensorflow as tf; print(len(list(tf.compat.v1.train.summary_iterator(sys.argv[1]))))"
+    [events] = (tmp_path / "events").iterdir()
+    printed = subprocess.run([sys.executable, "-c", read, events], check=True, capture_output=True, text=True).stdout
+    assert printed == "6\n", "the version of the format, and five values"
 
 
 FORKS = """

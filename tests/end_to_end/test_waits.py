@@ -350,7 +350,7 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1" or {not waits}:
     time.sleep(1000)
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
-    command = hangs.start("launch", "-o", "json", "--timeout", "10", write(hangs, text))
+    command = hangs.start("launch", "-o", "json", "--timeout", "20", write(hangs, text))
     assert command.stdout is not None
     events = (json.loads(line) for line in command.stdout)
     pid = next(each["pid"] for each in events if each.get("task") == "worker:1" and each["event"] == "member")

@@ -30,6 +30,7 @@ from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.os import daemonize
 from tfcluster.process_mark import MARK
+from tfcluster.processes.runs import preloaded_modules
 from tfcluster.processes.runs.interrupt_watch import watch_interrupts
 from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
@@ -169,6 +170,7 @@ def _run_script(main: MainModule, context: Context, reporter: MetricReporter, li
             reporter.flush()
             ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    preloaded_modules.exempt()
     raise SystemExit(code)
 
 
