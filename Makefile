@@ -84,9 +84,10 @@ completions: .venv/installed
 	$(BIN)/tfcluster completion zsh > completions/_tfcluster
 	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
 
-# The references of the spec and of the commands.
+# The references of the spec and of the commands, and the JSON schema of the spec.
 docs: .venv/installed
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_schema.py
 
 # The pictures of the terminal and, with Debian's chromium and chromium-driver, of the page.
 picture: .venv/installed

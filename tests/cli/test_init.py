@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tfcluster.cli.spec import TEMPLATE, init_command
+from tfcluster.cli.spec import SCHEMA, TEMPLATE, init_command, schema_command
 from tfcluster.errors import ClusterError, ExitCode
+
+WRITTEN = f"# yaml-language-server: $schema={SCHEMA.as_uri()}\n{TEMPLATE}"
 
 
 @pytest.fixture(autouse=True)
@@ -19,14 +22,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dash_stands_for_standard_output(folder: Path) -> None:
     result = CliRunner().invoke(init_command, ["-"])
-    assert (result.exit_code, result.stdout) == (0, TEMPLATE)
+    assert (result.exit_code, result.stdout) == (0, WRITTEN)
     assert list(folder.iterdir()) == []
 
 
 def test_the_template_is_written_to_the_file_with_the_next_command(folder: Path) -> None:
     result = CliRunner().invoke(init_command, ["my spec.yaml"])
     assert result.stdout == "wrote my spec.yaml; start the cluster with `tfcluster up 'my spec.yaml'`\n"
-    assert (folder / "my spec.yaml").read_text() == TEMPLATE
+    assert (folder / "my spec.yaml").read_text() == WRITTEN
 
 
 def test_a_file_that_exists_is_not_overwritten(folder: Path) -> None:
@@ -35,3 +38,7 @@ def test_a_file_that_exists_is_not_overwritten(folder: Path) -> None:
     assert isinstance(error, ClusterError)
     assert (error.message, error.exit_code) == ("cluster.yaml exists already", ExitCode.USAGE)
     assert (folder / "cluster.yaml").read_text() == "mine"
+
+
+def test_the_schema_that_the_file_names_is_the_one_that_is_printed() -> None:
+    assert json.loads(CliRunner().invoke(schema_command).stdout) == json.loads(SCHEMA.read_text())

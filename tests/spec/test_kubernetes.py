@@ -45,7 +45,7 @@ def test_ps_tasks_have_pods_of_their_own_unless_the_spec_places_them() -> None:
     assert (many.jobs["ps"].hosts, many.jobs["worker"].hosts) == (("pod0",), ("pod1",))
 
 
-_PROBLEMS = {
+PROBLEMS = {
     "kubernetes: {pods: 2}": "cluster.yaml:1:1: kubernetes.image: this key is missing",
     "kubernetes: {image: a b}": "cluster.yaml:1:21: kubernetes.image: expected the name of an image",
     "kubernetes: {image: a, pods: 0}": "cluster.yaml:1:30: kubernetes.pods: must be 1 or more",
@@ -65,9 +65,9 @@ _PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("text", _PROBLEMS)
+@pytest.mark.parametrize("text", PROBLEMS)
 def test_a_problem_is_reported_at_its_place(text: str) -> None:
-    assert _PROBLEMS[text] in problems(text)
+    assert PROBLEMS[text] in problems(text)
 
 
 def test_the_longest_name_is_accepted() -> None:

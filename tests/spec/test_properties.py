@@ -163,7 +163,7 @@ def test_random_cluster_notation(text: str) -> None:
 
 
 @st.composite
-def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
+def valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     ports = draw(st.lists(st.integers(1, 65535), unique=True, min_size=12, max_size=12))
     names = draw(
         st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z_.-]{0,8}", fullmatch=True), unique_by=str.lower, max_size=3)
@@ -221,7 +221,7 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(_valid_specs(), st.booleans())
+@given(valid_specs(), st.booleans())
 def test_a_valid_spec_survives_a_round_trip(value: dict[str, Any], flow: bool) -> None:
     spec = parse_spec(yaml.safe_dump(value, default_flow_style=flow), "c.yaml", "c")
     dumped = spec.model_dump(mode="json", exclude_unset=True)

@@ -50,7 +50,7 @@ def test_another_network_can_be_asked_for() -> None:
     assert parse("slurm: {}\nnetwork: closed").network == "closed"
 
 
-_PROBLEMS = {
+PROBLEMS = {
     "slurm: {time: 8:00:00}": "cluster.yaml:1:15: slurm.time: YAML reads this as a number in base 60; write it",
     'slurm: {time: "8 hours"}': 'cluster.yaml:1:15: slurm.time: expected a time such as "8:00:00"',
     "slurm: {time: 90}": "cluster.yaml:1:15: slurm.time: expected text, found 90",
@@ -67,10 +67,10 @@ _PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("text", _PROBLEMS)
+@pytest.mark.parametrize("text", PROBLEMS)
 def test_a_problem_is_reported_at_its_place(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert _PROBLEMS[text] in problems(text)
+    assert PROBLEMS[text] in problems(text)
 
 
 def test_jobs_can_name_only_the_nodes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ _GROUPS = {
     "Hosts and spec": {
         "validate": "Check a spec without starting anything.",
         "doctor": "Check the hosts of a spec.",
+        "schema": "Print the JSON schema of a spec, for editors.",
         "manifests": "Print what a cluster of pods is for Kubernetes.",
     },
     "Shell": {
@@ -78,6 +79,7 @@ _LOCATIONS = {
     "init": "spec:init_command",
     "metrics": "status:metrics_command",
     "scale": "up:scale_command",
+    "schema": "spec:schema_command",
     "validate": "spec:validate_command",
     "wait": "runs:wait_command",
 }

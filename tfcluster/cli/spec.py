@@ -17,8 +17,9 @@ from tfcluster.errors import ClusterError, ExitCode, usage_error
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
 
-#: What `init` writes.
+#: What `init` writes after the line that names the schema for editors.
 TEMPLATE = (Path(__file__).parent / "template.yaml").read_text()
+SCHEMA = Path(__file__).parent.parent / "spec" / "schema.json"
 
 
 @click.command("init", epilog="Example: tfcluster init && tfcluster up")
@@ -28,18 +29,29 @@ def init_command(spec: Path) -> None:
 
     A file that exists is never overwritten.
     """
+    text = f"# yaml-language-server: $schema={SCHEMA.as_uri()}\n{TEMPLATE}"
     if spec == Path("-"):
-        echo(TEMPLATE.removesuffix("\n"))
+        echo(text.removesuffix("\n"))
         return
     try:
         with spec.open("x") as file:
-            file.write(TEMPLATE)
+            file.write(text)
     except FileExistsError as error:
         raise usage_error(f"{spec} exists already", "Name another file: `tfcluster init other.yaml`.") from error
     except OSError as error:
         raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
     argument = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
     echo(f"wrote {spec}; start the cluster with `tfcluster up{argument}`")
+
+
+@click.command("schema", epilog="Example: tfcluster schema > cluster.schema.json")
+def schema_command() -> None:
+    """Print the JSON schema of a spec, by which editors complete and check its keys.
+
+    The first line of the file that `tfcluster init` writes names the one of this installation. For a file that you
+    share, keep the schema beside it, and let its first line be `# yaml-language-server: $schema=cluster.schema.json`.
+    """
+    echo(SCHEMA.read_text().removesuffix("\n"))
 
 
 @click.command("validate", epilog="Example: tfcluster validate cluster.yaml")

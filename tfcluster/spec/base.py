@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StrictStr,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_after_validator_function
 
 Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 
@@ -38,15 +47,29 @@ def validation_error(kind: Literal["expected", "complete", "key"], message: str,
     return PydanticCustomError(kind, "{message}", {"message": message, "hint": hint})
 
 
-def matches(pattern: re.Pattern[str], kind: Literal["expected", "key"], expected: str) -> Callable[[str], str]:
-    """Return a validator of text that must match a pattern completely; see `validation_error` for the kind."""
+@dataclass(frozen=True)
+class Matches:
+    """The annotation of text that must match a pattern completely; see `validation_error` for the kind."""
 
-    def check(text: str) -> str:
-        if not pattern.fullmatch(text):
-            raise validation_error(kind, f"expected {expected}")
+    pattern: re.Pattern[str]
+    kind: Literal["expected", "key"]
+    expected: str
+
+    def _check(self, text: str) -> str:
+        if not self.pattern.fullmatch(text):
+            raise validation_error(self.kind, f"expected {self.expected}")
         return text
 
-    return check
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": whole(self.pattern)}
+
+
+def whole(pattern: re.Pattern[str]) -> str:
+    """Return the regular expression of a JSON schema for a text that matches a pattern completely."""
+    return f"^(?:{pattern.pattern})$"
 
 
 class Secret(FrozenModel):
@@ -84,16 +107,14 @@ def _public(value: Any) -> str:
 
 VariableName = Annotated[
     StrictStr,
-    AfterValidator(
-        matches(
-            re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
-            "key",
-            "the name of a variable to be letters, digits and _, and not to start with a digit",
-        )
+    Matches(
+        re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
+        "key",
+        "the name of a variable to be letters, digits and _, and not to start with a digit",
     ),
 ]
 #: The value of an environment variable of a job's tasks.
-VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret)]
+VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret, json_schema_input_type=str | Secret)]
 #: The value of an environment variable of a host. It cannot be secret, because all properties of a host may be
 #: displayed and are stored in files.
 PublicValue = Annotated[StrictStr, BeforeValidator(_public)]

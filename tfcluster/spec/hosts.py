@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictSt
 from tfcluster import settings
 from tfcluster.input_file import read_input
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.spec.base import FrozenModel, Key, PublicValue, VariableName, matches, validation_error
+from tfcluster.spec.base import FrozenModel, Key, Matches, PublicValue, VariableName, validation_error
 from tfcluster.spec.diagnostics import Diagnostic
 from tfcluster.spec.host_ranges import expand_names
 
@@ -178,12 +178,10 @@ def _or_nothing(value: Any) -> Any:
 
 HostName = Annotated[
     StrictStr,
-    AfterValidator(
-        matches(
-            HOST_NAME,
-            "key",
-            "the name of a host to be letters, digits, _, . and -, and to start with a letter or digit",
-        )
+    Matches(
+        HOST_NAME,
+        "key",
+        "the name of a host to be letters, digits, _, . and -, and to start with a letter or digit",
     ),
 ]
 Hosts = Mapping[HostName, Annotated[HostSpec, BeforeValidator(_or_nothing)]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictInt, StrictStr
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, matches
+from tfcluster.spec.base import FrozenModel, Key, Matches
 from tfcluster.spec.diagnostics import KeyPath
 from tfcluster.spec.yaml_source import YamlDocument
 
@@ -30,12 +30,14 @@ def _quantity(value: Any) -> Any:
     return str(value) if type(value) in (int, float) else value
 
 
-def _pattern(pattern: re.Pattern[str], expected: str) -> AfterValidator:
-    return AfterValidator(matches(pattern, "expected", expected))
+def _pattern(pattern: re.Pattern[str], expected: str) -> Matches:
+    return Matches(pattern, "expected", expected)
 
 
 _Quantity = Annotated[
-    StrictStr, BeforeValidator(_quantity), _pattern(_QUANTITY, 'a quantity of Kubernetes such as 8, "500m" or 32Gi')
+    StrictStr,
+    BeforeValidator(_quantity, json_schema_input_type=str | float),
+    _pattern(_QUANTITY, 'a quantity of Kubernetes such as 8, "500m" or 32Gi'),
 ]
 
 

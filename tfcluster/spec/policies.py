@@ -15,15 +15,16 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     StrictInt,
     StrictStr,
+    WithJsonSchema,
     field_validator,
     model_serializer,
     model_validator,
 )
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, Seconds, Secret, VariableValue, validation_error
+from tfcluster.spec.base import FrozenModel, Key, Seconds, Secret, VariableValue, validation_error, whole
 
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtKMGT]?)([iI]?)[bB]")
 _LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 
@@ -62,7 +63,12 @@ def _limit(value: Any) -> Limit:
 
 
 _Policy = Literal["never", "on-failure", "always"]
-_WrittenLimit = Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.__str__)]
+_WrittenLimit = Annotated[
+    Limit,
+    BeforeValidator(_limit),
+    PlainSerializer(Limit.__str__),
+    WithJsonSchema({"type": "string", "pattern": whole(_LIMIT)}),
+]
 
 
 class RestartSpec(FrozenModel):
@@ -144,7 +150,10 @@ def _size(value: Any, smallest: int = settings.LOG_FILE_MIN_BYTES, name: str = "
     return size
 
 
-_OutputSize = Annotated[int, BeforeValidator(partial(_size, smallest=settings.RUN_OUTPUT_MIN_BYTES, name="1 MB"))]
+_SIZE_SCHEMA = WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": whole(_SIZE)})
+_OutputSize = Annotated[
+    int, BeforeValidator(partial(_size, smallest=settings.RUN_OUTPUT_MIN_BYTES, name="1 MB")), _SIZE_SCHEMA
+]
 
 
 class Logs(FrozenModel):
@@ -153,6 +162,7 @@ class Logs(FrozenModel):
     size: Annotated[
         int,
         BeforeValidator(_size),
+        _SIZE_SCHEMA,
         Key(
             "a size such as `500 kB` or `1 GiB`, or bytes", "The size of each file of a task's log.", "1 GiB", "`10 MB`"
         ),

@@ -13,6 +13,7 @@ from pydantic import (
     PlainSerializer,
     StrictInt,
     StrictStr,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -21,12 +22,13 @@ from tfcluster.paths import CLUSTER_NAME, LOCAL_HOST
 from tfcluster.spec.base import (
     FrozenModel,
     Key,
+    Matches,
     Seconds,
     Secret,
     VariableName,
     VariableValue,
-    matches,
     validation_error,
+    whole,
 )
 from tfcluster.spec.hosts import LOCAL_ONLY, Hosts, HostSpec, host_for_address, is_loopback
 from tfcluster.spec.kubernetes import KubernetesSpec
@@ -34,26 +36,28 @@ from tfcluster.spec.policies import JobRestart, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.slurm import SlurmSpec
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
+_ADDRESSES = {
+    "type": "array",
+    "items": {"type": "string", "pattern": whole(_ADDRESS)},
+    "minItems": 1,
+    "maxItems": settings.MAX_TASKS,
+}
 _NULL = object()  # represents a null in a YAML list, because None represents a task whose address is chosen later
 
 ClusterName = Annotated[
     StrictStr,
-    AfterValidator(
-        matches(
-            CLUSTER_NAME,
-            "expected",
-            "a name of at most 63 letters, digits, _, . and - that starts with a letter or digit",
-        )
+    Matches(
+        CLUSTER_NAME,
+        "expected",
+        "a name of at most 63 letters, digits, _, . and - that starts with a letter or digit",
     ),
 ]
 JobName = Annotated[
     StrictStr,
-    AfterValidator(
-        matches(
-            re.compile(r"[A-Za-z][A-Za-z0-9_]*"),
-            "key",
-            "the name of a job to be letters, digits and _, and to start with a letter",
-        )
+    Matches(
+        re.compile(r"[A-Za-z][A-Za-z0-9_]*"),
+        "key",
+        "the name of a job to be letters, digits and _, and to start with a letter",
     ),
 ]
 
@@ -140,6 +144,7 @@ class Job(FrozenModel):
         tuple[Annotated[Address | None, BeforeValidator(_address)], ...],
         BeforeValidator(_tasks),
         PlainSerializer(_plain_tasks),
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": settings.MAX_TASKS}, _ADDRESSES]}),
         Key("1 to 1000, or a list of addresses", "How many tasks it has, or the address of each.", "2"),
     ]
     hosts: Annotated[

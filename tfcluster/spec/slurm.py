@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, matches, validation_error
+from tfcluster.spec.base import FrozenModel, Key, Matches, validation_error
 from tfcluster.spec.diagnostics import KeyPath
 from tfcluster.spec.yaml_source import YamlDocument
 
@@ -42,13 +42,11 @@ class SlurmSpec(FrozenModel):
         Key("1 to 1000", "How many nodes.", "4", "all of the allocation in which you are, else 1"),
     ] = None
     time: Annotated[
-        Annotated[StrictStr, AfterValidator(matches(_TIME, "expected", 'a time such as "8:00:00" or "2-12:00:00"'))]
-        | None,
+        Annotated[StrictStr, Matches(_TIME, "expected", 'a time such as "8:00:00" or "2-12:00:00"')] | None,
         Key("`HOURS:MINUTES:SECONDS` or `DAYS-HOURS:…`, in quotes", "The time limit.", '"8:00:00"', "the partition's"),
     ] = None
     partition: Annotated[
-        Annotated[StrictStr, AfterValidator(matches(re.compile(r"[\w.,-]+"), "expected", "the name of a partition"))]
-        | None,
+        Annotated[StrictStr, Matches(re.compile(r"[\w.,-]+"), "expected", "the name of a partition")] | None,
         Key("a name", "The partition.", "gpu", "Slurm's default"),
     ] = None
     gpus: Annotated[StrictInt, Field(ge=0), Key("0 or more", "How many GPUs on each node.", "2")] = 0

@@ -1,0 +1,68 @@
+"""Writes tfcluster/spec/schema.json, the JSON schema of the spec, from its models: what editors check and complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from make_reference import MODELS, key_of
+
+from tfcluster.spec.base import Key
+from tfcluster.spec.schema import Spec
+
+FILE = Path(__file__).parent.parent / "tfcluster" / "spec" / "schema.json"
+
+
+def spec_schema() -> dict[str, Any]:
+    """Return the JSON schema of what a user writes, in draft 7, which editors read."""
+    schema = Spec.model_json_schema(ref_template="#/definitions/{model}")
+    definitions = schema["definitions"] = schema.pop("$defs")
+    for each in (schema, *definitions.values()):
+        each.pop("description")  # it is for readers of the code
+    for model in MODELS.values():
+        properties = (schema if model is Spec else definitions[model.__name__])["properties"]
+        for name, field in model.model_fields.items():
+            properties[name] = describe(properties[name], name, key_of(field))
+    schema["required"].remove("name")  # the file's path gives one
+    accept_other_notations(schema)
+    for each in objects_in(schema):
+        if "patternProperties" in each:
+            each["additionalProperties"] = False
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "title": "A cluster of tfcluster"}
+
+
+def accept_other_notations(schema: dict[str, Any]) -> None:
+    """Accept what `tfcluster.spec.load` and the models convert to the form of the models."""
+    hosts = schema["properties"]["hosts"]["anyOf"]
+    [named] = (each for each in hosts if each.get("type") == "object")
+    [host] = named.pop("patternProperties").values()
+    named["additionalProperties"] = {"anyOf": [host, {"type": "null"}]}  # a name may have ranges
+    hosts.append({"type": "array", "items": {"type": "string"}, "minItems": 1})
+    addresses = schema["definitions"]["Job"]["properties"]["tasks"]["anyOf"][1]
+    jobs = schema["properties"]["jobs"]["patternProperties"]
+    for name, job in jobs.items():
+        jobs[name] = {"anyOf": [job, addresses]}
+
+
+def objects_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield each schema in a schema."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from objects_in(each)
+
+
+def describe(schema: dict[str, Any], name: str, key: Key) -> dict[str, Any]:
+    """Add to the schema of a key what the reference says of it; draft 7 ignores what is beside a `$ref`."""
+    schema = {"allOf": [{"$ref": schema.pop("$ref")}], **schema} if "$ref" in schema else schema
+    schema.pop("title", None)
+    default = f" Default: {key.default}." if key.default else ""
+    example = yaml.safe_load(f"{{{name}: {key.example}}}")[name]
+    return {**schema, "description": key.meaning + default, "examples": [example]}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(spec_schema(), indent=1, ensure_ascii=False) + "\n")
