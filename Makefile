@@ -14,7 +14,7 @@ ORDER = -p no:randomly
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-setup test-slow test-all lint bench weight stories soak wheel completions docs picture clean
+.PHONY: demo check test test-setup test-slow test-all lint bench weight stories soak wheel completions docs site picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -84,10 +84,18 @@ completions: .venv/installed
 	$(BIN)/tfcluster completion zsh > completions/_tfcluster
 	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
 
-# The references of the spec and of the commands, and the JSON schema of the spec.
+# The references of the spec, of the commands and of the events of a run, and the JSON schema of the spec.
 docs: .venv/installed
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_schema.py
+
+# The documentation as a website, in build/site; a warning, such as a link that leads nowhere, is an error.
+site: .venv/installed-docs
+	$(BIN)/python docs/make_site.py
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
 
 # The pictures of the terminal and, with Debian's chromium and chromium-driver, of the page.
 picture: .venv/installed

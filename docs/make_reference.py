@@ -1,16 +1,20 @@
-"""Writes docs/spec.md from the schema of the spec, and docs/commands.md from the commands themselves."""
+"""Writes docs/spec.md, docs/commands.md and docs/events.md from the schema, the commands and the classes of events."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tfcluster.cli.main import cli
+from tfcluster.core.run_events import CoordinatorEvent, RunEvent
 from tfcluster.spec.base import Key, Secret
 from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.kubernetes import KubernetesSpec
@@ -130,6 +134,49 @@ def paragraphs(text: str | None) -> str:
     return "`".join(part if index % 2 else part.replace("*", "\\*") for index, part in enumerate(parts))
 
 
+EVENTS_INTRODUCTION = f"""{GENERATED}
+
+# The events of a run
+
+`tfcluster run`, `launch` and `attach` with `-o json` print one JSON object per line. Its kind is the value of `event`;
+this page has the other fields of each kind. The first event is `run` and the last one is `result`. A field that is
+*optional* is left out if it has no value. New releases can add fields and kinds: ignore those that you do not know.
+
+A program can print other kinds of events. The `metric` of `linear` and `expfit` has its numbers under names such as
+`loss`, and `step`. [Python](python.md) programs get the same events from `cluster.events()`.
+"""
+#: Types of fields in JSON's words.
+JSON_TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
+
+
+def event_reference() -> str:
+    """Return the reference of the events of a run as Markdown."""
+    kinds = [kind for kind in get_args(RunEvent) if kind is not CoordinatorEvent]  # the command does not print that one
+    return "\n".join([EVENTS_INTRODUCTION, *(event_section(kind) for kind in kinds)])
+
+
+def event_section(kind: Any) -> str:
+    """Return the section of one kind of event."""
+    source = inspect.getsource(kind)
+    lines = [f"## `{kind.event}`", "", inspect.cleandoc(kind.__doc__), ""]
+    lines += ["| field | type | meaning |", "|---|---|---|"]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id != "event":
+            comment = re.search(r"  # (.*)", source.splitlines()[node.lineno - 1])
+            name = "line" if (kind.event, node.target.id) == ("output", "data") else node.target.id
+            words = json_type(ast.unparse(node.annotation), node.value is not None)
+            lines.append(row_of((f"`{name}`", words, comment[1] if comment else "")))
+    return "\n".join(lines) + "\n"
+
+
+def json_type(annotation: str, has_default: bool) -> str:
+    """Return the JSON type of a field, given its annotation."""
+    name, _, none = annotation.partition(" | ")
+    word = JSON_TYPES.get(name) or ("list" if name.startswith("list") else "object")
+    return f"{word}, optional" if has_default else f"{word} or null" if none else word
+
+
 if __name__ == "__main__":
+    (DOCS / "events.md").write_text(event_reference())
     (DOCS / "spec.md").write_text(spec_reference())
     (DOCS / "commands.md").write_text(command_reference())

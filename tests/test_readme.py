@@ -25,9 +25,10 @@ from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.load import load_spec
 
 README = ROOT / "README.md"
+SCRIPTS = ROOT / "docs" / "scripts.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [document for document in DOCUMENTS if "```console" in document.read_text()]
-FOR_OTHER_MACHINES = [README, ROOT / "docs" / "hosts.md"]
+FOR_OTHER_MACHINES = [README, *(ROOT / "docs" / f"{name}.md" for name in ("hosts", "kubernetes", "slurm"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.\w+)\n")
 
@@ -82,7 +83,7 @@ def commands(document: Path) -> list[Command]:
 
 
 # Their commands take a minute or more.
-_LONG = ("README", "programs", "supervision")
+_LONG = ("README", "launch", "programs", "scripts", "supervision")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ _LONG = ("README", "programs", "supervision")
     ids=lambda document: document.stem,
 )
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
-    assert len(commands(document)) >= 10
+    assert len(commands(document)) >= 3
     (sandbox.folder / "examples").symlink_to(ROOT / "examples")
     for name, text in files(document).items():
         (sandbox.folder / name).write_text(text)
@@ -114,11 +115,15 @@ def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
 @pytest.mark.slow
 def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
     sandbox("up", ROOT / "examples" / "cluster.yaml")
-    (program,) = blocks(README, "python")
+    (program,) = [block for block in blocks(SCRIPTS, "python") if "grpc://" in block]
     assert "localhost:2223" in program
     program = program.replace("localhost:2223", sandbox.task("worker:0")["address"])
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90, check=True)
     assert "/job:worker/replica:0/task:1/device:CPU:0" in result.stdout
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 250
 
 
 def test_the_spec_shown_is_the_example() -> None:
@@ -141,7 +146,8 @@ def test_every_spec_shown_can_be_laid_out(tmp_path: Path) -> None:
 def test_commands_for_other_machines_are_understood(document: Path) -> None:
     for words in "".join(blocks(document, "sh")).splitlines():
         if command := re.match(r"tfcluster ([\w ./:=-]+)", words):
-            arguments = command[1].split()
+            # Behind a script, --help would be an option of the script.
+            arguments = [word for word in command[1].split() if not word.endswith(".py")]
             assert {word for word in arguments if word.endswith(".yaml")} <= files(document).keys(), words
             told = [sys.executable, "-m", "tfcluster", *arguments, "--help"]  # unknown words are refused all the same
             subprocess.run(told, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=120, check=True)
@@ -153,7 +159,7 @@ def test_the_keys_of_a_host_are_all_there() -> None:
 
 
 def test_the_exit_codes_are_all_there() -> None:
-    rows = re.findall(r"^\| ([\d, ]+) \|", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([\d, ]+) \|", (ROOT / "docs" / "automation.md").read_text(), re.MULTILINE)
     assert {int(code) for row in rows for code in row.split(", ")} == {int(code) for code in ExitCode}
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT, Sandbox
 from tfcluster.errors import ClusterError
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "python.md"
 _STRATEGY = """
 import tensorflow as tf
 import tfcluster
@@ -139,8 +139,8 @@ def test_only_what_needs_tensorflow_imports_it(demo: Sandbox) -> None:
     assert "pip install tensorflow" in output
 
 
-def test_the_example_of_the_readme_works(demo: Sandbox) -> None:
-    (example,) = re.findall(r"^```python\n# notebook.py\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+def test_the_example_of_the_page_works(demo: Sandbox) -> None:
+    (example,) = re.findall(r"^```python\n# notebook.py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert python(demo, example).splitlines()[0] == "3 devices"
 
 

@@ -1,4 +1,4 @@
-"""A program of another package, as docs/programs.md shows one, is run like those that tfcluster brings."""
+"""A program of another package, as docs/packages.md shows one, is run like those that tfcluster brings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RUN = ("run", "dice", "--rounds", "50", "--seed", "3")
 
 
 def install(folder: Path) -> dict[str, str]:
-    """Install the sample package of docs/programs.md in a folder as pip does.
+    """Install the sample package of docs/packages.md in a folder as pip does.
 
     Returns:
         The environment variables with which Python finds it there.
     """
-    files = dict(FILE.findall((ROOT / "docs" / "programs.md").read_text()))
+    files = dict(FILE.findall((ROOT / "docs" / "packages.md").read_text()))
     project = files["pyproject.toml"]
     name, version = re.search(r'name = "(.+)"\nversion = "(.+)"', project).groups()  # type: ignore[union-attr]
     entry, module = re.search(r'\[project.entry-points."tfcluster.programs"\]\n(\w+) = "(\w+)"', project).groups()  # type: ignore[union-attr]

@@ -1,6 +1,7 @@
 """The events of a run, as its file and `run -o json` have them: a JSON object with the kind as `event`, and the fields.
 
-A field whose default is None is left out if it is None. Text may have bytes that are not UTF-8, which are escaped
+docs/events.md is generated from these classes: their docstrings, and the comments of their fields. A field whose
+default is None is left out if it is None. Text may have bytes that are not UTF-8, which are escaped
 (`surrogateescape`). Programs can write other kinds (`Context.emit`), and their own events `metric` and `progress`: a
 program's metric has its numbers under names that it chooses, and names the reporter by text, as `worker`.
 """
@@ -17,21 +18,21 @@ class SubmittedEvent:
     """The first event: the run is recorded."""
 
     event: ClassVar = "run"
-    run: str
-    program: str
-    devices: list[str]  # the full names of those to compute on
+    run: str  # the run's id
+    program: str  # its program; `script` for a script
+    devices: list[str]  # the full names of the devices to compute on
     notes: list[str] | None = None  # for the user, about the choice of devices
 
 
 @dataclass(frozen=True)
 class OutputEvent:
-    """A part of a script's output, as it arrives; `run -o json` has each line, as `line` instead of `data`."""
+    """A part of a script's output; `run -o json` prints an event for each line, with `line` instead of `data`."""
 
     event: ClassVar = "output"
     stream: str  # `stdout` or `stderr`
     task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
-    data: str
-    missing: int | None = None  # how many bytes are not stored, in place of which `data` is a line that says so
+    data: str  # the text, as it arrived
+    missing: int | None = None  # how many bytes are not stored; the text is then a line that says so
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class ProgressEvent:
     """The progress of a program."""
 
     event: ClassVar = "progress"
-    done: int
-    total: int
-    unit: str  # of both, in the plural
+    done: int  # how much is done
+    total: int  # how much there is to do
+    unit: str  # the unit of both, in the plural, such as `samples`
     seconds: float  # since the run's program began
 
 
@@ -51,15 +52,15 @@ class MetricEvent:
 
     event: ClassVar = "metric"
     task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
-    name: str
-    value: float | None  # None for one that is not finite
-    step: int
+    name: str  # the series, such as `loss`
+    value: float | None  # null if it is not finite
+    step: int  # the step that the script gave
     seconds: float  # since the script began
 
 
 @dataclass(frozen=True)
 class GraphEvent:
-    """The operations of a graph, of which `placement` events say on which devices they are."""
+    """The operations of a graph; `placement` events name their devices."""
 
     event: ClassVar = "graph"
     operations: list[Any]  # each as [name, type, inputs]
@@ -70,18 +71,18 @@ class PlacementEvent:
     """The device on which a server has placed an operation; the command reads it from the server's log."""
 
     event: ClassVar = "placement"
-    op: str
-    type: str  # as `MatMul`
-    device: str  # full name
+    op: str  # the name of the operation
+    type: str  # its type, such as `MatMul`
+    device: str  # the device's full name
 
 
 @dataclass(frozen=True)
 class TaskDownEvent:
-    """A task that a script may use does not serve any more."""
+    """A task that a script can use has stopped answering."""
 
     event: ClassVar = "task_down"
-    task: str  # its name
-    problem: str
+    task: str  # the task's name
+    problem: str  # what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,14 @@ class WaitingEvent:
     """A script waits in a call of TensorFlow, with the reason."""
 
     event: ClassVar = "waiting"
-    call: str
-    file: str
-    line: int | None
-    function: str
+    call: str  # the call, such as `Session.run`
+    file: str  # the script's file
+    line: int | None  # the line in it
+    function: str  # the function in which the call is
     seconds: float  # since the wait began
-    message: str
+    message: str  # the explanation, as a note shows it
     problems: list[dict[str, Any]]  # each with `problem`, `hint`, `task` (its name) and `host`, which can be empty
-    logs: dict[str, list[str]] | None = None  # the last lines of the tasks' logs by short name; the command adds them
+    logs: dict[str, list[str]] | None = None  # the last lines of the tasks' logs, by the task's short name
 
 
 @dataclass(frozen=True)
@@ -104,20 +105,20 @@ class WaitingEndedEvent:
     """A script has continued after a wait that was shown."""
 
     event: ClassVar = "waiting_ended"
-    call: str
-    file: str
-    line: int | None
-    function: str
-    seconds: float  # that it waited
+    call: str  # as in `waiting`
+    file: str  # as in `waiting`
+    line: int | None  # as in `waiting`
+    function: str  # as in `waiting`
+    seconds: float  # how long it waited
 
 
 @dataclass(frozen=True)
 class InterruptEvent:
-    """Python has not handled an interrupt of a script within a second, as it is inside TensorFlow; or then it has."""
+    """Python is inside TensorFlow, and has not handled Ctrl-C within a second; or it has handled it after all."""
 
     event: ClassVar = "interrupt"
     task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
-    is_handled: bool
+    is_handled: bool  # false after the first second, true if Python has handled it after all
 
 
 @dataclass(frozen=True)
@@ -138,21 +139,21 @@ class MemberEvent:
 
     event: ClassVar = "member"
     task: str  # its short name
-    host: str
+    host: str  # the host on which it runs
     state: str  # `started` or `exited`
-    attempt: int  # how often the group was started before
-    pid: int | None = None  # of one that has started
-    exit_code: int | None = None  # of one that has exited; negative if a signal has ended it
+    attempt: int  # how often the group was restarted
+    pid: int | None = None  # if it has started
+    exit_code: int | None = None  # if it has exited; negative if a signal has ended it
 
 
 @dataclass(frozen=True)
 class RestartEvent:
-    """All members of a group are about to be started again."""
+    """All members of a group are about to be restarted."""
 
     event: ClassVar = "restart"
-    problem: str
-    seconds: float  # until then
-    left: int  # how often it can happen again
+    problem: str  # why
+    seconds: float  # until the restart
+    left: int  # how many restarts are left after it
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class ErrorEvent:
     """The program has failed, as its driver says; the result follows."""
 
     event: ClassVar = "error"
-    error: dict[str, Any]  # as `ClusterError.to_json` has it
-    result: dict[str, Any] | None = None  # as in the result event
+    error: dict[str, Any]  # `message`, `hint` (how to solve it) and `exit_code`
+    result: dict[str, Any] | None = None  # as in `result`
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class StoppedEvent:
     """The driver has stopped a script because the run was to end; the result, which says why, follows."""
 
     event: ClassVar = "stopped"
-    result: dict[str, Any] | None  # the script's metrics, if it has reported any
+    result: dict[str, Any] | None  # the script's latest `metrics`; null if it has reported none
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,14 @@ class ResultEvent:
     """
 
     event: ClassVar = "result"
-    run: str
-    program: str
+    run: str  # the run's id
+    program: str  # its program; `script` for a script
     state: str  # `succeeded`, `failed` or `cancelled`
-    seconds: float  # that the run took
-    result: dict[str, Any] | None  # the program's; None if it has none
-    devices: dict[str, dict[str, int]]  # the work of each, as in `Context.device_stats`
+    seconds: float  # how long the run took
+    result: dict[str, Any] | None  # the program's result; null if it has none
+    devices: dict[str, dict[str, int]]  # the work of each device, such as `{"shards": 12}`, by its name
     notes: list[str]  # for the user
-    error: dict[str, Any] | None = None  # as `ClusterError.to_json` has it; only if the run failed
+    error: dict[str, Any] | None = None  # as in `error`; only if the run failed
 
 
 RunEvent = (
