@@ -44,8 +44,8 @@ INTRODUCTION = f"""{GENERATED}
 A spec is a YAML file that describes a cluster. `tfcluster init` writes one with comments, and `tfcluster validate`
 checks one and reports every problem with its line and column ([commands](commands.md)). Unknown keys are errors.
 
-Where a job is written as a list, the list is its `tasks`; where `hosts` is a list, it has the hosts' names. A host
-without keys is written `alpha: {{}}` or `alpha:`.
+If a job is a list, the list is its `tasks`; if `hosts` is a list, it contains the hosts' names. A host without keys is
+written `alpha: {{}}` or `alpha:`.
 """
 
 

@@ -159,6 +159,7 @@ def main() -> None:
         "extensions": ["myst_parser"],
         "html_theme": "furo",
         "myst_heading_anchors": 4,
+        "smartquotes": False,  # they would change --options
         "html_copy_source": False,
         "html_show_sourcelink": False,
         "html_show_copyright": False,
