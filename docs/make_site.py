@@ -24,6 +24,8 @@ ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+#: The pages have wide tables, which the theme would make narrow and tall.
+STYLE = ".content { width: 56em } table.docutils { font-size: 0.85em } table.docutils td { vertical-align: top }\n"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
 #: The pages in the order of the navigation, by heading.
 NAVIGATION = {
@@ -153,11 +155,14 @@ def main() -> None:
     sources = BUILD / "site-sources"
     shutil.rmtree(sources, ignore_errors=True)
     Site(sources).write_all()
+    (sources / "style.css").write_text(STYLE)
     settings = {
         "project": "tfcluster",
         "html_title": f"tfcluster {__version__}",
         "extensions": ["myst_parser"],
         "html_theme": "furo",
+        "html_static_path": [str(sources / "style.css")],
+        "html_css_files": ["style.css"],
         "myst_heading_anchors": 4,
         "smartquotes": False,  # they would change --options
         "html_copy_source": False,
