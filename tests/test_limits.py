@@ -15,7 +15,8 @@ from tfcluster.spec.kubernetes import NAME_MAX
 from tfcluster.spec.policies import Logs
 from tfcluster.spec.schema import Job
 
-ROWS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", (ROOT / "docs" / "limits.md").read_text(), re.MULTILINE))
+TEXT = (ROOT / "docs" / "limits.md").read_text()
+ROWS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", TEXT, re.MULTILINE))
 LOGS = Logs()
 CPUS = next(each.le for each in Job.model_fields["cpus"].metadata if hasattr(each, "le"))
 
@@ -76,6 +77,16 @@ def test_the_packet_filter_holds_as_many_hosts_as_it_says() -> None:
     for count, fits in ((both, True), (both + 1, False)):
         addresses = [address(2 + i) for i in range(count) for address in (IPv4Address, IPv6Address)]
         assert (len(_filter_program(addresses)) <= _MAX_INSTRUCTIONS) == fits
+
+
+def test_the_versions_are_those_of_the_package() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    [(first, after)] = re.findall(r'requires-python = ">=(3\.\d+),<3\.(\d+)"', project)
+    python = f"Python {first} to 3.{int(after) - 1}"
+    [(first, after)] = re.findall(r'"tensorflow>=(2\.\d+),<2\.(\d+)"', project)
+    assert python in (ROOT / "README.md").read_text()
+    assert python in TEXT
+    assert f"TensorFlow {first} to 2.{int(after) - 1}," in TEXT
 
 
 def test_every_row_is_compared() -> None:
