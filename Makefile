@@ -14,7 +14,7 @@ ORDER = -p no:randomly
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-setup test-slow test-all lint bench weight stories soak wheel completions docs site picture clean
+.PHONY: demo check test test-setup test-slow test-all lint bench weight stories soak wheel release completions docs site picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -79,15 +79,21 @@ DIST = dist
 wheel: .venv/installed
 	$(BIN)/python -m hatchling build --directory $(DIST)
 
+# The same, checked and tried.
+release: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[release]'
+	.ci/release
+
 completions: .venv/installed
 	$(BIN)/tfcluster completion bash > completions/tfcluster.bash
 	$(BIN)/tfcluster completion zsh > completions/_tfcluster
 	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
 
-# The references of the spec, of the commands and of the events of a run, and the JSON schema of the spec.
+# The references of the spec, of the commands and of the events of a run, the JSON schema of the spec, and the man pages.
 docs: .venv/installed
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_man.py
 
 # The documentation as a website, in build/site; a warning, such as a link that leads nowhere, is an error.
 site: .venv/installed-docs

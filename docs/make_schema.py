@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from make_reference import MODELS, key_of
 
-from tfcluster.spec.base import Key
+from tfcluster.spec.base import Key, Secret
 from tfcluster.spec.schema import Spec
 
 FILE = Path(__file__).parent.parent / "tfcluster" / "spec" / "schema.json"
@@ -23,6 +23,8 @@ def spec_schema() -> dict[str, Any]:
     for each in (schema, *definitions.values()):
         each.pop("description")  # it is for readers of the code
     for model in MODELS.values():
+        if model is Secret:  # its schema is that of the values that may be one
+            continue
         properties = (schema if model is Spec else definitions[model.__name__])["properties"]
         for name, field in model.model_fields.items():
             properties[name] = describe(properties[name], name, key_of(field))

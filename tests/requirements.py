@@ -22,6 +22,7 @@ _PACKAGES = {
     "fish": "fish",
     "zsh": "zsh",
     "tcsh": "tcsh",
+    "man": "man-db",
     "systemd-analyze": "systemd",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
@@ -31,7 +32,7 @@ _PACKAGES = {
 }
 #: What a test needs, by what its mark says.
 NEEDS = {
-    **{name: (name,) for name in ("ssh", "git", "fish", "zsh", "tcsh")},
+    **{name: (name,) for name in ("ssh", "git", "fish", "zsh", "tcsh", "man")},
     "root": (_ROOT,),
     "network": (_ROOT, "ip"),
     "sshd": (_ROOT, "ip", "sshd", "ssh"),

@@ -41,6 +41,12 @@ def test_a_reference_is_up_to_date(file: str, generate: str) -> None:
     assert (DOCS / file).read_text() == REFERENCE[generate](), "run `make docs`"
 
 
+def test_the_man_pages_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    pages = runpy.run_path(str(DOCS / "make_man.py"))["man_pages"]()
+    assert {path.name: path.read_text() for path in (DOCS.parent / "man").iterdir()} == pages, "run `make docs`"
+
+
 def examples() -> list[Any]:
     return [
         pytest.param(heading, f"{name}: {key.example}", id=f"{heading} {name}")

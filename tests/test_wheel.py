@@ -148,6 +148,16 @@ def test_top_starts_without_extras(installed: Sandbox) -> None:
     installed("down", "-c", "small")
 
 
+@pytest.mark.needs("man")
+def test_man_finds_the_pages_of_a_command_on_the_path(installed: Sandbox) -> None:
+    folder = Path(installed.command[-1]).parent
+    for name in ("tfcluster", "tfcluster-up", "tfcluster-run-pi"):
+        environment = {"PATH": f"{folder}:{os.environ['PATH']}", "LANG": "C.UTF-8", "MANWIDTH": "100"}
+        page = subprocess.run(["man", name], env=environment, capture_output=True, text=True, check=True)
+        assert f"{name} - " in page.stdout, name
+        assert page.stderr == ""
+
+
 @pytest.mark.slow
 def test_the_demo_in_another_folder(installed: Sandbox) -> None:
     shutil.copy(EXAMPLE, installed.folder)

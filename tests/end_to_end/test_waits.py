@@ -360,7 +360,7 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
     assert command.wait() == 124
     place = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy: " if waits else ""
     frozen = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    assert result["error"]["message"] == f"{result['run']} timed out after 10 s: {place}{frozen}"
+    assert result["error"]["message"] == f"{result['run']} timed out after 20 s: {place}{frozen}"
     assert result["error"]["hint"] == f"`kill -CONT {pid}` resumes it."
 
 

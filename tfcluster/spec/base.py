@@ -14,6 +14,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     StrictStr,
+    WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -113,8 +114,15 @@ VariableName = Annotated[
         "the name of a variable to be letters, digits and _, and not to start with a digit",
     ),
 ]
+_SECRET = {
+    "type": "object",
+    "properties": {"secret": {"type": "string"}},
+    "required": ["secret"],
+    "additionalProperties": False,
+}
+_TEXT_OR_SECRET = {"anyOf": [{"type": "string"}, _SECRET]}
 #: The value of an environment variable of a job's tasks.
-VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret, json_schema_input_type=str | Secret)]
+VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret), WithJsonSchema(_TEXT_OR_SECRET)]
 #: The value of an environment variable of a host. It cannot be secret, because all properties of a host may be
 #: displayed and are stored in files.
 PublicValue = Annotated[StrictStr, BeforeValidator(_public)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictInt, StrictStr, WithJsonSchema
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, Matches
+from tfcluster.spec.base import FrozenModel, Key, Matches, whole
 from tfcluster.spec.diagnostics import KeyPath
 from tfcluster.spec.yaml_source import YamlDocument
 
@@ -36,8 +36,9 @@ def _pattern(pattern: re.Pattern[str], expected: str) -> Matches:
 
 _Quantity = Annotated[
     StrictStr,
-    BeforeValidator(_quantity, json_schema_input_type=str | float),
+    BeforeValidator(_quantity),
     _pattern(_QUANTITY, 'a quantity of Kubernetes such as 8, "500m" or 32Gi'),
+    WithJsonSchema({"type": ["string", "number"], "pattern": whole(_QUANTITY)}),
 ]
 
 
