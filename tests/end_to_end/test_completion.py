@@ -56,6 +56,7 @@ def test_names_of_tasks_runs_and_clusters(sandbox: Sandbox) -> None:
     (sandbox.folder / "below").mkdir()
     active = sandbox("run", "--detach", sandbox.spec("import time; time.sleep(600)", "below/sleeps.py")).stdout.strip()
     sandbox.spec("name: other\njobs: {chief: {tasks: 1}, worker: {tasks: 1}}\n", "below/other.yaml")
+    assert active.startswith("sleeps-"), "the name of the script"
     names = ["ps", "worker", "ps:0", "worker:0", "worker:1"]
     offers = {
         "tfcluster run ": ["graph", "pi", "mean", "linear", "expfit", "script", "other.py", "train.py"],
@@ -72,6 +73,8 @@ def test_names_of_tasks_runs_and_clusters(sandbox: Sandbox) -> None:
         "tfcluster scale w": ["worker=2"],
         "tfcluster scale worker=": ["2"],
         "tfcluster attach pi-": [run],
+        "tfcluster attach sle": [active],
+        "tfcluster fetch sle": [active],
         "tfcluster cancel ": [active],
         "tfcluster logs ": [*names, active, run],
         "tfcluster logs --agent ": ["localhost"],

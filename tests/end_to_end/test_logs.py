@@ -112,6 +112,26 @@ def test_a_terminal_hides_what_tensorflow_says_of_itself_and_says_how_much(demo:
     assert "leave out --level" in demo("logs", "--all", "--level", "info", code=2).stderr
 
 
+def test_following_has_a_level(demo: Sandbox) -> None:
+    pid = demo.task("ps:0")["pid"]
+    follow = demo.start("logs", "ps", "--follow", "--level", "error", "-n", "0", "-o", "json")
+    assert follow.stdout is not None
+    try:
+        # Entries of TensorFlow's own form; what a program prints has no level, and is shown.
+        script = (
+            "import sys, time; output = open(f'/proc/{sys.argv[1]}/fd/2', 'w')\n"
+            "for text in ('I0000 00:00:01.5 7 a.cc:1] quiet', 'E0000 00:00:01.5 7 a.cc:1] loud', 'own words') * 100:\n"
+            "    print(text, file=output, flush=True); time.sleep(0.02)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", script, str(pid)]) as printer:
+            shown = [json.loads(follow.stdout.readline())["line"] for _ in range(6)]
+            printer.terminate()
+    finally:
+        follow.send_signal(signal.SIGINT)
+        follow.wait(30)
+    assert {line.rpartition(" ")[2] for line in shown} == {"loud", "words"}
+
+
 @pytest.mark.slow
 def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
     lines = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
