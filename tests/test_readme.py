@@ -45,7 +45,7 @@ class Command:
 
     def run(self, sandbox: Sandbox, environment: dict[str, str]) -> str:
         """What it prints; one that follows something is interrupted, as a reader would, when it has said something."""
-        follows = re.search(r" -f\b", self.words) is not None
+        follows = re.search(r" -f\b|dashboard$", self.words) is not None
         process = subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", f"exec {self.words}" if follows else self.words],
             cwd=sandbox.folder,
@@ -95,6 +95,11 @@ _LONG = ("README", "launch", "programs", "scripts", "supervision")
     ids=lambda document: document.stem,
 )
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
+    run_commands(document, sandbox)
+
+
+def run_commands(document: Path, sandbox: Sandbox) -> None:
+    """Run all commands of a document in order, and check what they print."""
     assert len(commands(document)) >= 3
     (sandbox.folder / "examples").symlink_to(ROOT / "examples")
     for name, text in files(document).items():
@@ -170,6 +175,10 @@ def test_the_exit_codes_are_all_there() -> None:
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda document: document.stem)
 def test_the_links_lead_somewhere(document: Path) -> None:
+    check_links(document)
+
+
+def check_links(document: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", document.read_text()) if "://" not in link]
     assert links
     for link in links:

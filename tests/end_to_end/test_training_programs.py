@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ class Example:
     def command(self, folder: Path) -> list[str]:
         """The command at its top, as arguments of tfcluster, with a folder for its checkpoints."""
         text = (ROOT / "examples" / self.name).read_text().partition('"""\n')[0]
-        words = shlex.split(text.partition("\n\n")[2].replace("\\\n", ""))
+        command = text.partition("\n\n")[2].replace("\\\n", "").replace(" --fail-in 5", "")  # the tests fail it here
+        words = shlex.split(command)
         assert words[:2] == ["tfcluster", "launch"]
         return [word.replace("trained", str(folder)) for word in words[1:]]
 
@@ -63,7 +65,7 @@ class Example:
 WORKERS = "jobs:\n  worker: {{tasks: 2{hosts}}}\n"
 WITH_PS = WORKERS + "  ps: {{tasks: 1{hosts}}}\n"
 ROLES = WITH_PS + "  chief: {{tasks: 1{hosts}}}\n  evaluator: {{tasks: 1{hosts}}}\n"
-MULTI_WORKER = Example("multi_worker.py", "epoch 5:", 1e-4, WORKERS)
+MULTI_WORKER = Example("tour/restart.py", "epoch 5:", 1e-4, WORKERS)
 EXAMPLES = [
     MULTI_WORKER,
     Example("multi_worker_fit.py", "epoch 5:", 1e-4, WORKERS),
@@ -82,10 +84,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 def copy_examples(sandbox: Sandbox) -> None:
     folder = sandbox.folder / "examples"
-    folder.mkdir()
-    for path in (ROOT / "examples").iterdir():
-        if path.is_file():
-            (folder / path.name).write_text(path.read_text())
+    shutil.copytree(ROOT / "examples", folder)
     (folder / "gate.py").write_text(GATE)
 
 
