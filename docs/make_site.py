@@ -35,7 +35,8 @@ NAVIGATION = {
     "Reference": ["commands", "spec", "events", "limits", "upgrade"],
     "Background": ["compared", "benchmarks", "architecture", "contributing"],
 }
-_BEGINNINGS = {ROOT / "README.md": "index.md", ROOT / "CONTRIBUTING.md": "contributing.md"}
+#: The pages that are not in docs/, by their names in the site.
+ELSEWHERE = {ROOT / "README.md": "index.md", ROOT / "CONTRIBUTING.md": "contributing.md"}
 
 
 class Site:
@@ -47,8 +48,8 @@ class Site:
     def write_all(self) -> None:
         """Write all pages."""
         toctrees = "".join(toctree(caption, names) for caption, names in NAVIGATION.items())
-        self.write("index.md", (ROOT / "README.md").read_text() + toctrees, ROOT / "README.md")
-        self.write("contributing.md", (ROOT / "CONTRIBUTING.md").read_text(), ROOT / "CONTRIBUTING.md")
+        for page, name in ELSEWHERE.items():
+            self.write(name, page.read_text() + (toctrees if name == "index.md" else ""), page)
         for page in sorted((ROOT / "docs").glob("*.md")):
             if page.name not in ("commands.md", "spec.md"):
                 self.write(page.name, page.read_text(), page)
@@ -114,8 +115,8 @@ class Site:
     def _address(self, path: Path, place: str) -> str | None:
         """Return where the site has a file of the repository, and write or copy it; None for a folder."""
         path = path.resolve()
-        if path in _BEGINNINGS:
-            return _BEGINNINGS[path]
+        if path in ELSEWHERE:
+            return ELSEWHERE[path]
         if path.is_dir():
             return None
         if path.parent == ROOT / "docs":
