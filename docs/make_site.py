@@ -29,14 +29,18 @@ STYLE = ".content { width: 56em } table.docutils { font-size: 0.85em } table.doc
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
 #: The pages in the order of the navigation, by heading.
 NAVIGATION = {
-    "Use": ["clusters", "scripts", "launch", "programs", "packages", "python", "automation"],
+    "Use": ["tour", "clusters", "scripts", "launch", "programs", "packages", "python", "automation"],
     "Machines": ["hosts", "slurm", "kubernetes", "network"],
     "Watch": ["monitoring", "dashboard", "supervision"],
     "Reference": ["commands", "spec", "events", "limits", "upgrade"],
     "Background": ["compared", "benchmarks", "architecture", "contributing"],
 }
 #: The pages that are not in docs/, by their names in the site.
-ELSEWHERE = {ROOT / "README.md": "index.md", ROOT / "CONTRIBUTING.md": "contributing.md"}
+ELSEWHERE = {
+    ROOT / "README.md": "index.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
+    ROOT / "examples" / "tour" / "README.md": "tour.md",
+}
 
 
 class Site:
