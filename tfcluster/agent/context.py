@@ -46,7 +46,6 @@ class AgentContext:
     """The parts of the agent of one cluster on one host.
 
     Attributes:
-        pid: The pid of the cluster's agent, which a viewer is not.
         quitting: The shutdown event: set when the agent has nothing left to do.
         is_going_down: Whether the cluster is going down or is down.
         is_killing_unrecorded: Whether processes are being stopped of a cluster whose journal cannot be read.
@@ -55,7 +54,6 @@ class AgentContext:
     def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
         self.cluster = cluster
         self.host = host
-        self.pid = os.getpid()
         self.state_dir = state_dir
         self.quitting = asyncio.Event()
         self.is_going_down = False
@@ -219,7 +217,7 @@ class AgentContext:
             cluster=topology.cluster,
             state=cluster_state([task.state for task in tasks]),
             spec=topology.spec,
-            hosts=(HostStatus(self.host, "up", self.pid, version),),
+            hosts=(HostStatus(self.host, "up", os.getpid(), version),),
             tasks=tasks,
             runs=self.runs.statuses(),
             network=topology.network,

@@ -22,7 +22,6 @@ from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.viewer import view
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.os import daemonize
@@ -46,9 +45,8 @@ def main(line: str) -> None:
 
     Args:
         line: The configuration from the process that starts the agent: a JSON object with `cluster`, `host` (the
-            cluster's name for this machine) and `state` (the directory that holds the state of all clusters). And
-            either `older`, the agent of an older version that this one replaces (`pid`, `start_time` and `release`),
-            or None; or `viewed`, the release of an older agent that continues: then this process is its viewer.
+            cluster's name for this machine), `state` (the directory that holds the state of all clusters) and `older`,
+            the agent of an older version that this one replaces (`pid`, `start_time` and `release`), or None.
     """
     options = json.loads(line)
     cluster, host = options["cluster"], options["host"]
@@ -58,9 +56,6 @@ def main(line: str) -> None:
     state_dir = StateDir(state_folder(cluster, host))
     agent_socket = None
     try:
-        if "viewed" in options:
-            asyncio.run(view(cluster, host, state_dir, options["viewed"], readiness.send_ready))
-            return
         state_dir.make()
         older = options["older"]
         if older:
@@ -133,7 +128,7 @@ async def _run(
     agent = Agent(context, agent_socket)
     await agent.adopt(older_release)
     watching = asyncio.ensure_future(agent.watch())
-    readiness.send_ready()
+    readiness.send({"reply": {"serves": True}})
     await RpcServer(context, agent.dispatcher).serve(agent_socket)
     watching.cancel()
     # Before the lock is released: after that the socket at this path may belong to the next agent.
@@ -154,10 +149,6 @@ class _ReadinessPipe:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 1)
         os.close(nothing)
-
-    def send_ready(self) -> None:
-        """Send the message that this process serves."""
-        self.send({"reply": {"serves": True}})
 
     def send(self, message: dict[str, object]) -> None:
         """Write the message and close the pipe, so that nothing has to wait for the agent's exit.

@@ -1,4 +1,4 @@
-"""The program of an agent's process: it holds on to the code that it runs, then it becomes the agent, or a viewer."""
+"""The program of an agent's process: it holds on to the code that it runs, then it becomes the agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfcluster.boot import CODE, keep_code
 
 
 def main() -> None:
-    """Run the agent, or the viewer, whose configuration arrives as a line of standard input; see `agent.main`."""
+    """Run the agent, whose configuration arrives as a line of standard input; see `agent.main`."""
     # The shared lock keeps code that was sent to this host from being pruned while an agent runs it: `exec` starts
     # processes with it, whereas the agent needs none of the files once it has kept the code in memory.
     with open(os.path.join(CODE, "tfcluster", "__init__.py")) as code:

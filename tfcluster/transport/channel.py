@@ -47,7 +47,6 @@ def connect_unix(path: Path) -> socket.socket | None:
 class Channel:
     """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts."""
 
-    is_viewer = False  # a viewer answers in place of an older agent; see `agent.viewer`
     notices_lost_link = True  # the kernel, or ssh, ends the connection if the other end cannot be reached any more
 
     def __init__(self, connection: socket.socket) -> None:

@@ -65,8 +65,7 @@ class HostTransport(Protocol):
 
         Args:
             start: Start an agent if there is none, even if the cluster is not up.
-            upgrade: Replace an agent that speaks an older version of the protocol. Otherwise a viewer answers in its
-                place; see `Channel.is_viewer`.
+            upgrade: Replace an agent that speaks an older version of the protocol; otherwise such an agent is an error.
         """
 
     def is_up(self) -> bool:

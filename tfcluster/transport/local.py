@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
 from tfcluster.errors import ClusterError, ExitCode
@@ -148,8 +148,8 @@ class LocalTransport:
 
         return None, start_local_probe(self.cluster, self.host)
 
-    def open(self, *, start: bool, upgrade: bool = False, greet_viewer: bool = True) -> LocalAgentConnection:
-        """See `HostTransport.open`. A session leaves it to its command to greet a viewer, which answers one only."""
+    def open(self, *, start: bool, upgrade: bool = False) -> LocalAgentConnection:
+        """See `HostTransport.open`."""
         began = next_start = time.monotonic()
         while True:
             # Even an agent that has lost its socket, or whose backlog is full, so before the connection.
@@ -160,10 +160,8 @@ class LocalTransport:
                 greeting = _greet(agent)
                 if not greeting.is_older:
                     return agent
-                if not upgrade:
-                    return self._open_viewer(greeting, "runs", greet=greet_viewer)
-                if agent.pid <= 0:
-                    raise version_error(greeting, is_agent=False)  # it is in another pid namespace
+                if not upgrade or agent.pid <= 0:  # 0: it is in another pid namespace
+                    raise version_error(greeting, is_agent=False)
                 self._upgrade(agent, greeting)
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
                 continue
@@ -185,7 +183,7 @@ class LocalTransport:
                 continue
             if not upgrade and (writer := self._journal_writer()).is_older:
                 # The agent has died. Another one would lock out those who still use the older version.
-                return self._open_viewer(writer, "died", greet=greet_viewer)
+                raise version_error(writer, is_agent=False)
             start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than the deadline
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
 
@@ -197,24 +195,6 @@ class LocalTransport:
         older = {"pid": process.pid, "start_time": process.start_time, "release": str(greeting)}
         if start_agent(self.cluster, self.host, older=older):
             self._note(f"agent upgraded from {greeting} to {OWN_GREETING}")
-
-    def _open_viewer(self, older: Greeting, state: Literal["runs", "died"], *, greet: bool) -> LocalAgentConnection:
-        """Connect to a new viewer, which answers in place of an older agent."""
-        own, its = socket.socketpair()
-        with its:
-            process = _spawn(its.fileno())
-        viewer = LocalAgentConnection(own)
-        viewer.pid, viewer.is_viewer = process.pid, True
-        viewer.send(_configuration(self.cluster, self.host, viewed=str(older)))
-        _wait_until_ready(process)
-        is_or_was = "is" if state == "runs" else "has died; it was"
-        self._note(
-            f"warning: the agent of {self.cluster!r} {is_or_was} tfcluster {older}, older than this command, "
-            f"{OWN_GREETING}: this is what its files record; `tfcluster up` with the spec upgrades it"
-        )
-        if greet:
-            viewer.send(encode_greeting())
-        return viewer
 
     def _journal_writer(self) -> Greeting:
         """Return the writer of the journal; this version if unknown."""
@@ -338,12 +318,12 @@ def _agent_command() -> list[str]:
     return boot.command("tfcluster.agent.start", "main")
 
 
-def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+def _spawn() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         _agent_command(),
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
-        stdin=stdin,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C is meant for the command, not for the cluster
@@ -353,10 +333,6 @@ def _spawn(stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
 def _spawn_agent() -> subprocess.Popen[bytes] | job_step.HeldProcess:
     """Have an agent started by this process, or on a node of a job by the step that holds it."""
     return job_step.spawn(_agent_command(), {**os.environ, MARK: NO_MARK}) if job_step.is_joined() else _spawn()
-
-
-def _configuration(cluster: str, host: str, **more: object) -> bytes:
-    return encode({"cluster": cluster, "host": host, "state": str(state_home()), **more})
 
 
 def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> bool:
@@ -372,12 +348,13 @@ def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None =
         process = _spawn_agent()
     assert process.stdin is not None, "it is a pipe"
     with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
-        process.stdin.write(_configuration(cluster, host, older=older))
+        configuration = {"cluster": cluster, "host": host, "state": str(state_home()), "older": older}
+        process.stdin.write(encode(configuration))
     return _wait_until_ready(process)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -> bool:
-    """Wait for the readiness message of an agent or a viewer; see `start_agent`."""
+    """Wait for the readiness message of an agent; see `start_agent`."""
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:

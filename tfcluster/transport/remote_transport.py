@@ -67,8 +67,8 @@ class RemoteTransport:
         try:
             reply = self._open_in(session, start=start, upgrade=upgrade)
             agent = RemoteAgent(reply["socket"], reply["pid"])
-            connected = None if reply["is_viewer"] else self._share(session, agent)
-            return connected[0] if connected else self._proxy(session, agent, is_viewer=reply["is_viewer"])
+            connected = self._share(session, agent)
+            return connected[0] if connected else self._proxy(session, agent)
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
@@ -151,13 +151,12 @@ class RemoteTransport:
         finally:
             session.end()
 
-    def _proxy(self, session: Session, agent: RemoteAgent, *, is_viewer: bool) -> Channel:
-        """Have a session carry the bytes of the connection: that of a viewer, or if nothing can be shared."""
+    def _proxy(self, session: Session, agent: RemoteAgent) -> Channel:
+        """Have a session carry the bytes of the connection, as nothing can be shared."""
         if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["is_carried"]:
             raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
         self._carrier = session
         channel = RemoteChannel(session.connection, self.host, agent.pid, session)
-        channel.is_viewer = is_viewer
         channel.send(encode_greeting())
         return channel
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -130,7 +130,8 @@ class RunManager:
         `since` is the time at which the cluster was started; runs that have ended before are not shown in its status.
         """
         records = self.store.read_all()
-        self._note_ended(records, since)
+        ended = (each for each in records if each.state in ENDED_RUN_STATES and each.started >= since)
+        self.earlier = [each.status() for each in ended if not each.is_part]
         for record in records:
             if record.has_variables:
                 self._start(self._clear_variables(record))
@@ -148,24 +149,9 @@ class RunManager:
             run.exit_cause = "its agent died before the driver had started"
             self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
 
-    def _note_ended(self, records: Sequence[RunRecord], since: float) -> None:
-        ended = (each for each in records if each.state in ENDED_RUN_STATES and each.started >= since)
-        self.earlier = [each.status() for each in ended if not each.is_part]
-
     def statuses(self) -> tuple[RunStatus, ...]:
         """Return what the status of the cluster says of its runs, the oldest first."""
         return (*self.earlier, *(run.snapshot().status() for run in self.runs.values() if not run.record.is_part))
-
-    def view(self, since: float) -> None:
-        """Show the runs of another agent as their records describe them; `since` is as in `adopt`."""
-        records = self.store.read_all()
-        self._note_ended(records, since)
-        for record in records:
-            if record.state in ACTIVE_RUN_STATES:
-                folder = self.store.folder(record.run)
-                if driver_of(folder) is not None:  # the record is as it was when the run was submitted
-                    record = replace(record, state=RunState.RUNNING)
-                self.runs[record.run] = Run.adopt(record, folder)
 
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""

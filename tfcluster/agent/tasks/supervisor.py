@@ -166,18 +166,6 @@ class TaskSupervisor:
                 record.secrets.unlink(missing_ok=True)
         await asyncio.gather(*(self.check(task) for task in self.tasks.values() if task.pidfd is not None))
 
-    def view(self, record: Record) -> None:
-        """Show the tasks as a journal records them; they stay the tasks of the agent that has written it."""
-        self.topology = record.topology
-        for task in record.topology.on(self.host):
-            each, runtime = record.tasks[task.name], self._make_runtime(task)
-            runtime.started, runtime.last_exit = each.started, each.last_exit
-            runtime.machine, _ = restore(
-                runtime.machine, each, time.monotonic(), probes=settings.FAILED_PROBES_MAX_STARTING
-            )
-            runtime.process = each.process
-            self.tasks[task.name] = runtime
-
     def _restore_task(self, task: TaskRuntime, record: TaskRecord) -> TaskEvent | None:
         """Restore the state of a task from the journal, and watch its process if it has one.
 

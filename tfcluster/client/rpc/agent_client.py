@@ -49,9 +49,7 @@ class AgentClient:
         self._connection: AgentConnection | None = None
         self._connecting = threading.Lock()
 
-    def call(
-        self, request: Request[E, R], *, start: bool = False, timeout: float | None = None, upgrade: bool = False
-    ) -> R:
+    def call(self, request: Request[E, R], *, start: bool = False, timeout: float | None = None) -> R:
         """Send a request and return its reply, ignoring its events.
 
         Args:
@@ -61,7 +59,7 @@ class AgentClient:
         Raises:
             ClusterError: The agent replied with an error, or disconnected.
         """
-        response = self.stream(request, start=start, timeout=timeout, upgrade=upgrade)
+        response = self.stream(request, start=start, timeout=timeout)
         try:
             return response.result()
         finally:
@@ -75,7 +73,6 @@ class AgentClient:
         start: bool = False,
         interrupt: Interrupt | None = None,
         timeout: float | None = None,
-        upgrade: bool = False,
     ) -> ResponseStream[E, R]:
         """Send a request and return the stream of its response.
 
@@ -89,10 +86,8 @@ class AgentClient:
         """
         with self._connecting:
             connection = self._connection
-            upgrade = upgrade or self._upgrade or request.changes
-            is_viewer = connection is not None and connection.channel.is_viewer
-            if connection is None or not connection.is_usable or (is_viewer and upgrade):
-                channel = self.transport.open(start=start, upgrade=upgrade)
+            if connection is None or not connection.is_usable:
+                channel = self.transport.open(start=start, upgrade=self._upgrade or request.changes)
                 connection = self._connection = AgentConnection(channel)
         return ResponseStream(self.transport, connection, request, interrupt, timeout)
 

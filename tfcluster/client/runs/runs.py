@@ -138,12 +138,7 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
             topology = cluster.connect_head().call(TopologyRequest())
     lease = topology.lease
     while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
-        # A viewer in place of an older agent would not renew the lease.
-        map_hosts(
-            hosts,
-            lambda host: cluster.connect(host).call(StatusRequest(), upgrade=True),
-            settings.LEASE_TIMEOUT_SECONDS,
-        )
+        map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:

@@ -39,10 +39,10 @@ def serve(session: dict[str, Any]) -> None:
     `survey` -> as `survey` returns;
     `time` -> {time}, in Unix seconds;
     `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it until
-    the session ends -> {socket, pid, is_viewer, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
+    the session ends -> {socket, pid, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
     `link` -> {is_carried}; after this reply, the session carries any number of connections, see `relay.multiplexer`;
     `proxy`: connect to the agent -> {is_carried}; after this reply, the session carries the bytes of the connection in
-    both directions, for viewers and where no relay can be started;
+    both directions, if no relay can be started;
     `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
     """
     os.environ.update(session["env"])
@@ -117,20 +117,15 @@ class _Server:
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
         try:
-            self._agent = self._transport.open(start=start, upgrade=upgrade, greet_viewer=False)
+            self._agent = self._transport.open(start=start, upgrade=upgrade)
         except UnrecordedProcessesError as error:
             return {"unrecorded": error.message}
-        if not self._agent.is_viewer:
-            _keep_code(state_folder(self._transport.cluster, self._transport.host))
+        _keep_code(state_folder(self._transport.cluster, self._transport.host))
         path = agent_socket(self._transport.cluster, self._transport.host)
-        return {
-            **{"socket": str(path), "pid": self._agent.pid},
-            **{"is_viewer": self._agent.is_viewer, "notes": self._notes},
-        }
+        return {"socket": str(path), "pid": self._agent.pid, "notes": self._notes}
 
     def proxy(self) -> dict[str, Any]:
-        is_viewer = self._agent is not None and self._agent.is_viewer
-        self.carried = self._agent if is_viewer else connect(self._transport.cluster, self._transport.host)
+        self.carried = connect(self._transport.cluster, self._transport.host)
         self._agent = None
         return {"is_carried": self.carried is not None}
 
