@@ -42,7 +42,7 @@ def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: i
 def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None, None]:
     """Submit the run of a group and follow it up to its result; see `RunSubmission.events`."""
     _send_code(submission, cluster)
-    run, has_begun, ended = "", False, threading.Event()
+    run, has_begun, lost = "", False, _LostHosts(submission, cluster)
     with contextlib.closing(submission.events(cluster)) as events:
         try:
             for event in events:
@@ -50,12 +50,12 @@ def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None
                 if event["event"] != "coordinator":
                     yield event
                 elif has_begun:
-                    _rejoin(submission, cluster, run, event, ended)
+                    lost.rejoin(run, event)
                 else:
                     has_begun = True
                     _join(submission, cluster, run, event)
         finally:
-            ended.set()
+            lost.ended.set()
 
 
 def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
@@ -102,23 +102,38 @@ def _join_request(submission: RunSubmission, run: str, event: Event) -> JoinRequ
     return JoinRequest(run, options, event["address"], submission.secret, submission.code_tree.location)
 
 
-def _rejoin(submission: RunSubmission, cluster: Cluster, run: str, event: Event, ended: threading.Event) -> None:
-    """Have hosts that were lost connect again as soon as they can be reached, each in a thread; return at once.
+class _LostHosts:
+    """Has hosts that a group has lost connect again as soon as they can be reached, each in one thread.
 
     They try until the run has ended: the coordinator ends it when it has waited long enough.
     """
-    request = _join_request(submission, run, event)
 
-    def join(host: str) -> None:
-        while not ended.wait(settings.GROUP_REJOIN_SECONDS):
+    def __init__(self, submission: RunSubmission, cluster: Cluster) -> None:
+        self.ended = threading.Event()
+        self._submission = submission
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._requests: dict[str, JoinRequest] = {}  # the latest one of each host that is lost
+
+    def rejoin(self, run: str, event: Event) -> None:
+        """Have the hosts of an event connect to the coordinator, which may have another address than before."""
+        request = _join_request(self._submission, run, event)
+        with self._lock:
+            for host in event["hosts"]:
+                if host not in self._requests:
+                    threading.Thread(target=self._join, args=[host], daemon=True).start()
+                self._requests[host] = request
+
+    def _join(self, host: str) -> None:
+        while not self.ended.wait(settings.GROUP_REJOIN_SECONDS):
             with contextlib.suppress(ClusterError):
-                client = cluster.connect(host)
-                submission.code_tree.send(client, lambda host, text: None, lambda host, size, remaining_bytes: None)
+                client, request = self._cluster.connect(host), self._requests[host]
+                self._submission.code_tree.send(client, lambda host, text: None, lambda host, size, remaining: None)
                 client.call(request)
-                return
-
-    for host in event["hosts"]:
-        threading.Thread(target=join, args=[host], daemon=True).start()
+                with self._lock:
+                    if self._requests[host] is request:  # else it was lost again meanwhile
+                        del self._requests[host]
+                        return
 
 
 def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:
