@@ -100,12 +100,11 @@ class Network:
 
 
 @contextmanager
-def network(*names: str, ipv4_bits: int = 24) -> Iterator[Network]:
+def network(*names: str) -> Iterator[Network]:
     """Machines on a network, which is cut off from every other and is gone in the end.
 
     Args:
         names: The machines' names, of 15 characters at most: so long may a port of the switch be called.
-        ipv4_bits: How long the prefix is that the machines' IPv4 addresses share.
     """
     requirements.check_declared("network")
     suite = f"tfc-{os.getpid()}-{uuid.uuid4().hex[:8]}"  # another suite may run on this machine
@@ -120,7 +119,7 @@ def network(*names: str, ipv4_bits: int = 24) -> Iterator[Network]:
                 *("-n", made.switch, "link", "add", name, "master", _BRIDGE, "up", "type", "veth"),
                 *("peer", "name", _INTERFACE, "netns", namespace),
             )
-            machine.ip("address", "add", f"{machine.ipv4}/{ipv4_bits}", "dev", _INTERFACE)
+            machine.ip("address", "add", f"{machine.ipv4}/24", "dev", _INTERFACE)
             # A second of asking whether another has the address would go by before it can be used.
             machine.ip("address", "add", f"{machine.ipv6}/64", "dev", _INTERFACE, "nodad")
             machine.ip("link", "set", _INTERFACE, "up")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from tfcluster import settings
@@ -12,9 +11,8 @@ from tfcluster.core.hosts import OtherAccounts
 from tfcluster.processes.gpus import count_gpus
 
 _NOBODY_UID = 65534
-_FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN
-# Programs that refuse a login; some distributions list them in /etc/shells.
-_NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
+_FIRST_UID = 1000  # of people's accounts, in all common distributions
+_NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})  # programs that refuse a login
 
 
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -37,62 +35,26 @@ def other_accounts() -> OtherAccounts | None:
 
     Reads /etc/passwd as a file: the C library's functions may query a directory server, which can take minutes.
     """
-    passwd = _read("/etc/passwd")
-    uid = os.getuid()
-    names = login_accounts(passwd, _read("/etc/login.defs"), _read("/etc/shells"), uid)
-    if not names:
-        return None
-    user = next((entry.name for entry in _entries(passwd) if entry.uid == uid), f"uid {uid}")
-    return OtherAccounts(user, len(names), tuple(names[: settings.LISTED_EXAMPLES]))
-
-
-def login_accounts(passwd: str, login_defs: str, shells: str, uid: int) -> list[str]:
-    """Find the accounts of people other than the current user that have a login shell.
-
-    The arguments are the contents of the files in /etc, empty for a missing file, and the user id of the current user.
-    """
-    limits = dict(_limits(login_defs))
-    first, last = limits.get("UID_MIN", _FIRST_UID), limits.get("UID_MAX")
-    listed = {line.strip() for line in shells.splitlines() if line.startswith("/")}
-    return [
-        entry.name
-        for entry in _entries(passwd)
-        if entry.uid not in (uid, _NOBODY_UID)
-        and entry.uid >= first
-        and (last is None or entry.uid <= last)
-        and Path(entry.shell).name not in _NO_SHELLS
-        and (not listed or entry.shell in listed)
-    ]
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A line of /etc/passwd."""
-
-    name: str
-    uid: int
-    shell: str
-
-
-def _entries(passwd: str) -> Iterator[_Entry]:
-    """Yield the well-formed lines; other lines, such as a comment or the `+` of NIS, are not accounts."""
-    for line in passwd.splitlines():
-        fields = line.split(":")
-        if len(fields) == 7 and fields[0] and fields[2].isdecimal():
-            yield _Entry(fields[0], int(fields[2]), fields[6].strip() or "/bin/sh")  # the default, see passwd(5)
-
-
-def _limits(login_defs: str) -> Iterator[tuple[str, int]]:
-    """Yield the settings that limit the range of user ids assigned to people."""
-    for line in login_defs.splitlines():
-        match line.split():
-            case ["UID_MIN" | "UID_MAX" as name, number, *_] if number.isdecimal():
-                yield name, int(number)
-
-
-def _read(path: str) -> str:
-    """Return the content of a file, or an empty string if the file is missing or unreadable."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        passwd = Path("/etc/passwd").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return None
+    uid = os.getuid()
+    user, names = login_accounts(passwd, uid)
+    return OtherAccounts(user or f"uid {uid}", len(names), tuple(names[: settings.LISTED_EXAMPLES])) if names else None
+
+
+def login_accounts(passwd: str, uid: int) -> tuple[str, list[str]]:
+    """Return the name of a user, empty if unknown, and the other accounts of people that have a login shell.
+
+    `passwd` is the content of /etc/passwd. Lines such as a comment or the `+` of NIS are not accounts.
+    """
+    user, names = "", []
+    for name, _, number, _, _, _, shell in (line.split(":") for line in passwd.splitlines() if line.count(":") == 6):
+        if not name or not number.isdecimal():
+            continue
+        if int(number) == uid:
+            user = user or name
+        elif _FIRST_UID <= int(number) != _NOBODY_UID and Path(shell.strip()).name not in _NO_SHELLS:
+            names.append(name)
+    return user, names

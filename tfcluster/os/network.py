@@ -1,4 +1,4 @@
-"""Free ports, lost connections, and the network interfaces of this machine."""
+"""Free ports, and connections that are lost."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import contextlib
 import errno
 import random
 import socket
-import struct
-from collections.abc import Collection, Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from pathlib import Path
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
 
 from tfcluster import settings
 
 Address = IPv4Address | IPv6Address
-_Network = IPv4Network | IPv6Network
 
 
 def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
@@ -69,39 +66,3 @@ def detect_loss(connection: socket.socket) -> None:
         (socket.TCP_USER_TIMEOUT, 1000 * seconds),
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
-    """Return the interface that leads to exactly a cluster's addresses (with this host's), by the routing tables."""
-    networks_of: dict[str, set[_Network]] = {}
-    for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
-        networks_of.setdefault(interface, set()).add(network)
-    for interface, networks in networks_of.items():
-        # Most networks have more addresses than the cluster. Skip them, so that their addresses are not enumerated.
-        if all(network.num_addresses <= len(cluster) + 2 for network in networks):
-            reached = {address for network in networks for address in network.hosts()}
-            if reached == set(cluster):
-                return interface
-    return None
-
-
-def _ipv4_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    for line in table.read_text().splitlines()[1:]:
-        interface, destination, _, _, _, _, _, mask, *_ = line.split()
-        # The addresses in the table are in the machine's byte order.
-        yield interface, IPv4Network((_ipv4(destination), str(_ipv4(mask))))
-
-
-def _ipv4(word: str) -> IPv4Address:
-    return IPv4Address(struct.pack("=I", int(word, 16)))
-
-
-def _ipv6_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Yield the interface and the network of each IPv6 route that is not on every interface (link-local, multicast)."""
-    if not table.exists():
-        return
-    for line in table.read_text().splitlines():
-        destination, bits, *_, interface = line.split()
-        network = IPv6Network((bytes.fromhex(destination), int(bits, 16)))
-        if not (network.is_link_local or network.is_multicast):
-            yield interface, network

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Collection
 
 from tfcluster.os import bpf
-from tfcluster.os.network import Address, interface_for
+from tfcluster.os.network import Address
 
 #: The hint for hosts on which ports cannot be restricted.
 OPEN_HINT = (
@@ -23,8 +23,7 @@ OPEN_HINT = (
     "machine that can connect can run code as you: use it only where a firewall, or the network itself, keeps out "
     "non-members."
 )
-_LOOPBACK = "lo"
-_INTERFACE_BYTES = 16  # IFNAMSIZ
+_LOOPBACK = b"lo"
 
 
 class PortIsolationError(Exception):
@@ -42,7 +41,7 @@ def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
             root.
     """
     if all(address.is_loopback for address in cluster):
-        _bind(listener, _LOOPBACK)
+        _bind_to_loopback(listener)
     else:
         restrict_to_peers(listener, cluster)
 
@@ -50,43 +49,32 @@ def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
 def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> None:
     """Restrict a socket to connections from a cluster's addresses and from this machine.
 
-    This attaches a filter to the socket. If this process may not do that, it binds the socket to the network interface
-    that reaches only the cluster's hosts, if there is one. The socket then does not accept connections over loopback,
-    but still accepts those to this machine's own address in the cluster, because the kernel attributes them to the
-    interface that has the address.
-
     `cluster` includes the addresses of this host.
 
     Raises:
-        PortIsolationError: The kernel refuses, or no interface reaches only the cluster.
+        PortIsolationError: The kernel refuses.
     """
     if bpf.has_locked_filter(listener):
         return
     try:
         bpf.attach_filter(listener, cluster)
     except PermissionError as error:
-        interface = interface_for(cluster)
-        if interface is None:
-            raise PortIsolationError(
-                f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to {_named(listener)}, "
-                "and no network interface leads to the cluster's hosts alone"
-            ) from error
-        _bind(listener, interface)
+        raise PortIsolationError(
+            f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to {_named(listener)}"
+        ) from error
     except OSError as error:
         raise PortIsolationError(f"the kernel refused a filter on {_named(listener)}: {error.strerror}") from error
 
 
-def _bind(listener: socket.socket, interface: str) -> None:
+def _bind_to_loopback(listener: socket.socket) -> None:
     # An unprivileged process can bind a socket to a device only once, so skip this if listen() is called again.
-    device = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _INTERFACE_BYTES).rstrip(b"\0")
-    if device == interface.encode():
+    if listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0") == _LOOPBACK:
         return
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
     except OSError as error:
-        where = "loopback" if interface == _LOOPBACK else interface
         raise PortIsolationError(
-            f"the kernel refused to bind {_named(listener)} to {where}: {error.strerror}"
+            f"the kernel refused to bind {_named(listener)} to loopback: {error.strerror}"
         ) from error
 
 
