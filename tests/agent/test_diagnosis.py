@@ -24,7 +24,7 @@ from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait
 from tfcluster.os.process_handle import is_frozen
-from tfcluster.processes.groups.member_states import MemberStates
+from tfcluster.processes.groups.member_states import MemberState, write_states
 
 WAIT = Wait("Session.run", True, "/home/me/train.py", 12, "main")
 
@@ -135,11 +135,8 @@ def explain_members(
     async def read(pid: int, folder: Path) -> ProcessStacks:
         return ProcessStacks(pid, "python", (), "not now")
 
-    states = MemberStates(folder)
-    for short, (pid, observation) in seen.items():
-        states.start(members[short], pid)
-        states.change(members[short], observation=observation, exit_code=exit_codes.get(short))
-    states.write()
+    states = {short: MemberState(pid, exit_codes.get(short), observation) for short, (pid, observation) in seen.items()}
+    write_states(folder, states)
     group = Group(tuple(members.values()), {}, "", "a")
     run: Any = SimpleNamespace(id="launch-1", folder=folder)
     stacks: Any = SimpleNamespace(read=read)

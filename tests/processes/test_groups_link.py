@@ -17,7 +17,7 @@ from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.processes.groups.link import GroupLink, GroupListener, connect
-from tfcluster.protocol.group import InterruptOrder, Ports, Reserve, Start
+from tfcluster.protocol.group import Ports, Reserve, SignalOrder, Start
 
 SECRET, OTHER = "ab" * 32, "cd" * 32
 
@@ -127,8 +127,8 @@ def test_a_host_is_let_in_once() -> None:
     with coordinator("beta") as at, host_link(at.address, "beta") as first:
         with impatience(), pytest.raises((ClusterError, OSError)):
             connect(at.address, SECRET, "beta")
-        first.send(InterruptOrder())
-        assert at.link().receive() == [InterruptOrder()]
+        first.send(SignalOrder(2))
+        assert at.link().receive() == [SignalOrder(2)]
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,6 @@ class StopIdle:
 
 
 @dataclass(frozen=True)
-class InterruptOrder:
-    """The order to send all members SIGINT, as a terminal does."""
-
-
-@dataclass(frozen=True)
 class SignalOrder:
     """The order to pass on to all members a signal that the command of the group has received."""
 
@@ -125,7 +120,7 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | StopIdle | InterruptOrder | SignalOrder | HoldOutput | End
+Order = Reserve | Start | Stop | StopIdle | SignalOrder | HoldOutput | End
 Report = Ports | Started | Output | Measured | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 

@@ -14,7 +14,8 @@ import socket
 import time
 import traceback
 from collections.abc import Collection
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
@@ -27,7 +28,7 @@ from tfcluster.os.process_handle import is_stopped_by_signal
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.line_buffer import LineBuffer
 from tfcluster.processes.groups.link import GroupLink, GroupListener
-from tfcluster.processes.groups.member_states import MemberStates
+from tfcluster.processes.groups.member_states import MemberState, write_states
 from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, describe_frozen, final_event
 from tfcluster.processes.runs.code_tree import clear_tree
 from tfcluster.processes.runs.run_plan import RunPlan
@@ -45,7 +46,6 @@ from tfcluster.protocol.group import (
     End,
     Exited,
     HoldOutput,
-    InterruptOrder,
     Measured,
     Observed,
     Order,
@@ -63,7 +63,7 @@ from tfcluster.protocol.group import (
 
 _NEVER = float("inf")
 # The signals that members get as they are; they have no terminal whose size could change.
-_PASSED_SIGNALS = ({*TERMINAL_SIGNALS} | {*USER_SIGNALS}) - {signal.SIGINT, signal.SIGWINCH}
+_PASSED_SIGNALS = ({*TERMINAL_SIGNALS} | {*USER_SIGNALS}) - {signal.SIGWINCH}
 
 
 class GroupCoordinator:
@@ -79,7 +79,8 @@ class GroupCoordinator:
         self._recorder = OutputRecorder(plan.folder, plan.output_limit)
         self._lines = LineBuffer(self._recorder.append)
         self._holds_output = False
-        self._states = MemberStates(plan.folder)
+        self._states: dict[str, MemberState] = {}  # by the short names of the members' tasks
+        self._written_states: dict[str, MemberState] = {}
         self._poll = select.poll()
         self._links: dict[int, GroupLink] = {}
         self._listener: GroupListener | None = None
@@ -108,7 +109,7 @@ class GroupCoordinator:
         self._failure: Failure | None = None
         self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
         self._is_stopping = self._is_stopping_idle = False
-        self._states.clear()
+        self._states = {}
         self._metrics = LatestMetrics(member.short for member in self._members)
 
     @property
@@ -171,7 +172,9 @@ class GroupCoordinator:
             for fd, _ in self._poll.poll(1000 * timeout):
                 self._handle(fd)
             self._lines.pass_on()
-            self._states.write()
+            if self._states != self._written_states:
+                self._written_states = dict(self._states)
+                write_states(self._plan.folder, self._states)
             self._continue_local_host()
             self._check_timers()
             if self._recorder.is_full() is not self._holds_output:
@@ -257,9 +260,7 @@ class GroupCoordinator:
             self._admit(link)
 
     def _handle_signals(self, numbers: bytes) -> None:
-        if signal.SIGINT in numbers:
-            self._is_interrupted = True
-            self._order(InterruptOrder())
+        self._is_interrupted |= signal.SIGINT in numbers
         for number in filter(_PASSED_SIGNALS.__contains__, numbers):
             self._order(SignalOrder(number))
         if signal.SIGTERM in numbers:
@@ -296,9 +297,10 @@ class GroupCoordinator:
                 self._ready_by = _NEVER
                 self._order(Start(self._attempt, self._group.addresses(self._ports)))
         elif isinstance(report, Started):
+            member = self._members[report.rank]
             self._running[report.rank] = report.pid
-            self._states.start(self._members[report.rank], report.pid)
-            self._write_member(self._members[report.rank], "started", pid=report.pid)
+            self._states[member.short] = MemberState(report.pid)
+            self._write_member(member, "started", pid=report.pid)
         elif isinstance(report, Output):
             data = report.data.encode(errors="surrogateescape")
             self._outputs[report.rank].add(data)
@@ -308,7 +310,7 @@ class GroupCoordinator:
             self._write(report.event)
         elif isinstance(report, Observed):
             member = self._members[report.rank]
-            self._states.change(member, observation=report.observation)
+            self._note(member, observation=report.observation)
             if report.observation.is_frozen and self._is_stopping and member.rank in self._running:
                 self._blame(describe_frozen(member, self._running[member.rank]))
         elif isinstance(report, Exited):
@@ -320,7 +322,7 @@ class GroupCoordinator:
         self._lines.pass_on(member.short)
         self._running.pop(member.rank, None)
         self._exited.add(member.rank)
-        self._states.change(member, exit_code=report.exit_code)
+        self._note(member, exit_code=report.exit_code)
         self._write_member(member, "exited", exit_code=report.exit_code)
         has_failed = report.exit_code != 0 and not report.was_idle
         if has_failed and not (self._is_stopping or self._is_cancelled):
@@ -332,6 +334,11 @@ class GroupCoordinator:
                 self._failure = self._failure.caused_by(failure)
         elif report.exit_code == 0:
             self._done.append(member)
+
+    def _note(self, member: Member, **fields: Any) -> None:
+        """Note what is new of a member, unless the report is of a previous attempt."""
+        if member.short in self._states:
+            self._states[member.short] = replace(self._states[member.short], **fields)
 
     def _write(self, event: RunEvent | Message) -> None:
         """Write an event; a full disk must not end the group, and at its end the agent notices it too."""

@@ -36,7 +36,6 @@ from tfcluster.protocol.group import (
     End,
     Exited,
     HoldOutput,
-    InterruptOrder,
     Measured,
     Observed,
     Order,
@@ -165,9 +164,6 @@ class GroupHost:
         elif isinstance(order, StopIdle):
             pids = {rank: program.pid for rank, program in self._programs.items() if self._group.members[rank].trains}
             self._idle.watch(pids, order.seconds)
-        elif isinstance(order, InterruptOrder):
-            for program in self._programs.values():
-                program.interrupt()
         elif isinstance(order, SignalOrder):
             for program in self._programs.values():
                 program.pass_on(order.number)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tfcluster.core.groups import Member, MemberObservation
+from tfcluster.core.groups import MemberObservation
 from tfcluster.os.atomic_file import write_atomically
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
 
@@ -35,42 +35,16 @@ class MemberState:
     observation: MemberObservation = field(default_factory=MemberObservation)
 
 
-class MemberStates:
-    """The states of all members, which the coordinator of the group writes to a file of its run."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._states: dict[str, MemberState] = {}
-        self._has_changed = False
-
-    def clear(self) -> None:
-        """Forget all members: they are about to be started again."""
-        self._states = {}
-        self._has_changed = True
-
-    def start(self, member: Member, pid: int) -> None:
-        """Note that a member has been started."""
-        self._states[member.short] = MemberState(pid)
-        self._has_changed = True
-
-    def change(self, member: Member, **fields: Any) -> None:
-        """Note what is new of a member that has been started."""
-        if member.short in self._states:
-            self._states[member.short] = replace(self._states[member.short], **fields)
-            self._has_changed = True
-
-    def write(self) -> None:
-        """Write the file if anything has changed."""
-        if self._has_changed:
-            self._has_changed = False
-            _write(self._folder / _STATES, self._states)
-
-
-def read_states(folder: Path) -> dict[str, MemberState]:
-    """Return the states of the members that were started, by the short names of their tasks.
+def write_states(folder: Path, states: Mapping[str, MemberState]) -> None:
+    """Write the states of the members that were started, by the short names of their tasks.
 
     `folder` is the folder of the coordinator's run.
     """
+    _write(folder / _STATES, states)
+
+
+def read_states(folder: Path) -> dict[str, MemberState]:
+    """Return the states that `write_states` has written."""
     return _read(folder / _STATES, MemberState)
 
 

@@ -158,10 +158,7 @@ def _supervise(
             for number in filter({*TERMINAL_SIGNALS, *USER_SIGNALS}.__contains__, numbers):
                 if number == signal.SIGWINCH:
                     program.capture.resize(plan.folder)
-                if number == signal.SIGINT:
-                    program.interrupt()
-                else:
-                    program.pass_on(number)
+                program.pass_on(number)
             interrupted |= signal.SIGINT in numbers
             if JOB_END_SIGNAL in numbers and not program.is_terminated:  # it may arrive more than once
                 program.terminate(settings.JOB_END_SECONDS)

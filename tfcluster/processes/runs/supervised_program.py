@@ -174,23 +174,18 @@ class SupervisedProgram:
                 self._is_late = True
                 self._report(to_record(InterruptEvent(is_handled=False, task=self._task)))
 
-    def interrupt(self) -> None:
-        """Send SIGINT to the program's process group, and report it if Python does not handle it soon."""
-        self.signal_group(signal.SIGINT)
-        if self._is_linked and self.end is None:
-            self._handle_by = min(self._handle_by, time.monotonic() + settings.INTERRUPT_HANDLED_SECONDS)
-
-    def signal_group(self, number: int) -> None:
-        """Send a signal to the program's process group, as a terminal does."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-
     def pass_on(self, number: int) -> None:
-        """Pass a signal on: those of users to the program's own process, those of a terminal to its process group."""
+        """Pass a signal on: those of users to the program's own process, those of a terminal to its process group.
+
+        It is reported if Python does not handle SIGINT soon.
+        """
         if number in USER_SIGNALS:
             send_signal(self._pidfd, number)
-        else:
-            self.signal_group(number)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+        if number == signal.SIGINT and self._is_linked and self.end is None:
+            self._handle_by = min(self._handle_by, time.monotonic() + settings.INTERRUPT_HANDLED_SECONDS)
 
     def terminate(self, seconds: float) -> None:
         """Send SIGTERM to the program, which is killed unless it exits within `seconds`."""
