@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tfcluster.agent.handlers.run_plan import _late_devices
+from tfcluster.agent.handlers.runs import _late_devices
 from tfcluster.core.devices import Device, select
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions

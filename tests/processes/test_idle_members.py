@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from tests.conftest import wait_for
-from tfcluster.processes.groups.idle_members import IdleMembers, _processor_seconds
+from tfcluster.processes.groups.host import IdleMembers, _processor_seconds
 
 _COMPUTE = "while True: pass"
 _HAS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_COMPUTE!r}])"
