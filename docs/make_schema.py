@@ -9,8 +9,10 @@ from typing import Any
 
 import yaml
 from make_reference import MODELS, key_of
+from pydantic import BaseModel
 
 from tfcluster.spec.base import Key, Secret
+from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, RestartSpec
 from tfcluster.spec.schema import Spec
 
 FILE = Path(__file__).parent.parent / "tfcluster" / "spec" / "schema.json"
@@ -22,17 +24,20 @@ def spec_schema() -> dict[str, Any]:
     definitions = schema["definitions"] = schema.pop("$defs")
     for each in (schema, *definitions.values()):
         each.pop("description")  # it is for readers of the code
-    for model in MODELS.values():
-        if model is Secret:  # its schema is that of the values that may be one
-            continue
+    # A job's `restart` has the keys of the cluster's. The schema of a secret is that of the values that may be one.
+    explained: dict[type[BaseModel], type[BaseModel]] = {JobRestart: RestartSpec, JobBackoff: Backoff}
+    explained |= {model: model for model in MODELS.values() if model is not Secret}
+    for model, reference in explained.items():
         properties = (schema if model is Spec else definitions[model.__name__])["properties"]
-        for name, field in model.model_fields.items():
+        for name, field in reference.model_fields.items():
             properties[name] = describe(properties[name], name, key_of(field))
     schema["required"].remove("name")  # the file's path gives one
     accept_other_notations(schema)
     for each in objects_in(schema):
         if "patternProperties" in each:
             each["additionalProperties"] = False
+        if each.get("default", "") in (None, {}, []):
+            del each["default"]  # editors would write it where they complete the key
     return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "title": "A cluster of tfcluster"}
 
 
