@@ -22,6 +22,7 @@ _ERROR = """the script failed with exit code 1; its last output:
   File "/home/ann/models/train.py", line 41, in step
     loss = tf.reduce_mean(tf.square(model(x) - y))
 ValueError: Dimensions must be equal, but are 32 and 16 for '{{node sub}} = Sub[T=DT_FLOAT](dense/BiasAdd, y)'"""
+_ERROR_LINE = f"worker:3 on node3 failed: InvalidArgumentError: {_ERROR.splitlines()[-1]}"
 _PROGRAMS = (
     ("pi", "pi = 3.14158 ± 0.00052 (standard error), 95% interval 3.14056 to 3.14260"),
     ("linear", "y = 2.006x + 0.1702, mean squared error 0.0101"),
@@ -124,14 +125,16 @@ class RecordedApi:
             record: dict[str, Any] = {
                 "run": f"{name}-{number:04x}",
                 "program": program,
-                "parameters": {"argument": "train.py"} if program == "script" else {"samples": 10_000_000},
+                "parameters": {"argument": "train_transformer.py"} if program == "script" else {"samples": 10_000_000},
             }
             record |= {"state": "failed" if failed else "succeeded", "seconds": 3.0 * number + 0.4}
             record |= {"started": self._now - 600 * (RUNS - number), "origin": None, "result": {"value": 1.5}}
             record |= {"outcome": outcome, "error": None}
             if failed:
-                outcome = f"{_ERROR.splitlines()[0]} {_ERROR.splitlines()[-1]}"
-                record |= {"outcome": outcome, "error": {"message": _ERROR, "hint": ""}, "result": None}
+                error = _ERROR if program == "script" else _ERROR_LINE
+                first, *more = error.splitlines()
+                outcome = " ".join((first, *more[-1:]))
+                record |= {"outcome": outcome, "error": {"message": error, "hint": ""}, "result": None}
             if number >= RUNS - 3:
                 record |= {"state": "running", "outcome": "", "error": None, "result": None}
             records.append(record)
@@ -174,6 +177,10 @@ class RecordedApi:
                         "host": f"node{number}",
                     }
                 )
+        events += [  # within a second, at the end of the axis
+            {"time": self._now + n / 10, "task": "ps:1", "event": kind, "detail": "", "host": "node1"}
+            for n, kind in enumerate(("stopping", "stopped", "started", "ready", "died", "started", "ready"))
+        ]
         events += [
             {"time": self._now - 3400 + n, "task": f"worker:{n}", "event": "ready", "detail": "", "host": "node1"}
             for n in range(20)

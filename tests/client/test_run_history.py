@@ -27,6 +27,14 @@ def test_metrics_of_scripts_and_of_programs_are_the_same_curves() -> None:
     }
 
 
+def test_the_latest_value_of_each_metric_is_known() -> None:
+    history = RunHistory("script-1")
+    for step, loss in enumerate((0.5, None)):
+        history.update({"event": "metric", "name": "norm", "value": 2.0, "step": step, "seconds": 1.0})
+        history.update({"event": "metric", "name": "loss", "value": loss, "step": step, "seconds": 1.0})
+    assert (history.metrics, history.step) == ({"norm": 2.0, "loss": None}, 1)
+
+
 def test_a_long_curve_keeps_its_shape_and_its_last_point() -> None:
     history = RunHistory("script-1")
     last = 100_000

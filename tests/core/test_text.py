@@ -43,6 +43,11 @@ Check the task logs."""
             UNHEALTHY,
             "The following tasks are unhealthy (stopped sending heartbeats): /job:worker/replica:0/task:1",
         ),
+        (
+            "tensorflow.python.framework.errors_impl.InvalidArgumentError: {{function_node __wrapped__Reshape_device_"
+            "/job:localhost/replica:0/task:0/device:CPU:0}} Input to reshape is a tensor with 20 values [Op:Reshape]",
+            "InvalidArgumentError: Input to reshape is a tensor with 20 values [Op:Reshape]",
+        ),
         ("ValueError: no such data\n\nsecond part", "ValueError: no such data"),
         ("RuntimeError: \n\nsee below", "RuntimeError: see below"),
         ("OSError: From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error", "OSError: Socket closed"),

@@ -90,7 +90,7 @@ def test_the_processes_of_a_launch_report_metrics_by_task(demo: Sandbox) -> None
     assert points == {("worker:0", "loss", 0.5), ("worker:1", "loss", 0.5)}
     metrics = {"worker:0": {"loss": 0.5}, "worker:1": {"loss": 0.5}}
     assert result["result"] == {"exit_code": 0, "restarts": 0, "metrics": metrics}
-    assert "metrics    worker:0: loss=0.5; worker:1: loss=0.5" in demo("runs", result["run"]).stdout.splitlines()
+    assert "result     worker:0: loss=0.5; worker:1: loss=0.5" in demo("runs", result["run"]).stdout.splitlines()
 
 
 @pytest.mark.slow

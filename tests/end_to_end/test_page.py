@@ -94,11 +94,12 @@ def test_the_list_of_runs_has_progress_and_results(browser: Browser, url: str) -
     assert browser.run("return document.querySelector('[data-run=linear-0061] progress').value") == 0.41
     assert browser.text("[data-run='linear-005d'] .result").startswith("y = 2.006x + 0.1702")
     assert browser.text("[data-run='pi-0060'] .result").startswith("pi = 3.14158")
-    assert browser.text("[data-run='train-005e'] .program") == "train.py"
+    assert browser.text("[data-run='train-005e'] .program") == "train_transformer.py"
     error = "[data-run='train-0056'] details"
     height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
     assert "ValueError" in browser.text(f"{error} summary")
-    assert browser.run(height, error) < 30, "it is one line"
+    for each in (error, "[data-run='mean-005f'] details"):
+        assert 10 < browser.run(height, each) < 30, "it is one line"
     browser.click(f"{error} summary")
     assert "line 41, in step" in browser.text(f"{error} pre")
     assert browser.violations() == []
@@ -195,7 +196,7 @@ def test_a_part_of_the_time_can_be_chosen(browser: Browser, url: str) -> None:
     everything = rows(browser, "events")
     chain = ActionChains(browser.chrome).move_to_element_with_offset(ticks, int(half - 2), -60).click_and_hold()
     chain.move_to_element_with_offset(ticks, int(half * 0.1), -60).release().perform()
-    wait_for(lambda: rows(browser, "events") == 6)  # of two deaths, 700 s and 25 min ago
+    wait_for(lambda: rows(browser, "events") == 13)  # of two deaths, 700 s and 25 min ago, and of ps:1 now
     browser.click(".now")
     wait_for(lambda: rows(browser, "events") == everything)
     browser.click("[aria-label='zoom in']")

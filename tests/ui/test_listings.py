@@ -46,7 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
     monkeypatch.setattr(module, "console", lambda: target)
     show_runs(RUNS)
     assert isinstance(target.file, io.StringIO)
-    return [line.rstrip() for line in target.file.getvalue().splitlines()]
+    return target.file.getvalue().splitlines()
 
 
 def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +63,12 @@ def test_what_an_error_announces_is_not_left_out() -> None:
     message = "the driver of pi-1 died (SIGKILL); its last output:\n  Traceback\n  MemoryError"
     run = {**RUNS[1], "error": {"message": message}}
     assert format_outcome(run) == "the driver of pi-1 died (SIGKILL); its last output: MemoryError"
+
+
+def test_the_outcome_of_a_script_is_what_it_has_reported() -> None:
+    run = {**RUNS[1], "error": None, "result": {"exit_code": 0, "metrics": {"loss": 0.25, "norm": None}}}
+    assert format_outcome(run) == "loss=0.25 norm=not finite"
+    assert format_outcome({**run, "result": {"exit_code": 0}}) == "exit_code=0"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 75, 80, 90, 100, 120])

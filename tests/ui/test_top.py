@@ -12,9 +12,13 @@ import termios
 from pathlib import Path
 
 import pytest
+from textual.binding import Binding
 
 from tests.conftest import ROOT, mostly_slow, wait_for
 from tests.screens import DOWN, END, ENTER, ESCAPE, SUSPEND, TAB, Terminal
+from tfcluster.ui.top.app import TopApp
+from tfcluster.ui.top.detail_screen import DetailScreen
+from tfcluster.ui.top.dialogs import KEYS
 
 # Two hosts and 60 tasks; the arguments change what is there.
 _PROGRAM = """
@@ -46,7 +50,7 @@ def run(name, state, **more):
 runs = (
     run("linear-1111", RunState.SUCCEEDED),
     run("[b]linear-2222", RunState.RUNNING, progress={"done": 25, "total": 100, "unit": "steps", "seconds": 1.0},
-        metric={"event": "metric", "loss": 0.25, "step": 25}),
+        metrics={"loss": 0.25}, step=25),
 )
 event = {"time": time.time(), "task": "worker:57", "event": "died", "detail": "SIGKILL [bold]\\x1b[2J", "host": "alpha"}
 status = ClusterStatus("many", ClusterState.DEGRADED, "many.yaml", hosts, tasks, ())
@@ -194,6 +198,13 @@ def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
         top.wait_for(r"inputs +steps=100", r"line 99 of \[b\]linear-2222")
         top.send("q")
         assert top.wait_for_end() == 0
+
+
+def test_the_help_has_every_key_that_a_screen_shows() -> None:
+    shown = [binding for each in (TopApp, DetailScreen) for binding in each.BINDINGS if isinstance(binding, Binding)]
+    keys = {binding.key_display or binding.key for binding in shown if binding.show} - {"?"}  # it opens the help
+    named = {part for key, _ in KEYS for part in key.split(", ")}
+    assert keys <= named
 
 
 def test_without_colour_the_screen_is_the_same(tmp_path: Path) -> None:

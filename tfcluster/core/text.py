@@ -38,6 +38,10 @@ def strip_forwarding(message: str) -> str:
     return _FORWARDED.sub("", message)
 
 
+# Before the name of an exception class, and before its message: no reader of an error needs them.
+_OF_TENSORFLOW = re.compile(r"\btensorflow\.python\.(?:\w+\.)+(?=[A-Z])|\{\{function_node \S+\}\} ")
+
+
 def summarize_error(message: str) -> str:
     """Return the first line of an error that says something, after the lines that only announce it with a colon.
 
@@ -47,7 +51,7 @@ def summarize_error(message: str) -> str:
     lines = [line.strip() for line in strip_forwarding(message).strip().splitlines() if line[:1].strip()]
     lines = [line for line in lines if not line.startswith("Detected at node") and line.strip("=")]
     end = next((number for number, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
-    return " ".join(lines[: end + 1]).removesuffix(":")
+    return _OF_TENSORFLOW.sub("", " ".join(lines[: end + 1]).removesuffix(":"))
 
 
 def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:

@@ -115,7 +115,7 @@ class Feed:
 
 
 def _progress(view: LiveView) -> dict[str, Any]:
-    """Return how far each active run is: its latest event `progress`, and its latest metric or what it waits for."""
+    """Return how far each active run is: its latest event `progress`, and its latest metrics or what it waits for."""
     return {
         run.record.run: {"progress": run.progress, "text": describe_activity(run)} for run in view.runs if run.is_active
     }

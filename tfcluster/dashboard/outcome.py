@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tfcluster.ui.console import Text
-from tfcluster.ui.listings import format_metrics, format_outcome
+from tfcluster.ui.listings import format_outcome
 from tfcluster.ui.run_view import render_result
 
 
 def describe_outcome(record: dict[str, Any]) -> str:
     """Describe a run that has ended: `pi = 3.1416 ± 0.0005`, a script's last metrics, or the error's first line."""
-    if record["error"] is not None or not record["result"]:
+    if record["error"] is not None or not record["result"] or record["result"].get("metrics"):
         return format_outcome(record)
     if record["program"] == "script":
-        return format_metrics(record["result"].get("metrics") or {})
+        return ""
     first = next(iter(render_result(record)), "")
     return str(first) if isinstance(first, (str, Text)) else format_outcome(record)

@@ -78,6 +78,19 @@ class Text(rich.text.Text):
         return text
 
 
+class _Table(Table):
+    """A table whose lines end with their text: in a pipe, one long cell would give all lines its width in spaces."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        parts = super().__rich_console__(console, options)
+        for line in Segment.split_lines(part for part in parts if isinstance(part, Segment)):
+            while line and not line[-1].text.strip():
+                line.pop()
+            yield from line[:-1]
+            yield from (last._replace(text=last.text.rstrip()) for last in line[-1:])
+            yield Segment.line()
+
+
 def make_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), wrapped: Sequence[str] = ()
 ) -> Table:
@@ -85,7 +98,7 @@ def make_table(
 
     Columns in `right`, such as numbers, are aligned to the right. Cells of those in `wrapped` are wrapped if necessary.
     """
-    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    result = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         result.add_column(column, justify=justify, no_wrap=column not in wrapped, overflow="fold")

@@ -143,7 +143,7 @@ def show_run(run: Mapping[str, Any]) -> None:
         "result": format_outcome(run),
         "output": run["missing_output"]
         and f"{format_bytes(run['missing_output'])} of it are not stored (`logs:` in the spec)",
-        "metrics": format_metrics((run["result"] or {}).get("metrics", {})),
+        "metrics": run["error"] and format_metrics((run["result"] or {}).get("metrics", {})),
     }
     width = max(map(len, lines))
     for name, text in lines.items():
@@ -185,15 +185,17 @@ def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
 
 
 def format_outcome(run: Mapping[str, Any]) -> str:
-    """Format a run's outcome in short: the first values of its result, or the first line of its error.
+    """Format a run's outcome in short: its last metrics, the first values of its result, or its error's first line.
 
     If that line announces others, such as the last output of the run, the last one of these follows it.
     """
     if run["error"] is not None:
         first, *more = str(run["error"]["message"]).splitlines() or [""]
         return f"{first} {more[-1].strip()}" if more and first.endswith(":") else first
-    parameters = run["parameters"]
-    return _values({name: value for name, value in (run["result"] or {}).items() if parameters.get(name) is None})
+    parameters, result = run["parameters"], run["result"] or {}
+    if result.get("metrics"):
+        return format_metrics(result["metrics"])
+    return _values({name: value for name, value in result.items() if parameters.get(name) is None})
 
 
 def _values(values: Mapping[str, Any]) -> str:

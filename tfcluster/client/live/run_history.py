@@ -59,7 +59,8 @@ class RunHistory:
     Attributes:
         version: The number of events.
         progress: The latest event `progress` (`done`, `total`, `unit`, `seconds`); None if there was none.
-        metric: The latest event `metric`; None if there was none.
+        metrics: The latest value of each metric, None for one that is not finite.
+        step: The latest step of a metric; None if there was none.
         wait: The event `waiting` while the run waits for tasks; None otherwise.
         result: The result event; None while the run has none.
         operations: The operations of its graphs, each as [name, type, inputs].
@@ -69,7 +70,8 @@ class RunHistory:
         self.run = run
         self.version = 0
         self.progress: Event | None = None
-        self.metric: Event | None = None
+        self.metrics: dict[str, float | None] = {}
+        self.step: int | None = None
         self.wait: Event | None = None
         self.result: Event | None = None
         self.operations: list[Any] = []
@@ -89,9 +91,10 @@ class RunHistory:
         if kind == "progress":
             self.progress = event
         elif kind == "metric":
-            self.metric = event
             for name, reporter, point in points_of(event):
                 self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
+                self.step, value, _ = point
+                self.metrics = {**self.metrics, name: value}  # a new one: views read it meanwhile
         elif kind == "graph":
             self.operations += event["operations"]
         elif kind == "member":

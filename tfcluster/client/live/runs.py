@@ -71,7 +71,7 @@ class LiveRuns:
         """Return the runs, the oldest first."""
         with self._lock:
             runs = [
-                LiveRun(host, record, history.progress, history.metric, history.wait)
+                LiveRun(host, record, history.progress, history.metrics, history.step, history.wait)
                 if (history := self._histories.get(name)) is not None
                 else LiveRun(host, record)
                 for name, (host, record) in self._records.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfcluster.client.logs import Line
@@ -47,7 +47,8 @@ class LiveRun:
     host: str  # the host that leads the run
     record: RunSummary  # its `seconds` are of when it was read
     progress: Mapping[str, Any] | None = None  # the latest event `progress` (`done`, `total`, `unit`, `seconds`)
-    metric: Mapping[str, Any] | None = None  # the latest event `metric`
+    metrics: Mapping[str, float | None] = field(default_factory=dict)  # the latest value of each
+    step: int | None = None  # the latest step of a metric
     wait: Mapping[str, Any] | None = None  # the event `waiting` while the run waits for tasks
 
     @property

@@ -134,6 +134,7 @@ function updateTask(row, task, model) {
 }
 
 const SPARK = [64, 18];  // pixels
+const LINE = 60;  // characters of an error that need no folding
 
 function sparkline() {
   const [width, height] = SPARK;
@@ -170,7 +171,7 @@ function updateRun(row, run, model) {
   row.bar.value = part;
   const gpu = live?.gpu_memory_bytes == null ? "" : `GPU ${formatBytes(live.gpu_memory_bytes)}`;
   const rest = run.error ? [run.error.message, run.error.hint].filter(Boolean).join("\n") : "";
-  const isLong = rest !== "" && rest !== run.outcome;
+  const isLong = rest !== "" && (rest !== run.outcome || rest.length > LINE);
   setText(row.text, [progress ? `${Math.floor(100 * part)} %` : "", text ?? "", isLong ? "" : run.outcome, gpu].filter(Boolean).join(" · "));
   row.error.hidden = !isLong;
   setText(row.summary, run.outcome);

@@ -64,7 +64,7 @@ export class Timeline {
     const rows = [...all].sort((one, other) => isBad(other[1]) - isBad(one[1])).slice(0, ROWS);
     rows.sort((one, other) => one[0].localeCompare(other[0], "en", { numeric: true }));
     synchronize(this.lanes, rows, (row) => row[0], ([name]) => element("div", { class: "lane" }, element("span", { class: "lane-label", title: name }, name), element("div", { class: "track" })),
-      (lane, [, events]) => lane.lastChild.replaceChildren(...marks(events, at)));
+      (lane, [, events]) => lane.lastChild.replaceChildren(...marks(events, at, this.ticks.clientWidth || 900)));
     setText(this.rest, all.length > rows.length ? `and ${all.length - rows.length} more tasks with events` : shown.length ? "" : "No events in this time.");
     const step = STEPS.find((seconds) => (last - first) / seconds <= (this.plot.clientWidth || 900) / 100) ?? (last - first) / 5;
     const offset = new Date(1000 * last).getTimezoneOffset() * 60, times = [];
@@ -106,16 +106,21 @@ export class Timeline {
   }
 }
 
-// What lies within a second is spread side by side; what is bad covers the rest.
-function marks(events, at) {
-  let begin = -Infinity, index = 0;
-  return [...events].sort((one, other) => one.time - other.time).map((event) => {
-    index = event.time - begin < 1 ? index + 1 : 0;
-    if (index === 0) begin = event.time;
-    const text = [formatTime(event.time), event.task ?? event.host, event.event, event.detail].filter(Boolean).join(" · ");
-    const mark = place(element("span", { class: "mark", "data-kind": kindOf(event.event), "data-text": text }), at(event.time));
-    mark.style.marginLeft = `${APART * index}px`;
-    return mark;
+// What lies within a second is spread side by side, to the left of the axis' end; what is bad covers the rest.
+function marks(events, at, width) {
+  const groups = [];
+  for (const event of [...events].sort((one, other) => one.time - other.time)) {
+    if (event.time - (groups.at(-1)?.[0].time ?? -Infinity) < 1) groups.at(-1).push(event);
+    else groups.push([event]);
+  }
+  return groups.flatMap((group) => {
+    const apart = Math.min(APART, width / group.length), room = width * (1 - at(group[0].time) / 100) - apart * (group.length - 1);
+    return group.map((event, index) => {
+      const text = [formatTime(event.time), event.task ?? event.host, event.event, event.detail].filter(Boolean).join(" · ");
+      const mark = place(element("span", { class: "mark", "data-kind": kindOf(event.event), "data-text": text }), at(group[0].time));
+      mark.style.marginLeft = `${apart * index + Math.min(0, room)}px`;
+      return mark;
+    });
   });
 }
 

@@ -16,6 +16,9 @@ from tfcluster.os.process_handle import format_exit_status
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.group import Exited
 
+# Keras 3 passes to TensorFlow what a strategy has distributed, which ends with a ValueError that names neither.
+_KERAS_HINT = "Keras 3 has no `fit` for several workers: `pip install tf_keras`, and set TF_USE_LEGACY_KERAS=1."
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -79,7 +82,8 @@ def describe_failure(
     shown = "\nits last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
     text = "\n".join([report.failure, *lines])
     missed = [f"{each.name} had exited with code 0 before: " for each in done if _is_named(each, text)]
-    error = ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}")
+    hint = _KERAS_HINT if "PerReplica" in report.failure else ""
+    error = ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}", hint=hint)
     return Failure(error, code, result, text=text)
 
 

@@ -11,14 +11,15 @@ from textual.widgets import Static
 
 from tfcluster.ui.console import Text
 
-_KEYS = (
+KEYS = (
     ("Up, Down, PgUp, PgDn", "choose; Tab changes between tasks and runs"),
     ("Enter", "its details and its log, which is followed"),
     ("r", "restart the task"),
     ("c", "cancel the run"),
     ("s", "sort the tasks by the next column"),
     ("f", "show only rows with a text; Esc shows all again"),
-    ("/", "in a log: search; n, N: the next and the previous one"),
+    ("/, n, N", "in a log: search; the next and the previous match"),
+    ("l", "in a log: everything, from warnings on, or only errors"),
     ("End", "in a log: follow it again"),
     ("Esc", "back"),
     ("q, Ctrl-C", "quit; the cluster keeps running"),
@@ -66,6 +67,6 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Show the keys, and how to go back."""
         with Vertical():
-            width = max(len(key) for key, _ in _KEYS)
-            lines = [part for key, text in _KEYS for part in ((f"{key:<{width}}", "bold"), f"  {text}\n")]
+            width = max(len(key) for key, _ in KEYS)
+            lines = [part for key, text in KEYS for part in ((f"{key:<{width}}", "bold"), f"  {text}\n")]
             yield Static(Text.assemble(*lines, ("\nEsc goes back.", "dim")))

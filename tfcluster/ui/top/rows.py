@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.client.live.view import LiveRun, LiveView, TaskRates
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
@@ -151,7 +152,7 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
 
 
 def describe_progress(run: LiveRun) -> str:
-    """Describe how far a run is: a bar, its latest metric, what it waits for, or its outcome."""
+    """Describe how far a run is: a bar, its latest metrics, what it waits for, or its outcome."""
     if not run.is_active:
         return format_outcome(to_json(run.record)).partition("\n")[0]
     parts = []
@@ -165,20 +166,16 @@ def describe_progress(run: LiveRun) -> str:
 
 
 def describe_activity(run: LiveRun) -> str:
-    """Describe what an active run does: its latest metric, or what it waits for; empty if neither is known."""
+    """Describe what an active run does: its latest metrics, or what it waits for; empty if neither is known."""
     if run.wait is not None:
         return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
-    return "" if run.metric is None else _describe_metric(run.metric)
+    return _describe_metrics(run)
 
 
-def _describe_metric(event: Mapping[str, Any]) -> str:
-    step = f"  step {event['step']}" if event.get("step") is not None else ""
-    if "name" in event and "value" in event:
-        value = event["value"]
-        return (
-            f"{event['name']} {value:.4g}{step}" if isinstance(value, int | float) else f"{event['name']} {value}{step}"
-        )
-    return f"loss {event['loss']:.4g}{step}" if isinstance(event.get("loss"), float) else step.strip()
+def _describe_metrics(run: LiveRun) -> str:
+    shown = list(run.metrics.items())[: settings.RUN_VALUES]
+    parts = [f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} not finite" for name, value in shown]
+    return "  ".join(parts if run.step is None else [*parts, f"step {run.step}"])
 
 
 def share_lines(lines: int, wanted: Sequence[int]) -> list[int]:
