@@ -21,7 +21,10 @@ _EMPTY: Json = {"objects": {}, "pods": {}, "forbidden": [], "states": {}}
 
 
 class Kubectl:
-    """One command on the stored state: `objects` and `pods` by name, rights that are `forbidden`, `states` of pods."""
+    """One command on the stored state: `objects` and `pods` by name, rights that are `forbidden`, `states` of pods.
+
+    A `quota` is the number of pods that may exist, and `events` are what `get events` prints.
+    """
 
     def __init__(self, folder: Path, arguments: list[str]) -> None:
         self._folder = folder
@@ -54,11 +57,8 @@ class Kubectl:
         os.execvp("unshare", ["unshare", "--mount", "sh", "-ec", script, "sh", *enter])
 
     def _config(self, _view: str) -> int:
-        context = self._options.get("context", "prod")
-        if context != "prod":
-            print(f"error: cannot locate context {context}", file=sys.stderr)
-            return 1
-        print(json.dumps({"current-context": "prod", "contexts": [{"context": {"namespace": _NAMESPACE}}]}))
+        contexts = [{"name": "prod", "context": {"namespace": _NAMESPACE}}]
+        print(json.dumps({"current-context": self._state.get("context", "prod"), "contexts": contexts}))
         return 0
 
     def _auth(self, _can: str, verb: str, kind: str) -> int:
@@ -68,6 +68,9 @@ class Kubectl:
 
     def _apply(self) -> int:
         assert {"server-side", "field-manager"} <= self._options.keys()
+        if "dry-run" in self._options:
+            print(json.dumps({"items": [*yaml.safe_load_all(sys.stdin)]}))
+            return 0
         for each in yaml.safe_load_all(sys.stdin):
             self._state["objects"][f"{each['kind']}/{each['metadata']['name']}"] = each
             if each["kind"] == "StatefulSet":
@@ -84,13 +87,17 @@ class Kubectl:
                 names = (f"{each['metadata']['name']}-{index}" for index in range(each["spec"]["replicas"]))
                 wanted |= dict.fromkeys(names, each["status"]["updateRevision"])
         pods = {name: revision for name, revision in self._state["pods"].items() if name in wanted}
-        self._state["pods"] = {**wanted, **pods}
+        quota = self._state.get("quota", len(wanted))
+        self._state["pods"] = dict([*{**wanted, **pods}.items()][:quota])
 
     def _get(self, kinds: str, *names: str) -> int:
         if kinds == "namespace":
             if names[0] != _NAMESPACE:
                 print(f'Error from server (NotFound): namespaces "{names[0]}" not found', file=sys.stderr)
             return int(names[0] != _NAMESPACE)
+        if kinds == "events":
+            print(json.dumps({"items": self._state.get("events", [])}))
+            return 0
         items = [self._pod(name) for name in self._state["pods"]] if kinds == "pods" else []
         items += [each for each in self._state["objects"].values() if each["kind"].lower() in kinds.replace("ies", "y")]
         if names:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,8 +82,13 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     sandbox("up", sandbox.spec(text(2)), "--yes")
     assert [*pods.state()["pods"]] == [*NAMES[:2]]
 
-    refused = sandbox("up", sandbox.spec(text(2, image="tensorflow/tensorflow:2.20.0")), code=2)
-    assert "train-0, train-1 must be replaced; LOST: the variables of ps:0" in refused.stderr
+    before = pods.state()
+    other = sandbox.spec(text(2, image="tensorflow/tensorflow:2.20.0"))
+    lost = "train-0, train-1 must be replaced; LOST: the variables of ps:0"
+    assert lost in sandbox("up", other, "--dry-run").stderr
+    assert lost in sandbox("up", other, code=2).stderr
+    assert pods.state() == before, "what was refused leaves nothing"
+    assert sandbox("up", sandbox.spec(text(2)), "--dry-run").stdout == "train is up already: nothing to do\n"
     sandbox("down")
     assert pods.state()["objects"] == pods.state()["pods"] == {}
 
@@ -107,9 +114,87 @@ def test_what_a_person_must_act_on_is_named_before_anything_is_applied(pods: Pod
     pods.change(forbidden=[])
     failed = sandbox("up", sandbox.spec(text(2).replace("namespace: ml", "namespace: absent")), code=2)
     assert "there is no namespace 'absent'" in failed.stderr
-    failed = sandbox("up", sandbox.spec(text(2, more=", context: other")), code=1)
-    assert "cannot locate context other" in failed.stderr
+    failed = sandbox("up", sandbox.spec(text(2, more=", context: other")), code=2)
+    assert "kubectl has no context 'other'" in failed.stderr
     assert pods.state()["objects"] == {}
+
+
+WAITING = {
+    "pod train-1: Pending: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.": {
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/3 nodes are available:\n3 Insufficient nvidia.com/gpu.",
+            }
+        ]
+    },
+    "pod train-1: ImagePullBackOff: Back-off pulling image": {
+        "containerStatuses": [
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("line", WAITING)
+def test_up_says_what_a_pod_waits_for_and_continues_when_it_runs(pods: Pods, line: str) -> None:
+    pods.change(states={"train-1": WAITING[line]})
+    up = pods.sandbox.start("up", pods.sandbox.spec(text(2)))
+    assert up.stderr is not None
+    assert line in iter(lambda: up.stderr and up.stderr.readline().strip(), "")
+    pods.change(states={})
+    up.communicate(timeout=90)
+    assert up.returncode == 0
+
+
+def test_up_says_why_a_pod_is_not_made(pods: Pods) -> None:
+    message = 'create Pod train-1 in StatefulSet train failed error: pods "train-1" is forbidden: exceeded quota: pods'
+    pods.change(quota=1, events=[{"type": "Warning", "reason": "FailedCreate", "message": message}])
+    up = pods.sandbox.start("up", pods.sandbox.spec(text(2)))
+    assert up.stderr is not None
+    assert f"train: FailedCreate: {message}" in iter(lambda: up.stderr and up.stderr.readline().strip(), "")
+    up.send_signal(signal.SIGINT)
+    up.communicate(timeout=60)
+    assert [*pods.state()["objects"]], "Ctrl-C leaves what was applied, for the next `up`"
+    pods.sandbox("down", "-c", "train")
+    assert pods.state()["objects"] == {}
+
+
+def test_what_the_image_lacks_is_named_with_the_lines_that_add_it(pods: Pods) -> None:
+    bare = pods.sandbox.folder / "bare-python"  # a Python without packages
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    failed = pods.sandbox("up", pods.sandbox.spec(text(1).replace(sys.executable, str(bare))), code=1)
+    assert "host 'pod0': TensorFlow is not installed for the agent's Python" in failed.stderr
+    added = f"    FROM tensorflow/tensorflow:2.21.0\n    RUN {sys.executable} -m pip install tensorflow\n"
+    assert added in failed.stderr
+
+
+def test_a_machine_without_kubectl_or_a_context(pods: Pods) -> None:
+    spec = pods.sandbox.spec(text(1))
+    (pods.folder / "bin").mkdir()
+    (pods.folder / "bin" / "nsenter").symlink_to(str(shutil.which("nsenter")))  # with which the command is started
+    failed = pods.sandbox("up", spec, code=1, env={"PATH": str(pods.folder / "bin")})
+    assert "there is no kubectl on this machine" in failed.stderr
+    pods.change(context="")
+    failed = pods.sandbox("up", spec, code=2)
+    assert "kubectl has no current context" in failed.stderr
+    assert "Name one by `context:` in the spec" in failed.stderr
+
+
+def test_pods_of_another_persons_cluster_of_that_name_are_not_taken_over(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    spec = sandbox.spec(text(2))
+    # Another machine, or another person.
+    elsewhere = {"XDG_STATE_HOME": str(pods.folder / "elsewhere"), "XDG_RUNTIME_DIR": str(pods.folder)}
+    sandbox("up", spec)
+    before = pods.state()
+    refused = sandbox("up", spec, code=2, env=elsewhere)
+    assert "namespace 'ml' has pods of a cluster 'train' that was not started from here" in refused.stderr
+    assert "if that one is yours, add --yes to continue with it" in refused.stderr
+    assert pods.state() == before
 
 
 def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from tests.conftest import wait_for
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.providers.manifests import job_manifests, pod_manifests
@@ -76,6 +79,41 @@ def test_pods_have_no_privileges_and_a_home_that_they_can_write_to(name: str) ->
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     home = next(each["value"] for each in container["env"] if each["name"] == "HOME")
     assert container["volumeMounts"] == [{"name": "home", "mountPath": home}]
+
+
+@pytest.mark.needs("network")
+def test_a_pod_that_is_deleted_gives_runs_the_time_to_save_their_state(tmp_path: Path) -> None:
+    """The container's command is process 1 of a pod, beside a process with the title of a program of a run."""
+    command = pod_spec("train.yaml")["containers"][0]["command"]
+    program = (
+        "import signal, sys, time\n"
+        "def save(*_):\n"
+        f"    time.sleep(1); open({str(tmp_path / 'saved')!r}, 'w').write('all'); sys.exit()\n"
+        "signal.signal(signal.SIGURG, save)\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close(); time.sleep(60)\n"
+    )
+    title = "tfcluster: train train-83e8 program"
+    beside = f'(exec -a \'{title}\' {sys.executable} -c "$1") & shift; exec "$@"'
+    pod = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "bash",
+        "-c",
+        beside,
+        "bash",
+        program,
+        *command,
+    ]
+    environment = {**os.environ, "HOME": str(tmp_path), "HOSTNAME": "train-0"}
+    with subprocess.Popen(pod, env=environment) as outside:
+        wait_for((tmp_path / "ready").exists)
+        [first] = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGTERM)
+        assert outside.wait(30) == 0
+    assert (tmp_path / "saved").read_text() == "all"
 
 
 def test_only_the_pods_of_the_cluster_are_admitted_unless_the_network_is_open() -> None:

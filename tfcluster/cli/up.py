@@ -24,6 +24,7 @@ from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
+    from tfcluster.core.kubernetes import PodSet
     from tfcluster.core.topology import ClusterTopology
     from tfcluster.spec.kubernetes import KubernetesSpec
     from tfcluster.spec.slurm import SlurmSpec
@@ -267,17 +268,26 @@ def _remove_surplus(topology: ClusterTopology, request: SlurmSpec | KubernetesSp
         pods.remove_surplus(topology, request)
 
 
-def _confirm_replacement(topology: ClusterTopology, yes: bool, output: str, names: list[str]) -> None:
-    """Ask before pods are replaced, which an edit of the spec has changed: all that runs in them is lost."""
+def _describe_replacement(topology: ClusterTopology, names: list[str]) -> str:
+    """Return what is lost if pods are replaced: all that runs in them."""
     tasks = [task for task in topology.tasks if f"{topology.cluster}-{task.host.removeprefix('pod')}" in names]
     lost = ", ".join(f"the variables of {task.short}" for task in tasks if task.job == "ps")
-    what = f"{', '.join(names)} must be replaced; LOST: {lost or 'no variables'}, and the runs that use their tasks"
+    return f"{', '.join(names)} must be replaced; LOST: {lost or 'no variables'}, and the runs that use their tasks"
+
+
+def _confirm_replacement(topology: ClusterTopology, yes: bool, output: str, names: list[str]) -> None:
+    what = _describe_replacement(topology, names)
     echo(what, err=True)
     if not yes:
-        refusal = usage_error(f"{what}: no pod was replaced", "Add --yes to do it anyway.")
-        require_consent(
-            "Replace them?", output, refusal, "no pod was replaced; one that is made again has the new version"
-        )
+        refusal = usage_error(f"{what}: nothing was changed", "Add --yes to do it anyway.")
+        require_consent("Replace them?", output, refusal, "nothing was changed")
+
+
+def _confirm_adoption(yes: bool, output: str, pods: PodSet) -> None:
+    what = f"namespace {pods.namespace!r} has pods of a cluster {pods.cluster!r} that was not started from here"
+    if not yes:
+        hint = "Give this cluster another `name:`; or, if that one is yours, add --yes to continue with it."
+        require_consent(f"{what}. Is it yours?", output, usage_error(what, hint), "nothing was changed")
 
 
 def _get_hosts(
@@ -291,10 +301,12 @@ def _get_hosts(
         from tfcluster.client import pods
 
         if dry_run:
-            echo(pods.describe(topology, request))
-            return None
+            return _show_pods(topology, request)
+        consent = pods.Consent(
+            partial(_confirm_replacement, topology, yes, output), partial(_confirm_adoption, yes, output)
+        )
         with queue_progress(output) as show:
-            return pods.start(topology, request, show, partial(_confirm_replacement, topology, yes, output))
+            return pods.start(topology, request, show, consent)
     if dry_run:
         placed = allocation.find_nodes(topology, request)
         if placed is None:
@@ -302,6 +314,20 @@ def _get_hosts(
         return placed
     with queue_progress(output) as show:
         return allocation.allocate(topology, request, show)
+
+
+def _show_pods(topology: ClusterTopology, request: KubernetesSpec) -> ClusterTopology | None:
+    """Print what `up` would do with pods: replace some, which are returned as hosts; or make them, by its manifests."""
+    from tfcluster.client import pods
+
+    planned = pods.plan(topology, request)
+    if planned is None:
+        echo(pods.describe(topology, request))
+        return None
+    outdated, placed = planned
+    if outdated:
+        echo(_describe_replacement(topology, outdated), err=True)
+    return placed
 
 
 @click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster, read_registry, register, unregister
@@ -38,20 +39,35 @@ def describe_job(topology: ClusterTopology, request: KubernetesSpec, arguments: 
     return job_manifests(topology, request, arguments).rstrip("\n")
 
 
+@dataclass(frozen=True)
+class Consent:
+    """What a person must agree to; each function raises an error if they do not."""
+
+    replace: Callable[[list[str]], None]  # pods, by name, which an edit of the spec changes
+    adopt: Callable[[PodSet], None]  # the pods of a cluster that was not started from here
+
+
 def start(
-    topology: ClusterTopology,
-    request: KubernetesSpec,
-    show: Callable[[str], None],
-    approve: Callable[[list[str]], None],
+    topology: ClusterTopology, request: KubernetesSpec, show: Callable[[str], None], consent: Consent
 ) -> ClusterTopology:
     """Apply the manifests of a cluster, wait for its pods, and return its topology with them as its hosts.
 
-    `show` is called with a line while a pod does not run. Pods that an edit changes are replaced after `approve`, which
-    is called with their names. Pods that are no longer wanted stay until `remove_surplus`.
+    `show` is called with a line while a pod does not run. Without consent to what an edit replaces, nothing is applied.
+    Pods that are no longer wanted stay until `remove_surplus`.
     """
     pods = kubernetes.find_pods(topology.cluster, request)
     kubernetes.check(pods)
-    return _start(topology, request, pods, show, approve)
+    return _start(topology, request, pods, show, consent)
+
+
+def plan(topology: ClusterTopology, request: KubernetesSpec) -> tuple[list[str], ClusterTopology] | None:
+    """Return the pods that `up` would replace, and the topology on the pods; None if it would make pods first."""
+    registered = read_registry(topology.cluster)
+    pods = None if registered is None else registered.pods
+    if pods is None or kubernetes.replicas(pods) < request.pods:
+        return None
+    outdated = kubernetes.find_outdated(pods, topology, request, kubernetes.replicas(pods))
+    return outdated, kubernetes.place(topology, pods, request.image)
 
 
 def _start(
@@ -59,7 +75,7 @@ def _start(
     request: KubernetesSpec,
     pods: PodSet,
     show: Callable[[str], None],
-    approve: Callable[[list[str]], None],
+    consent: Consent,
 ) -> ClusterTopology:
     registered = read_registry(topology.cluster)
     if registered is not None and registered.pods != pods:
@@ -67,7 +83,12 @@ def _start(
             f"cluster {topology.cluster!r} is up on other hosts, or has its pods in another namespace or context",
             f"`tfcluster down -c {topology.cluster}` ends it there; then `up` starts it here.",
         )
-    placed = kubernetes.place(topology, pods, request.image)
+    placed, present = kubernetes.place(topology, pods, request.image), kubernetes.replicas(pods)
+    if registered is None and present:
+        consent.adopt(pods)
+    count = max(present, request.pods)
+    if outdated := kubernetes.find_outdated(pods, topology, request, count):
+        consent.replace(outdated)
     if registered is None:  # before anything is applied: `down` deletes what an interrupt leaves
         register(Cluster(topology.cluster, placed.hosts, topology.head().host, pods=pods))
         if topology.network == CLOSED:
@@ -75,10 +96,8 @@ def _start(
                 "note: a network plugin has to enforce the NetworkPolicy that closes the ports, which cannot be known "
                 "from here; to try, connect to the address of a task from another pod: it must time out"
             )
-    count = max(kubernetes.replicas(pods), request.pods)
-    if outdated := kubernetes.apply(pods, topology, request, count):
-        approve(outdated)
-        kubernetes.replace_pods(pods, outdated)
+    if replaced := [name for name in kubernetes.apply(pods, topology, request, count) if name in outdated]:
+        kubernetes.replace_pods(pods, replaced)
     kubernetes.wait_until_running(pods, request.pods, show)
     return placed
 
@@ -98,7 +117,7 @@ def temporary_pods(
             "Give this one another `name:`, as a launch deletes its pods at the end.",
         )
     try:
-        yield _start(topology, request, pods, show, lambda outdated: None)
+        yield _start(topology, request, pods, show, Consent(lambda outdated: None, lambda pods: None))
     finally:
         registered = read_registry(topology.cluster)
         if registered is None or registered.pods == pods:

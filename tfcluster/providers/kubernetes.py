@@ -37,18 +37,16 @@ _CRASHED = "CrashLoopBackOff"
 
 def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
     """Return the place for the pods of a spec; without a context or a namespace it is kubectl's."""
-    view = ["config", "view", "--minify", "--output=json"]
-    option = [f"--context={request.context}"] if request.context else []
-    shown = json.loads(_kubectl([*option, *view], hint="`kubectl config get-contexts` lists the contexts."))
-    contexts = shown.get("contexts") or []
+    shown = json.loads(_kubectl(["config", "view", "--output=json"]))
     name = request.context or shown.get("current-context")
-    if not contexts or not name:
+    context = next((each["context"] for each in shown.get("contexts") or () if each["name"] == name), None)
+    if context is None:
         raise ClusterError(
-            "kubectl has no current context",
+            f"kubectl has no context {name!r}" if name else "kubectl has no current context",
             hint="Name one by `context:` in the spec; `kubectl config get-contexts` lists them.",
             exit_code=ExitCode.USAGE,
         )
-    return PodSet(cluster, name, request.namespace or contexts[0]["context"].get("namespace") or "default")
+    return PodSet(cluster, name, request.namespace or context.get("namespace") or "default")
 
 
 def check(pods: PodSet) -> None:
@@ -100,10 +98,21 @@ def replicas(pods: PodSet) -> int:
     return int(json.loads(found)["spec"]["replicas"]) if found else 0
 
 
+def find_outdated(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, count: int) -> list[str]:
+    """Return the pods that exist and would be of an earlier version if the manifests were applied."""
+    current = _run(pods, "get", "statefulsets.apps", pods.cluster, "--ignore-not-found", "--output=json").strip()
+    if not current:
+        return []
+    applied = json.loads(_apply(pods, pod_manifests(topology, request, count), "--dry-run=server", "--output=json"))
+    [then] = (each for each in applied.get("items", [applied]) if each["kind"] == "StatefulSet")
+    now = json.loads(current)
+    revision = now["status"].get("updateRevision") if then["spec"]["template"] == now["spec"]["template"] else None
+    return _pods_without(pods, revision)
+
+
 def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, count: int) -> list[str]:
     """Apply the manifests with a number of pods; return the pods that exist and are of an earlier version of them."""
-    text = pod_manifests(topology, request, count)
-    _run(pods, "apply", "--server-side", f"--field-manager={_FIELD_MANAGER}", "--filename=-", stdin=text)
+    _apply(pods, pod_manifests(topology, request, count))
     if topology.network == OPEN:
         _run(pods, "delete", "networkpolicies.networking.k8s.io", f"--selector={_selector(pods)}")
     deadline = time.monotonic() + settings.KUBERNETES_COMMAND_SECONDS
@@ -113,11 +122,20 @@ def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, coun
         if status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0) or time.monotonic() > deadline:
             break
         time.sleep(settings.KUBERNETES_POLL_SECONDS)
-    current = status.get("updateRevision")
+    return _pods_without(pods, status.get("updateRevision"))
+
+
+def _apply(pods: PodSet, manifests: str, *options: str) -> str:
+    arguments = ("apply", "--server-side", f"--field-manager={_FIELD_MANAGER}", *options, "--filename=-")
+    return _run(pods, *arguments, stdin=manifests)
+
+
+def _pods_without(pods: PodSet, revision: str | None) -> list[str]:
+    """Return the pods that are of another revision of the StatefulSet."""
     return [
         pod["metadata"]["name"]
         for pod in _list_pods(pods)
-        if pod["metadata"].get("labels", {}).get("controller-revision-hash", current) != current
+        if pod["metadata"].get("labels", {}).get("controller-revision-hash") != revision
     ]
 
 

@@ -23,6 +23,8 @@ INSTANCE = "app.kubernetes.io/instance"
 # What needs no quotes in YAML.
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*[/:][\w./:@-]*\w|[0-9]+[KMGT]i|/?[a-z][\w./-]{2,}")
 _NOT_TEXT = ("yes", "true", "off", "false", "null")
+# Seconds for runs to save their state when a pod is deleted; without runs, a pod ends at once.
+_GRACE = 120
 # The user of the pods: TensorFlow's own images have root, which runAsNonRoot refuses.
 _USER = 1000
 _HOME = "/home/tfcluster"
@@ -80,7 +82,14 @@ kind: StatefulSet
         - -c
         - |
           host=pod${{HOSTNAME##*-}}
-          trap 'exit 0' TERM
+          # Runs get SIGTERM and may save their state, which drivers do at SIGURG; all others ignore it.
+          end() {{
+            kill -s URG -- -1
+            while grep -qs '^[t]fcluster: .* program' /proc/[0-9]*/cmdline; do sleep 0.5; done
+            sleep 0.5
+            exit 0
+          }}
+          trap end TERM
           if cd "$HOME/.local/state/tfcluster/{cluster}/$host/{code_link}" 2>/dev/null; then
             {resume} {cluster} "$host"
           fi
@@ -99,6 +108,7 @@ kind: StatefulSet
 _PROBE = f'import json, socket; socket.socket(socket.AF_UNIX).connect(json.load(open("{LOCK}"))["socket"])'
 _POD = """\
       automountServiceAccountToken: false
+      terminationGracePeriodSeconds: {grace}
       enableServiceLinks: false
       securityContext:
         runAsNonRoot: true
@@ -181,12 +191,13 @@ def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: 
     """Return the objects of a cluster of pods, as many as the spec says, or `replicas`."""
     name, host = topology.cluster, topology.hosts[0]
     metadata = _metadata(name, request.namespace)
+    pod = _POD.format(user=_USER, grace=_GRACE)
     stateful_set = _STATEFUL_SET.format(
         **{
             "name": _scalar(name),
             "metadata": metadata,
             "replicas": replicas or request.pods,
-            "pod": _POD.format(user=_USER),
+            "pod": pod,
         },
         **{"container": CONTAINER, "image": _scalar(request.image), "code_link": CODE_LINK, "cluster": name},
         resume=in_environment(f"{shlex.quote(host.interpreter)} -m tfcluster.transport.resume", host.shell),
@@ -204,8 +215,14 @@ def job_manifests(topology: ClusterTopology, request: KubernetesSpec, arguments:
     metadata = _metadata(name, request.namespace)
     jobs = {job: len(addresses) for job, addresses in topology.addresses().items()}
     code = _JOB_CODE.format(jobs=json.dumps(jobs), port=_JOB_PORT, name=name)
+    pod = _POD.format(user=_USER, grace=_GRACE)
     job = _JOB.format(
-        **{"name": _scalar(name), "metadata": metadata, "count": len(topology.tasks), "pod": _POD.format(user=_USER)},
+        **{
+            "name": _scalar(name),
+            "metadata": metadata,
+            "count": len(topology.tasks),
+            "pod": pod,
+        },
         **{"container": CONTAINER, "image": _scalar(request.image), "python": _scalar(host.interpreter)},
         code="".join(f"          {line}\n" for line in code.splitlines()),
         arguments=json.dumps([*arguments]),
