@@ -49,7 +49,7 @@ def test_none(tmp_path: Path) -> None:
 def test_one_that_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").touch()
-    assert "libtensorflow_cc.so.2 is missing: tfcluster needs TensorFlow 2.14 or newer" in ask(tmp_path).stderr
+    assert "libtensorflow_cc.so.2 is missing: tfcluster requires TensorFlow 2.14 or newer" in ask(tmp_path).stderr
 
 
 def test_the_documents_name_what_a_host_must_have() -> None:

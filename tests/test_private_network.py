@@ -84,7 +84,7 @@ def test_a_seccomp_filter_is_named() -> None:
     assert "--security-opt seccomp=unconfined" in found
 
 
-@pytest.mark.parametrize(("error", "words"), [(28, "as many namespaces exist as"), (22, "CONFIG_USER_NS")])
+@pytest.mark.parametrize(("error", "words"), [(28, "the limit user.max_user_namespaces"), (22, "CONFIG_USER_NS")])
 def test_other_reasons_are_explained(error: int, words: str) -> None:
     problem = private_network.explain_failure(error)
     assert words in f"{problem.message} {problem.hint}"
@@ -103,7 +103,7 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
             return str(error.strerror)
         return "entered"
 
-    assert in_child(work) == "the private network of the cluster is gone"
+    assert in_child(work) == "the cluster's private network no longer exists"
 
 
 @pytest.mark.slow

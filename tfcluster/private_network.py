@@ -70,7 +70,7 @@ class PrivateNetwork:
             for kind, inode in (("user", self.user), ("net", self.net)):
                 fds.append(os.open(f"/proc/{process.pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC))
                 if os.fstat(fds[-1]).st_ino != inode:
-                    raise ProcessLookupError(errno.ESRCH, "the private network of the cluster is gone")
+                    raise ProcessLookupError(errno.ESRCH, "the cluster's private network no longer exists")
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -131,13 +131,13 @@ def explain_failure(number: int) -> ClusterError:
                 hint = f"An administrator of the machine allows it by `sudo sysctl -w {name}={allowing}`."
                 return ClusterError(f"{what}: the switch {name} is {forbidding}", hint=f"{hint} {ALTERNATIVES}")
     if number == errno.ENOSPC:
-        why = "as many namespaces exist as user.max_user_namespaces or user.max_net_namespaces allows"
-        hint = "An administrator of the machine can raise these switches (sysctl)."
+        why = "the limit user.max_user_namespaces or user.max_net_namespaces is reached"
+        hint = "An administrator of the machine can raise these limits (sysctl)."
     elif number in (errno.EPERM, errno.EACCES) and procfs.read_status(os.getpid()).get("Seccomp", "0") != "0":
         why = "a seccomp filter of this container, or of this session, forbids unshare()"
         hint = (
             "Run the container with a seccomp profile that allows namespaces, such as `docker run --security-opt "
-            "seccomp=unconfined`. In a container that only you can enter, its own network is a private one already."
+            "seccomp=unconfined`. The network of a container that only you can enter is already private."
         )
     else:
         why = f"the kernel refuses a user namespace with a network ({os.strerror(number)})"

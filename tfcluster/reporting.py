@@ -90,10 +90,10 @@ def report(name: str, value: SupportsFloat, step: SupportsIndex) -> None:
 
 def _check_name(name: object) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"tfcluster.metric: the name is a string, not {name!r:.60}")
+        raise TypeError(f"tfcluster.metric: the name must be a string, not {name!r:.60}")
     if not (name.strip() == name != "" and name.isprintable() and len(name) <= settings.METRIC_NAME_MAX_CHARS):
         raise ValueError(
-            f"tfcluster.metric: {name!r:.60} is no name: it has 1 to {settings.METRIC_NAME_MAX_CHARS} printable "
+            f"tfcluster.metric: {name!r:.60} is not a name: a name has 1 to {settings.METRIC_NAME_MAX_CHARS} printable "
             "characters, and no space before or after them"
         )
     return name
@@ -108,7 +108,7 @@ def _check_value(name: str, value: Any) -> float | None:
     except OverflowError:  # an integer of more than 308 digits
         return None
     except (TypeError, ValueError):
-        raise TypeError(f"tfcluster.metric: the value of {name!r} is one number, not {value!r:.60}") from None
+        raise TypeError(f"tfcluster.metric: the value of {name!r} must be one number, not {value!r:.60}") from None
     return number if math.isfinite(number) else None
 
 
@@ -118,7 +118,7 @@ def _check_step(name: str, step: Any) -> int:
             raise TypeError
         number = operator.index(step)
     except TypeError:
-        raise TypeError(f"tfcluster.metric: the step of {name!r} is an integer, not {step!r:.60}") from None
+        raise TypeError(f"tfcluster.metric: the step of {name!r} must be an integer, not {step!r:.60}") from None
     if not 0 <= number <= _STEP_MAX:
-        raise ValueError(f"tfcluster.metric: the step of {name!r} is at least 0 and below 2^53, not {number:.6g}")
+        raise ValueError(f"tfcluster.metric: the step of {name!r} must be at least 0 and below 2^53, not {number:.6g}")
     return number

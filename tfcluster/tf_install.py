@@ -50,7 +50,9 @@ def find_tensorflow_library() -> Path:
         raise ClusterError("TensorFlow is not installed for the agent's Python", hint=INSTALL_TENSORFLOW)
     library = Path(spec.origin).parent / _LIBRARY
     if not library.exists():
-        raise ClusterError(f"{library} is missing: tfcluster needs TensorFlow 2.14 or newer", hint=INSTALL_TENSORFLOW)
+        raise ClusterError(
+            f"{library} is missing: tfcluster requires TensorFlow 2.14 or newer", hint=INSTALL_TENSORFLOW
+        )
     return library
 
 

@@ -83,7 +83,7 @@ def test_it_is_rotated(sandbox: Sandbox) -> None:
     ("arguments", "message"),
     [
         pytest.param(("beta",), "no host 'beta'", marks=pytest.mark.slow),
-        (("--", "worker:0"), "leave out TASK"),
+        (("--", "worker:0"), "cannot be combined with TASK"),
     ],
 )
 def test_what_it_cannot_show_is_an_error(demo: Sandbox, arguments: tuple[str, ...], message: str) -> None:

@@ -411,7 +411,7 @@ def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(sandbox: Sandbo
     assert command.stdout is not None
     assert command.stdout.readline().endswith("| doing wait\n")
     command.kill()
-    note = "note: a `tfcluster launch` has brought launch up, and takes it down at its end; if that command was killed"
+    note = "note: a `tfcluster launch` has started launch, and stops it at its end; if that command was killed"
     assert note in sandbox("status", code=None).stderr
     wait_for(lambda: not sandbox.leftovers())
     assert "no command for 3 s, the cluster's lease" in sandbox("events", "-c", "launch").stdout

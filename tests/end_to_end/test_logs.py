@@ -109,7 +109,7 @@ def test_a_terminal_hides_what_tensorflow_says_of_itself_and_says_how_much(demo:
     in_pipe = demo("logs", "ps", "--level", "error", "-o", "json")
     assert numbers_in([json.loads(line)["line"] for line in in_pipe.stdout.splitlines()]) == [0, 1, 2]
     assert " below error hidden" in in_pipe.stderr
-    assert "leave out --level" in demo("logs", "--all", "--level", "info", code=2).stderr
+    assert "cannot be combined with --level" in demo("logs", "--all", "--level", "info", code=2).stderr
 
 
 def test_following_has_a_level(demo: Sandbox) -> None:

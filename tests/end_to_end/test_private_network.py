@@ -274,7 +274,7 @@ def test_without_its_network_no_task_is_started(sandbox: Sandbox) -> None:
     def is_explained() -> bool:
         output = sandbox("status", "-o", "json", code=None).stdout  # nothing if the agent took too long
         tasks = json.loads(output)["tasks"] if output else []
-        return any("private network of the cluster is gone" in str(task["last_exit"]) for task in tasks)
+        return any("private network no longer exists" in str(task["last_exit"]) for task in tasks)
 
     wait_for(is_explained)
     with pytest.raises(ConnectionRefusedError):

@@ -64,7 +64,7 @@ def test_what_cannot_be_traced_is_named(demo: Sandbox, tmp_path: Path) -> None:
         return shown.stderr if shown.returncode == 1 else None
 
     attempt = itertools.count()
-    assert "nothing has run on these tasks for 0.1 s" in wait_for(refused)
+    assert "nothing ran on these tasks for 0.1 s" in wait_for(refused)
     assert "no task 'nobody'" in demo("profile", "nobody", "--logdir", tmp_path, code=2).stderr
     assert "--logdir" in demo("profile", code=2).stderr
     (tmp_path / "file").touch()

@@ -72,7 +72,7 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_p
     assert demo.json("runs", "-n", "1")[0]["run"].startswith("base.2-")
     script.unlink()
     gone = demo("rerun", record["run"], code=2).stderr
-    assert f"train.py: the script of {record['run']} is not there any more" in gone
+    assert f"train.py: the script of {record['run']} no longer exists" in gone
 
 
 def test_a_program_is_run_again_with_the_same_seed_and_a_file_but_not_with_a_pipe(demo: Sandbox) -> None:

@@ -110,7 +110,8 @@ class ClusterNetwork(HelperProcess):
         """
         if network == PRIVATE and self.private is None:
             raise ClusterError(
-                "the private network of the cluster is gone, and this machine does not let the agent make another one",
+                "the cluster's private network no longer exists, and this machine does not let the agent make "
+                "another one",
                 hint="`tfcluster doctor` says what forbids it; then `tfcluster down` and `tfcluster up`.",
             )
         return self.private

@@ -200,7 +200,7 @@ class ForwarderSupervisor(HelperProcess):
         """
         if self.process is None:
             if self._network.private is None:
-                raise ProcessLookupError("the private network of the cluster is gone")
+                raise ProcessLookupError("the cluster's private network no longer exists")
             loaded_path(self._folder.forwarding).unlink(missing_ok=True)  # an earlier forwarder has loaded it
         super().ensure_started()
 

@@ -13,7 +13,7 @@ from tfcluster.cli.output import echo_result
 
 @click.command("dashboard", epilog="Example: tfcluster dashboard --report pi.html pi-3f9a")
 @click.argument("run", required=False, shell_complete=complete_runs)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; default: a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port. Default: a free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @click.option(
     "--report",
@@ -26,10 +26,10 @@ from tfcluster.cli.output import echo_result
 def command(
     run: str | None, port: int, no_browser: bool, report: Path | None, cluster: str | None, output: str
 ) -> None:
-    """Serve a page with the hosts, tasks, runs, logs and events of the cluster, live. Ctrl-C ends it.
+    """Serve a page with the hosts, tasks, runs, logs and events of the cluster, live. Ctrl-C stops it.
 
     The page is served by this command, on the loopback device of this machine only, and needs the token in the link.
-    With a RUN, it opens at that one. The agents open no port.
+    With a RUN, it opens at that run. The agents do not open any port.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.dashboard.server import serve
@@ -37,14 +37,16 @@ def command(
     target = resolve_cluster(cluster)
     if report is not None:
         if port or no_browser:
-            raise click.UsageError("--report writes a file and serves nothing: leave out --port and --no-browser.")
+            raise click.UsageError(
+                "--report cannot be combined with --port or --no-browser: it writes a file and serves no page."
+            )
         from tfcluster.dashboard.report import write_report
 
         run_id = write_report(target, run, report)
         echo_result(output, {"run": run_id, "report": str(report)}, f"the report of {run_id} is in {report}")
         return
     with serve(target, port, run) as page:
-        echo_result(output, {"url": page.url}, f"{target.name}: {page.url} (Ctrl-C ends it)")
+        echo_result(output, {"url": page.url}, f"{target.name}: {page.url} (Ctrl-C stops it)")
         if not no_browser:
             page.open_browser()
         page.wait()

@@ -33,9 +33,9 @@ def command(
 ) -> None:
     """Stop everything that `up` started, the ps last; the logs and the records of runs are kept.
 
-    Active runs are cancelled, detached ones too: on a terminal the command asks first, elsewhere it names them.
-    On several hosts the runs end first, then the hosts without a ps stop, then those with one. If a host cannot be
-    reached, the others are stopped nevertheless, this exits with 5, and the next `down` stops that host.
+    Active runs are cancelled, including detached ones: on a terminal the command asks first, elsewhere it names them.
+    On several hosts, runs are cancelled first, then the hosts without a ps are stopped, then those with one. If a host
+    is unreachable, the others are still stopped, the command exits with 5, and the next `down` stops that host.
     Exits with 3 if the cluster is not running.
     """
     from tfcluster.client import down

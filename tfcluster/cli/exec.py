@@ -33,12 +33,14 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     """Run COMMAND with the environment that describes the cluster to a script: TF_CONFIG, TFCLUSTER_MASTER,
     TFCLUSTER_CLUSTER. See `tfcluster env`.
 
-    On this machine, COMMAND replaces the tfcluster process and starts in the current folder, with --on TASK too. On
-    another host it runs through ssh, in your home folder there, has a terminal if this command has one, and ends when
-    this command is ended. With --on TASK it has the environment of the task's server: its variables in the spec, its
-    GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C ends all.
+    On this machine, COMMAND replaces the tfcluster process and starts in the current folder, even with --on TASK. On
+    another host it runs through ssh, in your home folder there, has a terminal if this command has one, and is stopped
+    when this command is stopped. With --on TASK it has the environment of the task's server: its variables in the
+    spec, its GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C stops all
+    of them.
 
-    Exits as COMMAND does: with 127 if there is no such command, and with --on all as the first one that fails.
+    The exit code is COMMAND's, or 127 if there is no such command; with --on all, it is that of the first one that
+    fails.
     """
     from tfcluster.client.environment import find_exec_target
     from tfcluster.client.exec import replace_process
@@ -80,7 +82,7 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     """Print the environment variables that describe the cluster to a program on this machine, or those of a TASK.
 
     TF_CONFIG has the cluster, in which the program is the chief, or the place of TASK. TFCLUSTER_MASTER is the target
-    for a session. TASK's variables in the spec are among its variables, secret values included.
+    for a session. The variables that the spec gives TASK are included, with secret values.
     """
     from tfcluster.client.environment import environment_here, find_exec_target, request_environment
     from tfcluster.client.resolve import resolve_cluster

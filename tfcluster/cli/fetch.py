@@ -21,7 +21,7 @@ def command(run: str, folder: str | None, overwrite: bool, cluster: str | None, 
     """Copy the files that a RUN has written to $TFCLUSTER_OUTPUT to the folder DIR, by default one with the run's id.
 
     RUN is an id or a unique prefix of one. It may still be running, and its cluster may be down. Files that are here
-    already are not copied again, so that the same command continues after an interruption. If several hosts have files
+    already are not copied again, so the same command resumes after an interruption. If several hosts have files
     of the run, each host's files go into a folder named after the host.
     """
     from tfcluster.client.resolve import resolve_cluster

@@ -61,7 +61,7 @@ def _script_command() -> click.Command:
     "--each",
     metavar="JOB[,JOB...]",
     shell_complete=complete_jobs,
-    help="The jobs whose tasks get a process. Default: worker, with chief where there is one.",
+    help="The jobs whose tasks get a member. Default: worker, and chief if there is one.",
 )
 @click.option(
     "--max-restarts",
@@ -81,7 +81,7 @@ def _script_command() -> click.Command:
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Bring N workers up on this machine for the run."
 )
-@click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of random numbers, for all processes.")
+@click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of the random numbers of all members.")
 @run_timeout_option
 @name_option
 @detach_option
@@ -104,13 +104,14 @@ def command(
 ) -> int:
     """Start SCRIPT.py once for each task of the job `worker` (and of `chief`, if there is one), on the task's host.
 
-    Each process finds its own place in TF_CONFIG, with free addresses, as MultiWorkerMirroredStrategy requires it. In
-    ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts} (as {ps_hosts}) are replaced.
+    Each process is a member of one group, and finds its own place in TF_CONFIG, with free addresses, as
+    MultiWorkerMirroredStrategy requires. In ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts}
+    (such as {ps_hosts}) are replaced.
 
-    The group ends together: when one process fails, the others are stopped, and its error is shown with its last lines.
-    When all have succeeded, processes of the job `ps` are stopped. It is a run like any other: Ctrl-C cancels it.
+    If one member fails, the others are stopped, and its error is shown with its last lines. When all others have
+    succeeded, members of the job `ps` are stopped. A launch is a run like any other: Ctrl-C cancels it.
 
-    If no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
+    If no cluster is up, --spec FILE or --workers N starts one without servers, and stops it at the end.
     """
     if spec is not None or workers is not None:
         cluster = named_in_command(cluster)
@@ -192,7 +193,5 @@ def _running_cluster(named: str | None) -> Cluster:
     except ClusterError as error:
         if error.exit_code is not ExitCode.NOT_RUNNING:
             raise
-        hint = (
-            f"{error.hint} Or bring one up for this run only: `tfcluster launch --workers 2 SCRIPT.py`, or --spec FILE."
-        )
+        hint = f"{error.hint} Or start one for this run only: `tfcluster launch --workers 2 SCRIPT.py`, or --spec FILE."
         raise ClusterError(error.message, hint=hint, exit_code=error.exit_code) from None

@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 @click.option(
     "--level",
     type=click.Choice(["info", "warning", "error"]),
-    help="Of what TensorFlow itself logs, only entries from this level on; known harmless ones have the level info. On "
-    "a terminal the default is warning, else everything is shown. What a program prints is shown at every level.",
+    help="Of TensorFlow's own log, only entries of this level or higher; known harmless ones count as info. Default: "
+    "warning on a terminal, otherwise everything. What a program prints is always shown.",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
     envvar="TFCLUSTER_LOGS_ALL",
-    help="Everything that is logged, also on a terminal.",
+    help="Everything that is logged, even on a terminal.",
 )
 @click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     flag_value="",
     metavar="[HOST]",
     shell_complete=complete_hosts,
-    help="The logs of the agent and the forwarder on HOST, or on all hosts, in place of the tasks' logs.",
+    help="The logs of the agent and the forwarder on HOST, or on all hosts, instead of the tasks' logs.",
 )
 @click.option("--placement", is_flag=True, help="Only the placements of operations of runs with --log-placement.")
 @cluster_option
@@ -77,12 +77,12 @@ def command(
     output: str,
 ) -> None:
     """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, worker for all of a job, or a
-    pattern with wildcards in quotes, such as 'worker:[0-3]'. The id of a run instead of a task shows what its program
-    printed, and of a launch, which member did.
+    pattern with wildcards in quotes, such as 'worker:[0-3]'. With the id of a run instead of a task, it shows what the
+    run's program printed, and for a launch, which member printed it.
 
     Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
-    with --since, as they may be those of another cluster of the same name.
+    with --since, because they can be those of another cluster of the same name.
 
     --grep searches the logs where they are, on the tasks' hosts; on a terminal, matches are highlighted. --tail
     counts the lines that match.
@@ -94,7 +94,7 @@ def command(
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps, highlighted=grep)
     if agent is not None and (tasks or placement):
-        raise click.UsageError("--agent shows no logs of tasks: leave out TASK and --placement")
+        raise click.UsageError("--agent cannot be combined with TASK or --placement")
     shown = _level(level, everything, is_complete=placement or agent is not None or output == "json")
     with _hidden_entries(shown, is_announced=follow and not placement) as on_hidden:
         lines = read_logs(
@@ -118,7 +118,7 @@ def _level(name: str | None, everything: bool, *, is_complete: bool) -> LogLevel
 
     is_typed = click.get_current_context().get_parameter_source("everything") is ParameterSource.COMMANDLINE
     if everything and name is not None and is_typed:
-        raise click.UsageError("--all shows every level: leave out --level")
+        raise click.UsageError("--all cannot be combined with --level")
     is_default = not everything and not is_complete and sys.stdout.isatty()
     level = LogLevel(name or ("warning" if is_default else "info"))
     return None if level is LogLevel.INFO else level

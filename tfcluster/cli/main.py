@@ -32,7 +32,7 @@ _GROUPS = {
     },
     "Cluster": {
         "restart": "Restart tasks.",
-        "scale": "Change how many tasks the jobs of a cluster have.",
+        "scale": "Change the number of tasks of a cluster's jobs.",
     },
     "Runs": {
         "launch": "Start your script once for each task.",
@@ -49,7 +49,7 @@ _GROUPS = {
         "logs": "Show what the tasks print.",
         "events": "Show what happened to the tasks, and why.",
         "devices": "Show every device of every task.",
-        "stack": "Show what a run or a task does now.",
+        "stack": "Show what a run or a task is doing.",
         "profile": "Capture a trace of tasks for TensorBoard.",
         "tensorboard": "Show the data of a run in TensorBoard.",
         "metrics": "Print the metrics of a cluster for Prometheus.",

@@ -200,7 +200,7 @@ host_timeout_option = click.option(
     "--timeout",
     type=seconds(0.1),
     metavar="S",
-    help=f"Seconds to wait for a host that is slow. Default: {settings.HOST_TIMEOUT_SECONDS:g}, "
+    help=f"Seconds to wait for a slow host. Default: {settings.HOST_TIMEOUT_SECONDS:g}, "
     f"or {settings.RPC_TIMEOUT_SECONDS:g} for a cluster on this machine only.",
 )
 #: --grace, the option of every command that stops tasks.

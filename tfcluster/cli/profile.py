@@ -34,7 +34,7 @@ def command(tasks: tuple[str, ...], seconds: float, logdir: Path, cluster: str |
     """Capture what each TASK computes (worker:1, or worker for the whole job; default: all) for a few seconds, while a
     run is using it, and write the traces to DIR/plugins/profile on this machine.
 
-    The traces come from the profiler of TensorFlow's own servers; what runs in the process of a script is not in them.
+    The traces come from the profiler of TensorFlow's own servers; operations in a script's own process are not in them.
     TensorBoard shows them with its plugin: pip install tensorboard tensorboard-plugin-profile. A task on which nothing
     runs has no trace.
     """
@@ -43,7 +43,7 @@ def command(tasks: tuple[str, ...], seconds: float, logdir: Path, cluster: str |
 
     profile = capture_profile(resolve_cluster(cluster), tasks, seconds, logdir)
     if profile.idle:
-        echo(f"note: nothing has run on {', '.join(profile.idle)} meanwhile", err=True)
+        echo(f"note: nothing ran on {', '.join(profile.idle)} meanwhile", err=True)
     written = {"folder": str(profile.folder), "tasks": profile.tasks, "idle": profile.idle}
     echo_result(output, written, f"the traces of {', '.join(profile.tasks)} are in {profile.folder}")
     if profile.problem is not None:

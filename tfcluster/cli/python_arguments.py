@@ -22,7 +22,7 @@ _OnSuccess = Callable[[dict[str, Any]], None]
 _REFUSED = {
     "cluster": "tfcluster.connect(NAME) chooses the cluster.",
     "output": "on_event=FUNCTION gets each event.",
-    "placement_graph": "log_placement=True has the placements among the events; `tfcluster run` draws them.",
+    "placement_graph": "With log_placement=True the events include the placements; `tfcluster run` draws them.",
 }
 
 

@@ -81,7 +81,7 @@ def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> B
 
     path = options.parameters.get("path") if options.upload is None else None
     if path is not None and not Path(path).is_file():
-        raise usage_error(f"{path}: the script of {run} is not there any more")
+        raise usage_error(f"{path}: the script of {run} no longer exists")
     if options.upload == "":
         raise usage_error(
             f"{run} read its input from a pipe or from standard input, which cannot be read again",

@@ -186,16 +186,17 @@ def command_of(
 @click.option(
     "--seed",
     type=WholeNumber(0, 2**63 - 1),
-    help="The same seed gives the same result; chosen and shown when left out.",
+    help="Seed of the random numbers: the same seed gives the same result. Default: chosen at random and "
+    "shown; a script has none.",
 )
 @click.option(
     "--devices",
     multiple=True,
     metavar="PATTERN",
-    help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
+    help="Devices to compute on, such as '/job:worker/task:*/device:CPU:0'; can be given several times.",
 )
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use.")
-@click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for, or a task is not ready.")
+@click.option("--strict", is_flag=True, help="Fail if there are fewer GPUs than requested, or if a task is not ready.")
 @click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on.")
 @click.option(
     "--placement-graph",

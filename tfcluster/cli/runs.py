@@ -186,19 +186,19 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
 
 @click.command("wait", epilog="Example: tfcluster wait pi-3f9a && echo done")
 @click.argument("names", nargs=-1, metavar="RUN... | --ready [TASK]...", shell_complete=complete_logs)
-@click.option("--ready", is_flag=True, help="Wait until every TASK is ready; without one, until all are.")
+@click.option("--ready", is_flag=True, help="Wait until every TASK is ready; without TASK, until all are.")
 @click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds to wait. Default: no limit.")
 @cluster_option
 @output_option
 def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, cluster: str | None, output: str) -> int:
     """Wait until each RUN has ended, or with --ready until tasks are ready, and show nothing until then.
 
-    RUN is an id, a name, or a unique prefix of an id. The exit code is that of the run, as `run` and `attach` have it:
-    0 for one that succeeded, the script's own for a script. Of several runs, it is that of the first one in the order
-    of the arguments that did not succeed. TASK is a task, a job or a pattern, as for `logs`.
+    RUN is an id, a name, or a unique prefix of an id. The exit code is that of the run, as for `run` and `attach`: 0
+    if it succeeded, and for a script the script's own. With several runs, it is that of the first argument whose run
+    did not succeed. TASK is a task, a job or a pattern, as for `logs`.
 
-    Exits with 124 if the timeout expires, 4 if a task has failed, 3 if the cluster is not running. Ctrl-C ends only the
-    wait.
+    Exits with 124 if the timeout expires, 4 if a task has failed, 3 if the cluster is not running. Ctrl-C stops only
+    the wait.
     """
     from tfcluster.client.resolve import resolve_cluster
 

@@ -46,10 +46,11 @@ def init_command(spec: Path) -> None:
 
 @click.command("schema", epilog="Example: tfcluster schema > cluster.schema.json")
 def schema_command() -> None:
-    """Print the JSON schema of a spec, by which editors complete and check its keys.
+    """Print the JSON schema of a spec, with which editors complete and check its keys.
 
-    The first line of the file that `tfcluster init` writes names the one of this installation. For a file that you
-    share, keep the schema beside it, and let its first line be `# yaml-language-server: $schema=cluster.schema.json`.
+    The first line of the file that `tfcluster init` writes names the schema of this installation. For a spec that you
+    share, keep the schema beside it, and change its first line to
+    `# yaml-language-server: $schema=cluster.schema.json`.
     """
     echo(SCHEMA.read_text().removesuffix("\n"))
 
@@ -85,18 +86,20 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
 @click.option(
     "--print-systemd",
     is_flag=True,
-    help="Check nothing; print for each host a systemd user unit, or a line for cron, that starts it after a reboot.",
+    help="Do not check; print for each host a systemd user unit, or a line for cron, that starts the cluster there "
+    "after a reboot.",
 )
 @output_option
 def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
     """Check all hosts of SPEC (default: ./cluster.yaml) as `up` does, without changing anything on them.
 
-    Of the spec, only `python:`, in isolated mode, and `shell:` are executed there: no `setup:`, and without `env:`.
+    Of the spec, it executes only `shell:` and, in isolated mode, `python:` there. It does not run `setup:` or apply
+    `env:`.
 
     It checks whether each host can be reached and has a Python with TensorFlow, whether its clock is right, whether
     its ports and GPUs are free, and whether the hosts can connect to each other; and prints a fix for each problem.
 
-    With `slurm:` in the spec, it checks whether Slurm would accept the job, and the nodes of one that runs.
+    With `slurm:` in the spec, it checks whether Slurm would accept the job, and the nodes of a job that is running.
 
     Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
     """

@@ -14,7 +14,7 @@ from tfcluster.cli.output import echo_json
 @cluster_option
 @output_option
 def command(name: str, cluster: str | None, output: str) -> None:
-    """Show what a RUN's program is executing: the Python stack of every thread in every process, which keep running.
+    """Show what a RUN's program is executing: the Python stack of every thread in every process, without stopping them.
 
     RUN is an id or a unique prefix of one. The server of a TASK, such as worker:1, executes no Python: its state, its
     threads, what they wait for in the kernel, and the last lines of its log are shown.

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 def command(cluster: str | None, timeout: float | None, output: str) -> int:
     """Show every task of a cluster: its host, state and resource usage.
 
-    A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. A busy host is waited for,
-    up to --timeout.
+    A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. The command waits for a busy
+    host, up to --timeout.
 
     With `slurm:` in the spec, `job` in the JSON output has the `id`, the `state` (`pending` or `running`), the `nodes`
-    and `ends_in_s`, the seconds until its end, or null if its time is not limited. In the queue, the cluster's state is
-    `pending`, and it has no tasks.
+    and `ends_in_s`, the seconds until its end, or null if its time is not limited. While the job is in the queue, the
+    cluster's state is `pending`, and it has no tasks.
 
-    Exits with 0 when every task is ready, 4 when one is not or the job is pending, 5 when a host cannot be reached, 3
-    when the cluster is not running, or its job has ended.
+    Exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is unreachable, 3 if the
+    cluster is not running or its job has ended.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.rpc.parallel import unreachable, warn
@@ -80,7 +80,7 @@ def _show_pending(cluster: Cluster, output: str) -> int:
 @host_timeout_option
 @output_option
 def devices_command(cluster: str | None, timeout: float | None, output: str) -> int:
-    """Show every device of every task, as its server names it now: type, memory, and for GPUs what they are.
+    """Show every device of every task, as its server reports it now: type, memory, and of a GPU its name.
 
     Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are still
     shown.

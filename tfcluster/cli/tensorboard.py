@@ -16,10 +16,11 @@ from tfcluster.cli.output import echo_result
 @cluster_option
 @output_option
 def command(data: str | None, cluster: str | None, output: str) -> None:
-    """Run TensorBoard beside the data, and print where your browser finds it on this machine. Ctrl-C ends it.
+    """Run TensorBoard on the host that has the data, and print its URL on this machine. Ctrl-C stops it.
 
-    RUN is an id, or a unique prefix of one: its data is in the folder that its parameters name (--logdir), or among its
-    own files. LOGDIR is a folder on this machine, or else on another host. Without either, it is the latest run.
+    RUN is an id, or a unique prefix of one: its data is in the folder that its parameters name (--logdir), or among
+    its own files. LOGDIR is a folder on this machine, or on another host if this machine does not have it. Without
+    either, the latest run is shown.
 
     On another host, TensorBoard listens on the loopback device only, and ssh forwards its port through the connection
     that the commands share.
@@ -43,7 +44,7 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
             with progress, serve(target, folder) as server:
                 progress.end()
                 found = {"url": server.url, "host": server.host, "logdir": server.logdir}
-                text = f"TensorBoard shows {server.logdir} on {server.host}: {server.url} (Ctrl-C ends it)"
+                text = f"TensorBoard shows {server.logdir} on {server.host}: {server.url} (Ctrl-C stops it)"
                 echo_result(output, found, text)
                 raise server.wait()
         except NoLogFolderError:

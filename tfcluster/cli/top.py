@@ -17,7 +17,7 @@ def command(cluster: str | None) -> int:
     """Watch a cluster, full screen: hosts, tasks, runs with their progress, and the last events.
 
     Everything is shown as it changes. Arrows and Enter lead to the details and the log of a task or run, r restarts a
-    task, c cancels a run, ? shows all keys, q quits. Before work is lost, it asks.
+    task, c cancels a run, ? shows all keys, q quits. It asks before work is lost.
 
     It requires a terminal. Exits with 3 when the cluster is not running or goes down, 5 when its hosts cannot be
     reached.

@@ -40,7 +40,7 @@ def changing_options(function: Command) -> Command:
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Print the planned actions with their causes and data losses only.",
+            help="Only print the planned actions, with their causes and data losses.",
         ),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if variables or runs are lost."),
         click.option(
@@ -154,7 +154,7 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
                 view.update(status)
     except KeyboardInterrupt:
         hint = (
-            f"{cluster} may be partly changed, and the change may continue: `tfcluster status` shows it, the same "
+            f"{cluster} might be partly changed, and the change might continue: `tfcluster status` shows it, the same "
             "command again completes it, `tfcluster down` stops the cluster"
         )
         echo(complete_hint(hint), err=True)

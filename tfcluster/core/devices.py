@@ -18,7 +18,7 @@ _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):
 _GPU = re.compile(r"\bname: (.+?), pci bus id: .*?\bcompute capability: ([0-9.]+)")
 _COMPUTING_TYPES = ("GPU", "CPU")
 _NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
-_SHORTAGE_HINT = "Give jobs GPUs with `gpus: N` in the spec, ask for fewer with --gpus, or drop --strict."
+_SHORTAGE_HINT = "Give jobs GPUs with `gpus: N` in the spec, request fewer with --gpus, or drop --strict."
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def not_ready(problems: Iterable[str], prefix: str = "") -> ClusterError:
     """Return the error of a run whose required tasks are not ready; each problem says why, as `worker:1 has failed`."""
     return ClusterError(
         prefix + "; ".join(problems),
-        hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
+        hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` the last output of one.",
         exit_code=ExitCode.UNHEALTHY,
     )
 
@@ -187,6 +187,6 @@ def _parts(name: str) -> dict[str, str]:
     if not name or end != len(name):
         raise usage_error(
             f"{name!r} is not a TensorFlow device string",
-            "Write it as /job:worker/task:1/device:CPU:0; parts may be left out, * stands for any value.",
+            "Write it as /job:worker/task:1/device:CPU:0; parts can be left out, * stands for any value.",
         )
     return parts

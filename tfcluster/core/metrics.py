@@ -33,7 +33,7 @@ _FAMILIES = (
     _Family("host_info", "gauge", "Always 1; the TensorFlow of a host is a label."),
     _Family("agent_cpu_seconds", "counter", "CPU time that the host's agent has used.", "seconds"),
     _Family("agent_resident_memory_bytes", "gauge", "Resident memory of the host's agent.", "bytes"),
-    _Family("host_cpus", "gauge", "Logical processors of the host."),
+    _Family("host_cpus", "gauge", "Logical cores of the host."),
     _Family("host_cpu_seconds", "counter", "CPU time that all processes of the host have used.", "seconds"),
     _Family("host_memory_bytes", "gauge", "Memory of the host.", "bytes"),
     _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available.", "bytes"),

@@ -139,8 +139,8 @@ class ClusterTopology:
         if self.has_servers or self.lease is None:
             return ""
         return (
-            f"note: a `tfcluster launch` has brought {self.cluster} up, and takes it down at its end; if that command "
-            f"was killed, the cluster ends by itself when no command has contacted it for {self.lease:g} s"
+            f"note: a `tfcluster launch` has started {self.cluster}, and stops it at its end; if that command was "
+            f"killed, the cluster stops by itself after {self.lease:g} s without contact from any command"
         )
 
     def addresses(self) -> dict[str, list[str]]:

@@ -178,7 +178,7 @@ class _Worker(Generic[Value]):
         except StepTimeoutError as error:
             if span.count == 1:
                 raise ClusterError(
-                    f"shard {span.first} takes longer than the {error.seconds:.0f} s that a step may take",
+                    f"shard {span.first} takes longer than {error.seconds:.0f} s, the limit of a step",
                     hint="Make more and smaller shards of the work.",
                 ) from error
             self.lost = None
@@ -217,5 +217,5 @@ def _lost_tasks_error(span: ShardRange, error: DeviceLostError) -> ClusterError:
     shards = f"shard {span.first}" if span.count == 1 else f"shards {span.first} to {span.first + span.count - 1}"
     return ClusterError(
         f"{span.losses} tasks were lost while they worked on {shards}; the last loss: {error}",
-        hint="`tfcluster events` shows what ended the tasks; shards that require less memory may help.",
+        hint="`tfcluster events` shows what ended the tasks; shards that require less memory might help.",
     )

@@ -158,7 +158,7 @@ class _Task:
         self._is_lost = True
 
     def _lost_error(self, error: Exception, *, worked: bool) -> DeviceLostError:
-        problem = "cannot be reached" if isinstance(error, ConnectionError) else "does not serve this run any more"
+        problem = "cannot be reached" if isinstance(error, ConnectionError) else "no longer serves this run"
         return DeviceLostError(f"{self.short_name} at {self._address} {problem}", worked=worked)
 
 

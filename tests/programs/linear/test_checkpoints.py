@@ -64,10 +64,10 @@ def test_a_damaged_checkpoint(tmp_path: Path) -> None:
     index.write_bytes(b"no index")
     assert "cannot be read as a checkpoint" in refusal(tmp_path / "index")
     (written(tmp_path / "state") / "checkpoint").write_text("no state")
-    assert "names no checkpoint that is there" in refusal(tmp_path / "state")
+    assert "names a checkpoint that does not exist" in refusal(tmp_path / "state")
     for path in written(tmp_path / "gone").glob("model*"):
         path.unlink()
-    assert "names no checkpoint that is there" in refusal(tmp_path / "gone")
+    assert "names a checkpoint that does not exist" in refusal(tmp_path / "gone")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

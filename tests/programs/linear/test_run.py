@@ -114,7 +114,7 @@ def test_a_run_that_resumes_has_the_same_data_unless_another_seed_is_given(conte
     other = (first["seed"] + 1) % 2**32
     third = train(replace(context, run=f"{context.run}-3"), seed=other, **options)
     assert (third["seed"], third["resumed_from"]) == (other, 40)
-    assert f"the checkpoint is of a training with --seed {first['seed']}, whose data were others" in context.notes
+    assert f"the checkpoint is of a training with --seed {first['seed']}, which had other data" in context.notes
     assert train(replace(context, run=f"{context.run}-4"), seed=None, **options)["seed"] == other
     assert train(replace(context, run=f"{context.run}-5"), seed=None, **{**options, "logdir": None})["seed"] != other
 

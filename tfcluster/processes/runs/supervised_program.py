@@ -284,7 +284,7 @@ class SupervisedProgram:
                 self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
-        self._sink.append(STDERR, f"tfcluster: this program may not listen: {why}\n".encode())
+        self._sink.append(STDERR, f"tfcluster: this program is not allowed to listen: {why}\n".encode())
 
 
 def _handles(pid: int, number: int) -> bool:

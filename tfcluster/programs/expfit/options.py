@@ -36,9 +36,9 @@ def command(
     """Teach a network of 16 neurons y = e^x for x from -1 to 1, by gradient descent.
 
     single trains on one device. data-parallel gives each device its part of every batch; the weights are on the ps,
-    else the chief or master, else the first device, which also averages the gradients. model-parallel has a layer
-    on one task and a layer on another. The same seed gives the same curve in every mode; so small a network only
-    loses time by being divided.
+    otherwise the chief or master, otherwise the first device, which averages the gradients too. model-parallel has a
+    layer on one task and a layer on another. The same seed gives the same curve in every mode; dividing so small a
+    network only costs time.
 
     --plot writes PNG, SVG or PDF; it requires matplotlib: pip install matplotlib.
     """

@@ -25,20 +25,18 @@ def _split_devices(context: click.Context, option: click.Parameter, values: tupl
     epilog="Example: tfcluster run graph 'x = 5; (x - 8) * (x + 1)' --x 7 --device x=/job:ps/task:0",
 )
 @click.argument("expression", default=_EXPRESSION)
-@click.option(
-    "--x", type=FiniteFloat(), metavar="NUMBER", help="The value of x, in place of the one in the expression."
-)
+@click.option("--x", type=FiniteFloat(), metavar="NUMBER", help="The value of x, instead of the one in the expression.")
 @click.option(
     "--device",
     multiple=True,
     metavar="NAME=DEVICE",
     callback=_split_devices,
-    help="Where the operation NAME runs, as y2=/job:worker/task:1; may be given several times.",
+    help="Where the operation NAME runs, such as y2=/job:worker/task:1; can be given several times.",
 )
 def command(shared: SharedOptions, expression: str, x: float | None, device: dict[str, str]) -> Submission:
-    """Compute EXPRESSION, each of its names on its own device, and show where it ran.
+    """Evaluate EXPRESSION, each of its names on its own device, and show where it ran.
 
-    EXPRESSION is statements name = value, separated by semicolons; the last one may go without a name. Values are
+    EXPRESSION is statements name = value, separated by semicolons; the last one needs no name. Values are
     made of numbers, names, + - * / ** and parentheses. Default:
     'x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2'.
 

@@ -110,7 +110,7 @@ class _Parser:
             else:
                 self._parse_statement(token)
         if not self._name:
-            raise self._error(token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
+            raise self._error(token, "there is no expression", "Write one, such as 'x = 5; (x - 8) * (x + 1)'.")
         for name in sorted(self._unused):
             raise usage_error(
                 f"{name} is given a value, but the expression has no {name}",
@@ -125,11 +125,11 @@ class _Parser:
         if is_named:
             self._at += 2
             if self._name in self._names and self._name not in self._overrides:
-                raise self._error(start, f"{self._name} has a value already", "Give the new value its own name.")
+                raise self._error(start, f"{self._name} already has a value", "Give the new value its own name.")
         value = self._parse_value()
         self._expect(";", *_SEPARATORS, "")
         if not is_named and any(token.text not in _SEPARATORS for token in self._tokens[self._at : -1]):
-            raise self._error(start, "only the last statement may have no name", "Write it as name = expression.")
+            raise self._error(start, "only the last statement can have no name", "Write it as name = expression.")
         if is_named and self._name in self._overrides:
             self._unused.discard(self._name)
             del self._operations[first:]

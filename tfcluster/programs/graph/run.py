@@ -90,7 +90,7 @@ def _complete(name: str, requested: str, default: str, addresses: Mapping[str, l
     try:
         given, other = tf.DeviceSpec.from_string(requested), tf.DeviceSpec.from_string(default)
     except ValueError:
-        hint = "Write it as /job:worker/task:1/device:CPU:0; parts may be left out."
+        hint = "Write it as /job:worker/task:1/device:CPU:0; parts can be left out."
         raise usage_error(f"{option}: this is not the TensorFlow device string of one device", hint) from None
     job = given.job or other.job
     task = given.task if given.task is not None else (other.task if given.job is None else 0)

@@ -77,7 +77,7 @@ class LogFolder:
             return None
         path = tf.train.latest_checkpoint(str(self.folder))
         if path is None:
-            raise _usage_error(f"{self.folder / 'checkpoint'}: names no checkpoint that is there")
+            raise _usage_error(f"{self.folder / 'checkpoint'}: names a checkpoint that does not exist")
         problem = "cannot be read as a checkpoint"
         try:
             reader = tf.train.load_checkpoint(path)

@@ -19,7 +19,7 @@ from tfcluster.programs.api import SharedOptions, Submission
     "--data",
     type=InputFile(),
     metavar="FILE.csv",
-    help="Columns x and y to fit; else 101 points around y = 2x + 0.2, from the seed.",
+    help="Columns x and y to fit. Default: 101 points around y = 2x + 0.2, made from the seed.",
 )
 @click.option(
     "--steps",
@@ -27,13 +27,13 @@ from tfcluster.programs.api import SharedOptions, Submission
     show_default=f"{settings.TRAINING_STEPS}",
     help="Steps of all workers together.",
 )
-@click.option("--epochs", type=WholeNumber(1, 10**9), help="How often to go through the data, in place of --steps.")
+@click.option("--epochs", type=WholeNumber(1, 10**9), help="How often to go through the data, instead of --steps.")
 @click.option(
     "--batch",
     type=WholeNumber(1, 10**7),
     default="128",
     show_default=True,
-    help="Examples a step; all of the data where it has fewer.",
+    help="Examples per step; all of the data if it has fewer.",
 )
 @click.option(
     "--optimizer",
@@ -45,7 +45,7 @@ from tfcluster.programs.api import SharedOptions, Submission
 @click.option(
     "--lr",
     type=FiniteFloat(0, min_open=True, max=1e6),
-    help="Learning rate; else 0.8 for adagrad, 0.05 for momentum, 0.1 for the others.",
+    help="Learning rate. Default: 0.8 for adagrad, 0.05 for momentum, 0.1 for the others.",
 )
 @click.option("--sync", is_flag=True, help="Workers share each step's batch and their gradients are averaged.")
 @click.option(
@@ -73,7 +73,8 @@ def command(
     """Fit y = w x + b by gradient descent: w and b are on the parameter servers, every worker trains.
 
     Workers train asynchronously, each at its own speed, unless --sync is given. If a worker is lost, its steps in
-    progress are lost; if a parameter server is lost, the steps since the last snapshot (one second) or checkpoint.
+    progress are lost; if a parameter server is lost, the steps since the last snapshot (one second) or checkpoint are
+    lost.
     """
     if steps is not None and epochs is not None:
         raise click.UsageError("--steps and --epochs both set the length of the training: give only one")

@@ -62,7 +62,7 @@ def _choose_seed(context: Context, seed: int | None, log: LogFolder) -> int:
     """Choose the seed: by default that of the training that is continued, which has the same data."""
     recorded = log.seed()
     if seed is not None and recorded not in (None, seed):
-        context.notes.append(f"the checkpoint is of a training with --seed {recorded}, whose data were others")
+        context.notes.append(f"the checkpoint is of a training with --seed {recorded}, which had other data")
     if seed is None:
         seed = secrets.randbits(32) if recorded is None else recorded
     if seed != recorded:

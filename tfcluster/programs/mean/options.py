@@ -47,7 +47,7 @@ class _Sizes(WholeNumber):
 def command(
     shared: SharedOptions, file: str | None, random: int | None, column: str | None, slices: list[int] | str
 ) -> Submission:
-    """Take the mean and the population's variance of the numbers in FILE, which the tasks' devices share in slices.
+    """Compute the mean and the population's variance of the numbers in FILE, which the tasks' devices share in slices.
 
     FILE is a .npy array of any shape and type of real numbers, text with one number a line, or a CSV file
     with --column; - is standard input. Tasks on this machine map a .npy file, which can be larger than the memory; sums

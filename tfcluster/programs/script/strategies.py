@@ -75,7 +75,7 @@ def _refuse_server(
             command = shlex.join(["tfcluster", "launch", "--each", each, *script, *words])
             raise RuntimeError(
                 f"{address} is the address of a server of the cluster, and cannot be that of a tf.distribute.Server. "
-                f"To start a process for each task, with addresses of their own, type `{command}`"
+                f"To start a process for each task, each with its own address, type `{command}`"
             )
         return server
 
