@@ -67,7 +67,7 @@ def test_contents_arrive_in_any_pieces(tmp_path: Path) -> None:
 
 
 def test_another_content_is_not_stored(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="not the one that was announced"):
+    with pytest.raises(ClusterError, match="differs from the one announced"):
         receive(tmp_path / "code", {digest_of(b"first"): 5}, b"third")
     with pytest.raises(ClusterError, match="less code than it announced"):
         receive(tmp_path / "code", {digest_of(b"first"): 5}, b"fir", b"")
@@ -76,7 +76,7 @@ def test_another_content_is_not_stored(tmp_path: Path) -> None:
 
 def test_code_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "UPLOAD_MIN_FREE_BYTES", 2**62)
-    with pytest.raises(ClusterError, match=r"code: the code takes 5 B, and .* are free there"):
+    with pytest.raises(ClusterError, match=r"code: the code requires 5 B, and only .* are free there"):
         receive(tmp_path / "code", {digest_of(b"first"): 5}, b"first")
 
 

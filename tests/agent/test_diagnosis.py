@@ -97,18 +97,18 @@ def test_servers_with_another_tensorflow_than_the_program(monkeypatch: pytest.Mo
     monkeypatch.setattr(diagnosis, "tensorflow_version", lambda: "2.99.0")
     (found,) = explain(WAIT, "2.21.0")
     assert "the servers on this host run TensorFlow 2.21.0, the program 2.99.0" in found.problem
-    assert found.hint == "`tfcluster down` and `tfcluster up` start all with the same."
+    assert found.hint == "`tfcluster down`, then `tfcluster up`, restarts the servers with the installed version."
 
 
 def test_a_program_that_is_connected_to_no_task_may_have_a_proxy() -> None:
-    assert "a proxy may be set in it" in explain(WAIT)[0].problem
+    assert "a proxy might be set in its environment" in explain(WAIT)[0].problem
 
 
 def test_a_program_that_is_connected_is_told_how_to_look_further(listener: socket.socket) -> None:
     listener.listen()
     with socket.create_connection(listener.getsockname()):
         (found,) = explain(WAIT, port=listener.getsockname()[1])
-    assert "they may not reach each other or the program" in found.problem
+    assert "they may be unable to reach each other or the program" in found.problem
     assert "`tfcluster stack script-1`" in found.hint
 
 
@@ -152,7 +152,7 @@ def test_members_on_another_host_are_known_by_what_its_agent_sees(tmp_path: Path
     assert [each.problem for each in explain_members(tmp_path, here)] == ["worker:1 on b has not been started yet"]
     assert explain(MemberObservation()) == ["worker:1 on b has not begun to connect"]
     (problem,) = explain(MemberObservation(WAIT))
-    assert problem.startswith("all members run, and each is in a call of TensorFlow")
+    assert problem.startswith("all members are running, and each is in a call of TensorFlow")
     frozen = ["worker:1 on b is frozen: a signal (SIGSTOP) has stopped its process, 7"]
     assert explain(MemberObservation(WAIT, is_frozen=True)) == frozen
 

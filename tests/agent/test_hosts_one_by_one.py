@@ -93,7 +93,7 @@ def test_problems_are_reported_together_and_no_port_is_reserved(hosts: Hosts) ->
     (a,), (address, gpus) = replies["a"]["problems"], replies["b"]["problems"]
     assert a["error"]["message"].startswith(f"worker:0: port {port} is taken by ")
     assert address["error"]["message"].startswith("worker:1: 192.0.2.7 is not an address of b: ")
-    assert gpus["error"]["message"].startswith("the tasks ask for 100 GPUs (worker:1 100), b has ")
+    assert gpus["error"]["message"].startswith("the tasks require 100 GPUs (worker:1 100), but b has ")
     assert replies["a"]["allocation"] == replies["b"]["allocation"] == {"ports": {}, "gpus": {}, "tls_port": None}
     hosts.release()
     wait_for(lambda: not hosts.sandbox.leftovers())

@@ -150,7 +150,7 @@ def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocat
 def test_too_few_gpus_are_reported_with_the_requests(ports: PortAllocator) -> None:
     topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
     (problem,) = problems_of(topology, ports, ["0", "1", "2", "3"])
-    assert problem.message == "the tasks ask for 5 GPUs (worker:0 2, worker:1 2, chief:0 1), localhost has 4"
+    assert problem.message == "the tasks require 5 GPUs (worker:0 2, worker:1 2, chief:0 1), but localhost has 4"
     assert problem.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
 
 
@@ -168,7 +168,7 @@ def test_all_failures_are_reported_at_once_with_their_checks(
     assert port.message.startswith(f"ps:0: port {taken[0]} is taken by ")
     assert address.message.startswith("ps:0, worker:0: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
-    assert gpus.message == "the tasks ask for 1 GPU (worker:0 1), gamma has 0"
+    assert gpus.message == "the tasks require 1 GPU (worker:0 1), but gamma has 0"
     assert space.message.startswith("/: ")
     assert " MiB are free there; the journal" in space.message
     assert package.message == f"absent-package is not installed for {sys.executable}"
@@ -186,7 +186,7 @@ def test_the_hint_names_the_address_that_ssh_used(ports: PortAllocator, monkeypa
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 51234 10.0.0.7 22")
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "192.0.2.1")
     (problem,) = problems_of(topology, ports, [], "gamma")
-    assert problem.hint == "ssh has reached it at 10.0.0.7: `address: 10.0.0.7`."
+    assert problem.hint == "ssh has reached it at 10.0.0.7: set `address: 10.0.0.7`."
 
 
 def apart(topology: ClusterTopology) -> ClusterTopology:

@@ -15,7 +15,7 @@ from tfcluster.agent.tasks.resource_usage import OomDetector
 GROUP = "app.slice/my task"
 VERSION_2 = f"0::/{GROUP}\n"
 VERSION_1 = f"9:name=systemd:/else\n4:memory:/{GROUP}\n3:cpuset:/\n0::/\n"
-_ENDED_BY_KERNEL = ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
+_ENDED_BY_KERNEL = ", while the kernel's out-of-memory (OOM) killer killed processes on this host"
 MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
 
 

@@ -88,7 +88,7 @@ def test_a_task_whose_secret_is_missing_is_not_started(hosts: Hosts) -> None:
     task = wait_for(lambda: found if (found := hosts.task("worker:1"))["state"] == "failed" else None)
     assert task["last_exit"]["reason"] == "not started"
     assert task["last_exit"]["detail"] == (
-        "secret TOKEN is lost, no journal holds it: `tfcluster up SPEC` gives it again"
+        "secret TOKEN is lost (the journal does not store secrets): `tfcluster up SPEC` supplies it again"
     )
     assert hosts.task("ps:0")["pid"] == before["ps:0"], "it has no secret"
     with pytest.raises(ClusterError, match=r"worker:1 at localhost:\d+ on b does not answer"):

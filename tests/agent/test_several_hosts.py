@@ -124,7 +124,7 @@ def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(
     assert observed is not None
     desired = replace(pair.topology, kept=dict(observed.generations))
     plan = replace(change(desired, observed), terminating=("/job:worker/task:1",), accepted_loss=())
-    assert pair.ask("a", plan) == {"conflict": f"the plan would also end run {identity}"}
+    assert pair.ask("a", plan) == {"conflict": f"the plan would also cancel run {identity}"}
     assert pair.ask("a", replace(plan, accepted_loss=(f"run {identity}",))) == {"conflict": None}
     pair.release()
     pair.ask("a", CancelRequest(identity))

@@ -146,7 +146,7 @@ def test_a_write_is_not_interrupted(tmp_path: Path) -> None:
     with running(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         wait_for(lambda: "write" in Path(f"/proc/{process.pid}/wchan").read_text())
         found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
-        assert (found.threads, found.problem) == ((), "its main thread waits until what it prints is read")
+        assert (found.threads, found.problem) == ((), "its main thread waits until its output is read")
         assert process.communicate(timeout=60)[1] == "200000"
 
 
@@ -163,6 +163,6 @@ def test_a_process_that_executes_another_program_after_the_look_lives(
     with running("sleep", "60") as process:
         wait_for(lambda: "sleep" in procfs.waits_in(process.pid, process.pid))
         found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
-        assert (found.threads, found.problem) == ((), "it has written no stacks; the disk may be full")
+        assert (found.threads, found.problem) == ((), "it has written no stacks; the disk might be full")
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)

@@ -62,7 +62,7 @@ assert {words!r} in output.getvalue()
         (["status", "--help"], "Show every task"),
         (["up", "--help"], "Usage: tfcluster up"),
         (["run", "pi", "--help"], "Estimate pi"),
-        (["run", "graph", "--help"], "Compute EXPRESSION"),
+        (["run", "graph", "--help"], "Evaluate EXPRESSION"),
         (["run", "expfit", "--help"], "Teach a network"),
         (["down", "--help"], "Usage: tfcluster down"),
         (["init", "-"], ""),

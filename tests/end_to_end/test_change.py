@@ -234,7 +234,7 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     assert run.stdout is not None
     name = json.loads(run.stdout.readline())["run"]
     before = pids(sandbox)
-    with pytest.raises(PlanConflictError, match=f"the plan would also end run {name}.: nothing was done"):
+    with pytest.raises(PlanConflictError, match=f"the plan would also cancel run {name}.: nothing was done"):
         apply(shrink, accept_any_loss=False, show_status=lambda status: None)
     assert pids(sandbox) == before
     sandbox("scale", "worker=3")

@@ -129,7 +129,7 @@ def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(
     before = listing(fresh)
     result = fresh(*command, spec, code=1)
     told = " ".join((result.stdout + result.stderr).split())
-    assert "the tasks ask for 64 GPUs" in told
+    assert "the tasks require 64 GPUs" in told
     assert f"there is no {tmp_path / 'none'}" in told.replace("/ ", "/")
     assert listing(fresh) == before
     assert not fresh.network.processes()

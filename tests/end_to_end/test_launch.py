@@ -153,7 +153,7 @@ def test_output_is_marked_with_its_task(cluster: Sandbox) -> None:
     [
         pytest.param("raise", 1, "worker:1 on localhost failed: ValueError: no such data", marks=pytest.mark.slow),
         pytest.param("7", 7, "worker:1 on localhost ended with exit code 7", marks=pytest.mark.slow),
-        ("kill", 137, "worker:1 on localhost was ended by SIGKILL"),
+        ("kill", 137, "worker:1 on localhost was terminated by SIGKILL"),
     ],
 )
 def test_the_first_failure_ends_all(cluster: Sandbox, act: str, code: int, message: str) -> None:

@@ -177,7 +177,7 @@ def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbo
     events = [json.loads(line) for line in two("events", "-o", "json").stdout.splitlines()]
     (restarted,) = [event for event in events if event["event"] == "forwarder-restarted"]
     assert restarted["host"] == "beta"
-    assert "the forwarder has died and is started again: see " in restarted["detail"]
+    assert "the forwarder died and is being restarted: see " in restarted["detail"]
 
 
 def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> None:

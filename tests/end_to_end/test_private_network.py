@@ -280,6 +280,6 @@ def test_without_its_network_no_task_is_started(sandbox: Sandbox) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(before["address"].partition(":")[2])), 60)
     refused = sandbox("exec", "--", "true", code=1)
-    assert "`tfcluster doctor` says what forbids it" in refused.stderr
+    assert "`tfcluster doctor` shows what forbids it" in refused.stderr
     sandbox("down")
     assert sandbox.leftovers() == []

@@ -79,7 +79,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     assert [short for short in first if first[short] == second[short]] == ["worker:0", "ps:0"]
     worker = sandbox.task("worker:1")
     assert (worker["restarts"], worker["last_exit"]["reason"]) == (0, "SIGTERM")
-    assert worker["last_exit"]["detail"] == "`tfcluster restart` ended it"
+    assert worker["last_exit"]["detail"] == "`tfcluster restart` stopped it"
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox)
     after = wait_for(lambda: sandbox.wait_until("running")["tasks"][0])
     assert (after["pid"] != before["pid"], after["restarts"]) == (True, 1)
     assert after["last_exit"]["reason"] == "SIGKILL"
-    assert after["last_exit"]["detail"] == "it did not answer, so its agent ended it"
+    assert after["last_exit"]["detail"] == "it did not answer, so its agent killed it"
 
 
 @pytest.mark.slow

@@ -510,7 +510,7 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_name
         site.site("scontrol", "update", job, "TimeLimit=9")
         _, error = run.communicate(timeout=60)
         assert saved.exists(), error
-        assert "the time of the Slurm job ended" in error
+        assert "the time limit of the Slurm job was reached" in error
         assert run.returncode != 0
         after = site.status()
         assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
@@ -531,7 +531,7 @@ def test_the_end_of_an_allocation_is_asked_for(site: InSlurm) -> None:
         f"(until [ -e {runs} ]; do sleep 0.1; done; scontrol update JobId=$SLURM_JOB_ID TimeLimit=9) & "
         f"{command} run {script} 2>&1; {command} down",
     )
-    assert "the time of the Slurm job ended" in shown
+    assert "the time limit of the Slurm job was reached" in shown
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_a_script_waits_for_the_command_that_shows_its_output(cluster: Sandbox) 
     wait_for(lambda: stored_bytes(folder) > LIMIT)
     assert cluster.json("runs", folder.name)["state"] == "running"
     for _ in range(3):
-        assert "its main thread waits until what it prints is read" in cluster("stack", folder.name).stdout
+        assert "its main thread waits until its output is read" in cluster("stack", folder.name).stdout
     cluster.kill_agent()
     shown, errors = command.communicate(timeout=90)
     assert (command.returncode, errors) == (0, "")

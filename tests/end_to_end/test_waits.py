@@ -181,7 +181,7 @@ def test_a_task_that_backs_off(hangs: Sandbox) -> None:
     with failed(hangs, "spare:0", "backing-off"):
         waiting, error = wait_and_end(hangs, SESSION)
     assert waiting["problems"][0]["problem"] == "spare:0 died (SIGKILL) and is backing off"
-    assert error["hint"] == "It is started again by itself; `tfcluster logs -c hangs spare:0` shows why it ended."
+    assert error["hint"] == "It restarts automatically; `tfcluster logs -c hangs spare:0` shows why it exited."
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
         hangs("scale", "spare=1")
         hangs.wait_until("running")
     problem = f"train.py:{line_of(text)} waits in Session.run: spare:0 is no longer part of the cluster"
-    hint = "`tfcluster scale -c hangs spare=1` starts it again; then run the program again."
+    hint = "`tfcluster scale -c hangs spare=1` adds it again; then run the program again."
     assert f"note: {problem}\n  {hint}\n" in error
     assert f"has not started within 4 s: {problem}\nhint: {hint}\n" in error
 
@@ -231,14 +231,14 @@ def test_a_proxy_that_the_script_sets(hangs: Sandbox) -> None:
         hangs("run", "script", write(hangs, PROXY))
         return
     waiting, error = wait_and_end(hangs, PROXY)
-    assert "the program has no connection to any: a proxy may be set in it" in waiting["message"]
+    assert "the program has no connection to any: a proxy might be set in its environment" in waiting["message"]
     assert "no_grpc_proxy=localhost" in error["hint"]
 
 
 @pytest.mark.slow
 def test_a_chief_that_the_script_should_be_itself(hangs: Sandbox) -> None:
     waiting, error = wait_and_end(hangs, CONNECT)
-    assert "what is missing is the chief of TF_CONFIG, which is the script itself" in waiting["message"]
+    assert "the chief of TF_CONFIG is missing, which is the script itself" in waiting["message"]
     assert 'job_name="chief"' in error["hint"]
 
 

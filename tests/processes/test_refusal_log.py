@@ -89,7 +89,7 @@ def test_silence_and_other_protocols_are_named_and_a_check_of_the_port_is_not(tm
         for host in hosts.values():
             host.start()
         with a.reach():
-            wait_for(lambda: "refused 127.0.0.1: it has proved nothing within 0.2 s" in a.log)
+            wait_for(lambda: "refused 127.0.0.1: it has not completed its handshake within 0.2 s" in a.log)
         with b.reach():  # it says nothing, and hangs up
             pass
         cut = b.reach()

@@ -156,7 +156,7 @@ def test_a_driver_exits_by_the_signal_that_killed_its_program(tmp_path: Path, na
     code, [event] = drive(tmp_path, f"os.kill(os.getpid(), {number})")
     assert code == -number
     assert event["result"] == {"exit_code": 128 + number, "signal": name}
-    assert event["error"]["message"] == f"x.py was ended by {name}"  # type: ignore[index]
+    assert event["error"]["message"] == f"x.py was terminated by {name}"  # type: ignore[index]
 
 
 _DAEMON = """

@@ -110,9 +110,9 @@ class ClusterNetwork(HelperProcess):
         """
         if network == PRIVATE and self.private is None:
             raise ClusterError(
-                "the cluster's private network no longer exists, and this machine does not let the agent make "
+                "the cluster's private network no longer exists, and this machine does not let the agent create "
                 "another one",
-                hint="`tfcluster doctor` says what forbids it; then `tfcluster down` and `tfcluster up`.",
+                hint="`tfcluster doctor` shows what forbids it; then `tfcluster down` and `tfcluster up`.",
             )
         return self.private
 

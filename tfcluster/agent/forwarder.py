@@ -224,5 +224,5 @@ class ForwarderSupervisor(HelperProcess):
 
     def handle_exit(self) -> None:
         """Tell that the forwarder is started again."""
-        detail = f"the forwarder has died and is started again: see {self._folder.forwarder_log}"
+        detail = f"the forwarder died and is being restarted: see {self._folder.forwarder_log}"
         self._history.record("forwarder-restarted", detail=detail)

@@ -98,7 +98,9 @@ def _end_older(state_dir: StateDir, host: str, older: ProcessHandle) -> None:
     except JournalError as error:
         if error.is_newer:
             raise
-        hint = f"`kill {older.pid}` ends the older agent, which may know more; then `tfcluster down` stops the cluster."
+        hint = (
+            f"`kill {older.pid}` stops the older agent, which might know more; then `tfcluster down` stops the cluster."
+        )
         raise ClusterError(error.message, hint=hint) from error
     _wait_for_drivers(state_dir)
     if not older.terminate(settings.AGENT_END_SECONDS, settings.AGENT_EXIT_SECONDS):

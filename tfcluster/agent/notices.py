@@ -161,7 +161,7 @@ class Notifier:
         notify = self._notify()
         url = None if notify is None else notify.webhook
         if delivery.command is None and url is None:
-            return "the spec has no webhook any more, or its URL was lost with the machine's memory"
+            return "the spec no longer has a webhook, or its URL was lost in a reboot"
 
         def send() -> Message:
             if delivery.command is not None:

@@ -162,7 +162,7 @@ class PortAllocator:
         """Describe the process that listens on a port, as far as this user may see it, for a message."""
         pid = find_listener(port, self._private or OWN_TABLES)
         if pid is None:
-            return "a process that does not listen on it, as another cluster's agent while its server restarts"
+            return "a process that does not listen on it, such as another cluster's agent while its server restarts"
         arguments = procfs.arguments(pid)
         return f"process {pid} ({' '.join(arguments).strip()[:80]})" if arguments else _UNSEEN
 

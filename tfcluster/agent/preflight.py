@@ -128,7 +128,7 @@ async def check_host_in_child(inputs: HostCheckInput) -> list[FailedCheck]:
         return [decode(FailedCheck, failure) for failure in result["failures"]]
     error = ClusterError(
         f"the checks of {inputs.host} took longer than {limit:g} s, or their process died",
-        hint="A name server may not answer there: write IP addresses to `address:`, or try again.",
+        hint="A name server might not answer there: set `address:` to IP addresses, or try again.",
     )
     return [FailedCheck("addresses", error)]
 
@@ -161,14 +161,14 @@ def reserve_ports(inputs: HostCheckInput) -> None:
 
 def check_ports(inputs: HostCheckInput) -> Iterator[ClusterError]:
     """Reserve the ports that the topology names for this host, and yield an error for each that cannot be reserved."""
-    hint = "Stop that process, or give the task another port in the spec, or leave the port out."
+    hint = "Stop that process, set another port for the task in the spec, or leave the port out."
     for task in (*inputs.topology.tasks, *inputs.topology.reserved):
         is_needed = task.host == inputs.host and task.port not in inputs.own_ports
         if is_needed and task.port and (reason := _reserve(task.short, task.port, inputs.ports)):
             yield ClusterError(reason, hint=hint)
     port = inputs.named_tls_port if needs_forwarders(inputs.topology) else None
     if port and port != inputs.own_tls_port and (reason := _reserve("tls_port", port, inputs.tls_ports)):
-        yield ClusterError(reason, hint="Stop that process, or give the host another `tls_port:` in the spec.")
+        yield ClusterError(reason, hint="Stop that process, or set another `tls_port:` for the host in the spec.")
 
 
 def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:
@@ -196,8 +196,8 @@ def _own_address() -> str:
     """
     words = os.environ.get("SSH_CONNECTION", "").split()
     if len(words) == 4:
-        return f"ssh has reached it at {words[2]}: `address: {words[2]}`."
-    return "Name an address that `ip address` shows there, or a name that leads to one."
+        return f"ssh has reached it at {words[2]}: set `address: {words[2]}`."
+    return "Set `address:` to an address that `ip address` shows there, or to a name that resolves to one."
 
 
 def _why_not_local(address: str) -> str | None:
@@ -225,7 +225,7 @@ def check_gpus(inputs: HostCheckInput) -> Iterator[ClusterError]:
     if needed > len(inputs.gpus):
         requests = ", ".join(f"{task.short} {task.gpus}" for task in inputs.tasks if task.gpus)
         yield ClusterError(
-            f"the tasks ask for {pluralize(needed, 'GPU')} ({requests}), {inputs.host} has {len(inputs.gpus)}",
+            f"the tasks require {pluralize(needed, 'GPU')} ({requests}), but {inputs.host} has {len(inputs.gpus)}",
             hint="Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.",
         )
 
@@ -267,7 +267,7 @@ def check_port_isolation(inputs: HostCheckInput) -> Iterator[ClusterError]:
     except PortIsolationError as error:
         yield ClusterError(str(error), hint=OPEN_HINT)
     except OSError as error:
-        yield ClusterError(str(error), hint="Write an IP address to `address:`, or make the name known there.")
+        yield ClusterError(str(error), hint="Set `address:` to an IP address, or make the name resolvable there.")
 
 
 #: What is checked on a host before anything starts, besides its ports, by name; each check yields what prevents the

@@ -28,7 +28,7 @@ def survivors_error(names: Sequence[str], cluster: str) -> ClusterError:
     """Return the error for processes that SIGKILL has not ended."""
     return ClusterError(
         f"{summarize_list(names)} of cluster {cluster!r}: still running {settings.KILL_SECONDS:g} s after SIGKILL",
-        hint="The kernel may wait for a disk or a device on their behalf: `cat /proc/PID/stack` shows it. "
+        hint="The kernel might be waiting for a disk or a device on their behalf: `cat /proc/PID/stack` shows it. "
         "Then type `tfcluster down` again.",
     )
 

@@ -49,8 +49,8 @@ def schema_command() -> None:
     """Print the JSON schema of a spec, with which editors complete and check its keys.
 
     The first line of the file that `tfcluster init` writes names the schema of this installation. For a spec that you
-    share, keep the schema beside it, and change its first line to
-    `# yaml-language-server: $schema=cluster.schema.json`.
+    share, keep the schema beside it, and change that line to
+    `# yaml-language-server: $schema=FILE`.
     """
     echo(SCHEMA.read_text().removesuffix("\n"))
 

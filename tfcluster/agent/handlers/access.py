@@ -104,7 +104,7 @@ def _task_variables(context: AgentContext, short: str) -> dict[str, str]:
             continue
         if names := task.lost_secrets:
             raise ClusterError(
-                f"the secret {', '.join(names)} of {short} is lost", hint="`tfcluster up SPEC` gives it again."
+                f"the secret {', '.join(names)} of {short} is lost", hint="`tfcluster up SPEC` supplies it again."
             )
         return task_variables(topology, task, os.environ)
     raise ClusterError(f"no task {short!r} on host {context.host!r}", exit_code=ExitCode.USAGE)

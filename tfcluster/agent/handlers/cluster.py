@@ -128,7 +128,7 @@ class ClusterHandlers:
             return
         lost_runs = affected_runs(request.terminating, observed.runs)
         if request.accepted_loss is not None and (more := sorted(set(lost_runs) - set(request.accepted_loss))):
-            yield Reply(ApplyReply(f"the plan would also end {', '.join(more)}"))
+            yield Reply(ApplyReply(f"the plan would also cancel {', '.join(more)}"))
             return
         self._reserve_ports(desired)
         self._context.forwarder.configure(desired, request.certificate)

@@ -53,13 +53,15 @@ def describe_task(task: TaskRuntime) -> Problem:
     short, state = task.spec.short, task.machine.state
     problem = task.describe_problem()
     hints = {
-        TaskState.BACKING_OFF: f"It is started again by itself; `tfcluster logs {short}` shows why it ended.",
-        TaskState.FAILED: f"`tfcluster logs {short}` shows why; `tfcluster restart {short}` starts it again.",
-        TaskState.STOPPED: f"`tfcluster restart {short}` starts it again.",
+        TaskState.BACKING_OFF: f"It restarts automatically; `tfcluster logs {short}` shows why it exited.",
+        TaskState.FAILED: f"`tfcluster logs {short}` shows why; `tfcluster restart {short}` restarts it.",
+        TaskState.STOPPED: f"`tfcluster restart {short}` restarts it.",
         TaskState.STARTING: f"`tfcluster logs {short}` shows what it prints.",
-        TaskState.STOPPING: "`tfcluster status` shows when it is back.",
+        TaskState.STOPPING: "`tfcluster status` shows when it is ready again.",
     }
-    hint = hints.get(state, f"`tfcluster stack {short}` shows what it does; `tfcluster restart {short}` restarts it.")
+    hint = hints.get(
+        state, f"`tfcluster stack {short}` shows what it is doing; `tfcluster restart {short}` restarts it."
+    )
     if task.process is not None and is_frozen(task.process.pid):
         on_host = "" if task.spec.host == LOCAL_HOST else f" on {task.spec.host}"
         problem = f"{short}{on_host} is frozen: a signal (SIGSTOP) has stopped its process, {task.process.pid}"
@@ -92,8 +94,8 @@ async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -
             await writer.wait_closed()
         problem = "accepts connections but does not answer: it is frozen or hangs"
         if forwarder is not None:
-            problem = "does not answer, though the forwarder there does: its server does not run, is frozen or hangs"
-        hint = f"`tfcluster stack {task.short}` shows what it does; `tfcluster restart {task.short}` restarts it."
+            problem = "does not answer, though the forwarder there does: its server is not running, frozen or hanging"
+        hint = f"`tfcluster stack {task.short}` shows what it is doing; `tfcluster restart {task.short}` restarts it."
     return Problem(f"{name} {problem}", hint, task.name, task.host)
 
 
@@ -134,19 +136,21 @@ async def _explain_connecting(
     installed = tensorflow_version()
     if version is not None and installed not in (None, version):
         problem = f"the servers on this host run TensorFlow {version}, the program {installed}, which is installed now"
-        return [Problem(problem, "`tfcluster down` and `tfcluster up` start all with the same.")]
+        return [
+            Problem(problem, "`tfcluster down`, then `tfcluster up`, restarts the servers with the installed version.")
+        ]
     reserved = [task for task in topology.reserved if task.valid_until_generation is None]
     if reserved and "Session" in wait.call:
         return [_describe_reserved(reserved)]
     if not await _is_connected(pid, topology):
         hosts = ",".join(dict.fromkeys(task.address_host for task in topology.tasks))
-        problem = "all tasks answer, but the program has no connection to any: a proxy may be set in it"
-        hint = "Remove http_proxy, https_proxy and grpc_proxy from its environment, or have it set "
+        problem = "all tasks answer, but the program has no connection to any: a proxy might be set in its environment"
+        hint = "Remove http_proxy, https_proxy and grpc_proxy from it, or have the program set "
         return [Problem(problem, f"{hint}no_grpc_proxy={hosts} before it connects.")]
     if wait.call == "connect_to_cluster":
-        problem = "all tasks answer; what is missing is the chief of TF_CONFIG, which is the script itself"
-        return [Problem(problem, 'Let the script be it: connect_to_cluster(resolver, job_name="chief").')]
-    problem = "all tasks answer to this host; they may not reach each other or the program"
+        problem = "all tasks answer, but the chief of TF_CONFIG is missing, which is the script itself"
+        return [Problem(problem, 'Make the script the chief: connect_to_cluster(resolver, job_name="chief").')]
+    problem = "all tasks answer this host, but they may be unable to reach each other or the program"
     return [
         Problem(problem, f"`tfcluster doctor` checks the connections, `tfcluster stack {run.id}` shows the program.")
     ]
@@ -155,7 +159,9 @@ async def _explain_connecting(
 def _describe_reserved(tasks: Sequence[Task]) -> Problem:
     """Describe tasks that servers know and that are not started."""
     names = summarize_list([task.short for task in tasks])
-    problem = f"{names} not started: a session waits for every address that its server knows, also those kept by `max`"
+    problem = (
+        f"{names} not started: a session waits for every address that its server knows, even those that `max` keeps"
+    )
     counts = {task.job: task.index + 1 for task in sorted(tasks, key=lambda task: task.index)}
     scale = " ".join(f"{job}={count}" for job, count in counts.items())
     hint = f"`tfcluster scale {scale}` starts them, or give the session device_filters without them."
@@ -200,7 +206,7 @@ async def _find_problems(supervisor: TaskSupervisor, remote: RemoteTaskMonitor, 
 
 def _describe_removed(name: str) -> Problem:
     job, _, index = name.removeprefix("/job:").partition("/task:")
-    hint = f"`tfcluster scale {job}={int(index) + 1}` starts it again; then run the program again."
+    hint = f"`tfcluster scale {job}={int(index) + 1}` adds it again; then run the program again."
     return Problem(f"{job}:{index} is no longer part of the cluster", hint, name)
 
 
@@ -224,7 +230,11 @@ async def explain_group(run: Run, group: Group, wait: Wait | None, host: str, st
     if problems := [problem for problem in explanations if problem is not None]:
         return problems
     hint = f"`tfcluster stack {run.id}` shows where all members are, `tfcluster doctor` checks the connections."
-    return [Problem("all members run, and each is in a call of TensorFlow; they may not reach each other", hint)]
+    return [
+        Problem(
+            "all members are running, and each is in a call of TensorFlow; they may be unable to reach each other", hint
+        )
+    ]
 
 
 def _observe(member: Member, state: MemberState | None, host: str) -> MemberObservation:

@@ -160,7 +160,9 @@ class RunManager:
 
     def warn_of_end(self) -> None:
         """End every active run, as the job of Slurm ends soon; none is killed while it saves its state."""
-        error = ClusterError("the time of the Slurm job ended", hint="`tfcluster up`, then `tfcluster rerun`.")
+        error = ClusterError(
+            "the time limit of the Slurm job was reached", hint="`tfcluster up`, then `tfcluster rerun`."
+        )
         for run in self.runs.values():
             if run.is_active and run.record.stopping is None:
                 self._record_stop(run, (RunState.FAILED, error))
@@ -271,7 +273,7 @@ class RunManager:
     def _on_timeout(self, run: Run) -> None:
         error = ClusterError(
             f"no driver could be started for {run.id} within {settings.RUN_DRIVER_START_SECONDS:g} s",
-            hint=f"{self.fork_server.log} may say why; run the program again.",
+            hint=f"{self.fork_server.log} might show why; run the program again.",
         )
         self._feed(run, RunMachineEvent.TIMEOUT, (RunState.FAILED, error))
 

@@ -60,7 +60,7 @@ class StackReader:
             finally:
                 os.close(pidfd)
         if not threads and not problem:
-            problem = "it has written no stacks; the disk may be full"
+            problem = "it has written no stacks; the disk might be full"
         return ProcessStacks(pid, command, tuple(threads), "" if threads else problem)
 
 
@@ -139,7 +139,7 @@ async def _read_threads(
             continue
         if _waits_to_write(pid, thread):  # the signal would cut what it writes; without a buffer, Python loses the rest
             if thread == pid:
-                return "its main thread waits until what it prints is read"
+                return "its main thread waits until its output is read"
             continue
         os.truncate(path, 0)
         if thread == pid:

@@ -83,7 +83,7 @@ class CodeStore:
         free = status.f_bavail * status.f_frsize
         if free < size + settings.UPLOAD_MIN_FREE_BYTES:
             raise ClusterError(
-                f"{self._folder}: the code takes {format_size(size)}, and {format_size(free)} are free there",
+                f"{self._folder}: the code requires {format_size(size)}, and only {format_size(free)} are free there",
                 hint="Make room, or leave files out: .tfclusterignore names them as .gitignore does.",
             )
 
@@ -98,7 +98,7 @@ class CodeStore:
                         block = block[file.write(block) :]
                     await asyncio.sleep(0)  # one turn of the agent for each MiB
             if actual.hexdigest() != digest:
-                raise ClusterError("a file arrived that is not the one that was announced: it was changed meanwhile")
+                raise ClusterError("a file arrived that differs from the one announced: it was changed in the meantime")
             os.replace(path, self._folder / digest)
         finally:
             path.unlink(missing_ok=True)

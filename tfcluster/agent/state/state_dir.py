@@ -254,5 +254,5 @@ def _acquire(path: Path) -> FileLock | None:
     except OSError as error:
         raise ClusterError(
             f"{path}: cannot create the lock file: {error.strerror}",
-            hint="See to it that its folder can be written to; no agent can run without.",
+            hint="Make its folder writable: an agent cannot run without the lock.",
         ) from error

@@ -83,7 +83,7 @@ class OomDetector:
         if group is not None and group_now is not None:  # it counts the kills for any lack of memory
             return " (out of memory)" if group_now > group else ""
         if host is not None and host_now is not None and host_now > host:
-            return ", while the kernel's out-of-memory (OOM) killer ended processes on this host"
+            return ", while the kernel's out-of-memory (OOM) killer killed processes on this host"
         return ""
 
     def _read(self) -> tuple[int | None, int | None]:

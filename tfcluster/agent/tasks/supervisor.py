@@ -55,8 +55,8 @@ from tfcluster.version import PROTOCOL
 
 # The text that explains the exit of a process that the agent ended because of an event.
 _EXIT_CAUSES = {
-    TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",
-    TaskEvent.RESTART: "`tfcluster restart` ended it",
+    TaskEvent.PROBE_FAILED: "it did not answer, so its agent killed it",
+    TaskEvent.RESTART: "`tfcluster restart` stopped it",
 }
 _logger = logging.getLogger(__name__)
 
@@ -388,7 +388,8 @@ class TaskSupervisor:
         assert topology is not None, "events come to tasks, and tasks from a topology"
         if names := task.spec.lost_secrets:
             task.startup_error = (
-                f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
+                f"secret {', '.join(names)} is lost (the journal does not store secrets): `tfcluster up SPEC` "
+                f"supplies it again"
             )
             asyncio.get_running_loop().call_soon(self._record_failure, task)
             return None

@@ -22,7 +22,7 @@ _PORT = struct.Struct("!H")
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _MAPPED = "::ffff:"  # an IPv4 address of a socket for both families
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_TOO_MANY = "it has proved nothing, and newer connections take its place"
+_TOO_MANY = "its handshake is not completed, and newer connections take its place"
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
@@ -172,7 +172,7 @@ class Admissions:
             seconds = self._waiting[fd].deadline - time.monotonic()
             if seconds > 0:
                 return seconds
-            self._refuse(fd, f"it has proved nothing within {settings.LINK_CONNECT_SECONDS:g} s")
+            self._refuse(fd, f"it has not completed its handshake within {settings.LINK_CONNECT_SECONDS:g} s")
         return None
 
     def _make_room(self, address: str) -> None:

@@ -230,7 +230,7 @@ class GroupCoordinator:
             late = [host for host in self._group.hosts if host not in ready]
             hosts = f"host {late[0]}" if len(late) == 1 else f"hosts {', '.join(late)}"
             if self._attempt and self._listener is not None:
-                problem = f"{hosts} did not come back within {settings.GROUP_RETURN_SECONDS:g} s"
+                problem = f"{hosts} could not be reached again within {settings.GROUP_RETURN_SECONDS:g} s"
                 self._fail_hosts(late, problem, ExitCode.UNREACHABLE)
             else:
                 were = "was" if len(late) == 1 else "were"

@@ -244,7 +244,7 @@ def _decode(line: bytes) -> Message:
         message = json.loads(line)
         if isinstance(message, dict) and all(isinstance(value, str) for value in message.values()):
             return message
-    raise ClusterError("the proof is not one")
+    raise ClusterError("malformed handshake message")
 
 
 def _proof(secret: str, *parts: str) -> str:

@@ -74,7 +74,7 @@ def describe_failure(
         return Failure(ClusterError("interrupted", exit_code=ExitCode.INTERRUPTED), code, result)
     if report.exit_code < 0:
         result["signal"] = format_exit_status(-report.exit_code)
-        problem = f"was ended by {result['signal']}"
+        problem = f"was terminated by {result['signal']}"
     elif report.failure:
         problem = f"failed: {report.failure}"
     else:
@@ -105,7 +105,7 @@ def final_event(
     much of the output could not be written.
     """
     if failure is not None:
-        hint = failure.error.hint or f"All that was printed: `tfcluster logs {plan.run} -c {plan.cluster}`."
+        hint = failure.error.hint or f"The whole output: `tfcluster logs {plan.run} -c {plan.cluster}`."
         error = ClusterError(failure.error.message, hint=hint, exit_code=failure.error.exit_code)
         result = {**failure.result, "restarts": restarts} if failure.result else {}
         return ErrorEvent(error.to_json(), {**result, **metrics} or None)

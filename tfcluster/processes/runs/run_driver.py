@@ -227,7 +227,7 @@ def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], i
         message, exit_code = f"{name} was interrupted", ExitCode.INTERRUPTED
     elif code < 0:
         result["signal"] = format_exit_status(-code)
-        message = f"{name} was ended by {result['signal']}"
+        message = f"{name} was terminated by {result['signal']}"
     elif failure:
         message, hint = f"{name} failed: {failure}", ""
     else:

@@ -17,11 +17,11 @@ from tfcluster.os.network import Address
 
 #: The hint for hosts on which ports cannot be restricted.
 OPEN_HINT = (
-    "`network: private` in the spec takes no privilege, keeps all others out, other accounts too, and encrypts what "
-    "hosts send each other; its price: only what `tfcluster run`, `launch` and `exec` start reaches the servers, and "
-    "nothing else from in there. As root, `network: closed` is possible. `network: open` takes nothing, and every "
-    "machine that can connect can run code as you: use it only where a firewall, or the network itself, keeps out "
-    "non-members."
+    "`network: private` in the spec requires no privileges, keeps everyone else out, including other accounts, and "
+    "encrypts traffic between hosts; in return, only programs that `tfcluster run`, `launch` and `exec` start can "
+    "reach the servers, and they can reach nothing else. `network: closed` works as root. `network: open` has no "
+    "requirements, but every machine that can connect can run code as you: use it only if a firewall, or the network "
+    "itself, keeps out non-members."
 )
 _LOOPBACK = b"lo"
 

@@ -58,5 +58,5 @@ def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: Cl
     if task.port not in guard.ports:
         # If listening fails for one address family, gRPC continues with the other. A way to listen other than listen()
         # would not be trapped.
-        raise PortIsolationError(reasons[0] if reasons else f"port {task.port} was opened past its restriction")
+        raise PortIsolationError(reasons[0] if reasons else f"port {task.port} was opened without being restricted")
     return server
