@@ -77,7 +77,7 @@ def test_a_file_that_was_not_asked_for_is_not_written(tmp_path: Path) -> None:
         return Response([OutputBlock("../other", base64.b64encode(CONTENT).decode())])
 
     cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_another))
-    with pytest.raises(ClusterError, match=r"a file arrived that was not asked for: '\.\./other'"):
+    with pytest.raises(ClusterError, match=r"a file arrived that was not requested: '\.\./other'"):
         fetch(cluster, HostOutputs("beta", "train-1", (file("a"),)), tmp_path / "out", lambda size: None)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", ".tfclusterignore"]
 

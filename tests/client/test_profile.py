@@ -56,7 +56,7 @@ def capture(folder: Path, asked: str, name: str, data: str) -> None:
     ],
 )
 def test_a_trace_that_was_not_asked_for_is_not_written(tmp_path: Path, asked: str, name: str) -> None:
-    with pytest.raises(ClusterError, match=r"alpha sent a trace of '.*', which was not asked for"):
+    with pytest.raises(ClusterError, match=r"alpha sent a trace of '.*', which was not requested"):
         capture(tmp_path, asked, name, base64.b64encode(b"trace").decode())
     assert [path.name for path in tmp_path.rglob("*")] == ["logs"]
 

@@ -99,7 +99,7 @@ def test_killed_before_it_has_a_cluster(sandbox: Sandbox) -> None:
 @pytest.mark.slow
 def test_killed_before_the_first_journal(sandbox: Sandbox) -> None:
     error = sandbox("up", sandbox.spec(SPEC), env=at_writing(1, after=False), code=1).stderr
-    assert "died before it had started a task: none runs" in error
+    assert "exited before it started any task" in error
     assert "hint: Type the command again." in error
     sandbox("status", code=3)
     wait_for(lambda: not sandbox.processes())

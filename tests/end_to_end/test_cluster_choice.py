@@ -97,7 +97,7 @@ def test_after_a_rename_up_names_the_old_cluster(sandbox: Sandbox) -> None:
     sandbox("up", spec)
     sandbox.spec(f"name: new\n{_UNNAMED}")
     warning = (
-        f"warning: cluster 'old', which was started from {spec} when that was its name, is still running; "
+        f"warning: cluster 'old', which was started from {spec} before its name changed, is still running; "
         "`tfcluster down -c old` stops it"
     )
     assert warning in sandbox("status", code=3).stderr.splitlines()

@@ -179,7 +179,7 @@ _CAUSES = {
     ),
     "a terminal": (
         "script -qec {command} /dev/null",
-        "script gives what it runs a terminal, which changes the bytes that pass Delete that option, such as -t, from",
+        "script allocates a terminal, which changes the bytes that it passes on Delete that option, such as -t, from",
     ),
     "no shell": ("env -i PATH=/nowhere", "env ended with exit code 127 env: 'sh': No such file or directory"),
 }
@@ -209,7 +209,7 @@ def test_a_program_that_is_no_python_is_named_with_its_key(pods: Over, tmp_path:
     host = f"{{address: {pods.network.address('alpha')}, connect: '{CONNECT}', python: /bin/ls}}"
     spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
     shown = pods("up", spec, code=1).stderr
-    assert "host 'alpha': /bin/ls ended with exit code 2 before it had answered as a Python does" in shown
+    assert "host 'alpha': /bin/ls ended with exit code 2 before it answered as Python does" in shown
     assert "correct `python:` of this host in the spec" in shown
 
 
@@ -224,7 +224,7 @@ def test_another_way_to_a_host_of_a_running_cluster_is_another_host(pods: Over) 
     text = pods.text(NAMES, JOBS)
     pods.spec(text.replace("enter ", "enter -t "))
     error = pods("up", code=2).stderr
-    assert "is up on host alpha, which is another place in this spec: connect enter -t" in error
+    assert "is up on host alpha, but this spec has a different place for that host: connect enter -t" in error
     pods.spec(text)
 
 

@@ -181,7 +181,7 @@ hosts:
 jobs: {{worker: {{tasks: 2}}}}
 """
     )
-    what = f"python: {made} does not exist yet; `setup:` may make it: not examined"
+    what = f"python: {made} does not exist yet; `setup:` might create it: not checked"
     result = fresh("up", "--dry-run", spec, "-o", "json")
     plan = json.loads(result.stdout)
     assert plan["not_examined"][0] == {"host": "alpha", "what": what}

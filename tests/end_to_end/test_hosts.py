@@ -331,7 +331,10 @@ def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(two: Sandbox) 
 
 def test_the_name_of_a_host_stays_with_its_machine(two: Sandbox) -> None:
     spec = two.spec(_SPEC.replace("beta: {address: 127.0.0.3}", "beta: {address: 127.0.0.3, ssh: gamma}"), "gamma.yaml")
-    assert "is up on host beta, which is another place in this spec" in two("up", spec, "--replace-spec", code=2).stderr
+    assert (
+        "is up on host beta, but this spec has a different place for that host"
+        in two("up", spec, "--replace-spec", code=2).stderr
+    )
 
 
 def test_a_wrong_clock_is_reported(two: Sandbox) -> None:
@@ -351,12 +354,12 @@ def test_down_stops_what_it_can_and_the_next_one_does_the_rest(apart: Sandbox) -
     left = apart.task("worker:1")["pid"]
     with away(apart, "beta"):
         result = apart("down", code=5)
-        assert "still running there, perhaps: worker:1 on beta" in result.stderr
+        assert "these tasks may still be running there: worker:1 on beta" in result.stderr
         assert "tfcluster down -c two" in result.stderr
         assert book(apart) == ["beta"]
         assert apart("status", code=5).stdout == ""
         again = apart("down", code=5).stderr
-        assert "what it had there may still run" in again
+        assert "its processes there may still be running" in again
         assert "tfcluster down -c two" in again
     status = apart.status(code=4)
     assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "down"), ("beta", "up")]

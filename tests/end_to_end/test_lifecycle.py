@@ -119,7 +119,7 @@ def test_up_of_another_spec_with_the_same_name_is_refused_and_loses_nothing_with
         error = demo("up", other, *dry_run, code=2).stderr
         assert error.splitlines() == [
             f"error: cluster 'demo' is running and was started from {EXAMPLE}, not from {other}: nothing was changed",
-            "hint: Give this one another `name:` to start a cluster of its own, or add --replace-spec to change the "
+            "hint: Give this one another `name:` to start a separate cluster, or add --replace-spec to change the "
             "running cluster to this spec.",
         ]
     error = demo("up", other, "--replace-spec", code=2).stderr

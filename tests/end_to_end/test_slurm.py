@@ -569,7 +569,7 @@ def test_what_slurm_refuses_is_said(site: InSlurm) -> None:
     (check,) = site.json("doctor", code=1)["checks"]
     assert not check["ok"]
     assert "invalid partition specified: nowhere" in check["result"]
-    assert "its nodes or pods are hosts only when" in site("doctor", "--print-systemd", code=2).stderr
+    assert "its nodes or pods become hosts only when" in site("doctor", "--print-systemd", code=2).stderr
     (check,) = site.json("doctor", site.spec(site.text("{nodes: 1}")))["checks"]
     assert check["result"] == "it would accept the job"
     assert not site.jobs()

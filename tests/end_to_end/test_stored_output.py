@@ -90,7 +90,7 @@ def test_all_is_shown_and_the_beginning_and_the_end_are_stored(cluster: Sandbox)
     assert gap["missing"] == len(printed) - len(again.stdout)
     record = cluster.json("runs", folder.name)
     assert abs(record["missing_output"] - gap["missing"]) < MORE
-    assert f"note: not all output is stored of {folder.name}: " in cluster("runs", "-n", "1").stderr
+    assert f"note: the output of {folder.name} is incomplete: " in cluster("runs", "-n", "1").stderr
     assert "of it are not stored" in cluster("runs", folder.name).stdout
 
 

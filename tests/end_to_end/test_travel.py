@@ -97,7 +97,7 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
     (project / weird).write_text("another")
     assert rf"sending to alpha: 1 file of {project}, 7 B (new\nline \udcff)" in run(wide, project, "train.py").stderr
     (project / weird).write_text("odd")
-    assert "left out, as neither files nor folders: pipe" in first.stderr
+    assert "left out, because they are neither files nor folders: pipe" in first.stderr
     (left,) = [line for line in first.stderr.splitlines() if "wrote beside itself stay on alpha" in line]
     assert {path.name for path in Path(left.rpartition(", in ")[2]).iterdir()} == {"data file.txt", "made.txt"}
 
@@ -161,7 +161,7 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over,
     script.write_text("import os\nprint(sorted(os.listdir()))\n")
     result = run(wide, home, "alone.py")
     assert result.stdout == "['alone.py']\n"
-    assert f"only alone.py is sent, not {home}: put it into a folder of its own" in result.stderr
+    assert f"only alone.py is sent, not the rest of {home}: move it to its own folder" in result.stderr
 
     with open(project / "large.bin", "wb") as file:
         file.truncate(101 * 2**20)

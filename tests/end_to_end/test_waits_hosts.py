@@ -108,7 +108,7 @@ def test_a_host_with_another_tensorflow(wide: Over) -> None:
     assert frozen["problem"].startswith("worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process")
     own = wide.status()["hosts"][0]["tensorflow"]
     assert other["problem"] == f"host beta runs TensorFlow 2.13.0, alpha {own}"
-    assert other["hint"].startswith(f"Install the same everywhere (`pip install tensorflow=={own}`)")
+    assert other["hint"].startswith(f"Install the same version everywhere (`pip install tensorflow=={own}`)")
 
 
 def waits_of(wide: Over, *arguments: str) -> tuple[Iterator[dict[str, Any]], subprocess.Popen[str]]:

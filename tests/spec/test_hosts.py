@@ -203,8 +203,8 @@ ONE_LINE = {
     "not a word by itself; write spaces around it",
     "hosts: {alpha: {connect: 'docker \"exec'}}": "2:26: hosts.alpha.connect: expected words as a shell splits them: "
     "no closing quotation, found the text 'docker \"exec'",
-    "hosts: {alpha: {ssh: a, connect: docker exec alpha}}": "2:17: hosts.alpha.ssh: connect: says already how the host "
-    "is reached; keep one of the two",
+    "hosts: {alpha: {ssh: a, connect: docker exec alpha}}": "2:17: hosts.alpha.ssh: connect: already says how "
+    "the host is reached; keep one of the two",
     'hosts: {alpha: {ssh: "a\\nb"}}': "2:22: hosts.alpha.ssh: expected text of one line, found the text 'a\\nb'",
     'hosts: {alpha: {python: "a\\0b"}}': "2:25: hosts.alpha.python: expected text of one line, "
     "found the text 'a\\x00b'",
@@ -251,7 +251,7 @@ ONE_LINE = {
     "hostfile: .": "2:11: hostfile: .: is a directory",
     'hostfile: "a\\0"': "2:11: hostfile: a\\x00: embedded null byte",
     "hostfile: [alpha]": "2:11: hostfile: expected text, found a list of 1",
-    "hostfile: x\nhosts: [alpha]": "2:1: hostfile: the hosts are named by hosts: already; keep one of the two",
+    "hostfile: x\nhosts: [alpha]": "2:1: hostfile: hosts: already names the hosts; keep one of the two",
 }
 
 

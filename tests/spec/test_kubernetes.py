@@ -58,7 +58,7 @@ PROBLEMS = {
     "kubernetes: {image: a}\nhosts: [pod0]": "cluster.yaml:2:1: hosts: the hosts are the pods of kubernetes:",
     "kubernetes: {image: a}\nslurm: {}": "cluster.yaml:2:1: slurm: the hosts are the pods of kubernetes:",
     "kubernetes: {image: a}\nhost: {ssh: a}": "cluster.yaml:2:8: host.ssh: the manifests say it for each pod",
-    "kubernetes: {image: a}\nnetwork: private": "cluster.yaml:2:10: network: pods cannot make a network",
+    "kubernetes: {image: a}\nnetwork: private": "cluster.yaml:2:10: network: pods cannot make their own network",
     "name: Train\nkubernetes: {image: a}": "cluster.yaml:1:7: name: expected a name for pods: a-z, 0-9 and -",
     "name: 1a\nkubernetes: {image: a}": "cluster.yaml:1:7: name: expected a name for pods",
     f"name: {'n' * 53}\nkubernetes: {{image: a}}": "cluster.yaml:1:7: name: expected a name for pods",

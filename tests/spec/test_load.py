@@ -150,7 +150,7 @@ BAD_VALUES = {
     "{tasks: -1}": "2:14: jobs.a.tasks: must be 1 or more, found -1",
     "{tasks: 1001}": "2:14: jobs.a.tasks: must be 1000 or less, found 1001",
     "{tasks: 999}\n  b: {tasks: 1}\n  c: [localhost:1]": "4:3: jobs.c: "
-    "with this job the cluster has more than 1000 tasks; make several clusters of them",
+    "with this job the cluster has more than 1000 tasks; split them into several clusters",
     "{tasks: []}": "2:14: jobs.a.tasks: expected 1 to 1000 addresses, found an empty list",
     "[]": "2:6: jobs.a: expected 1 to 1000 addresses, found an empty list",
     "{}": "2:3: jobs.a.tasks: this key is missing",

@@ -41,7 +41,7 @@ def test_without_a_number_the_nodes_are_those_of_the_allocation(monkeypatch: pyt
     for text in ("slurm:", "slurm: {}"):
         assert [*(parse(text).hosts or ())] == ["node0", "node1", "node2"]
     assert [*(parse("slurm: {nodes: 2}").hosts or ())] == ["node0", "node1"]
-    assert "cluster.yaml:1:16: slurm.nodes: the allocation in which you are has 3" in problems("slurm: {nodes: 4}")
+    assert "cluster.yaml:1:16: slurm.nodes: the current allocation has 3" in problems("slurm: {nodes: 4}")
     monkeypatch.delenv("SLURM_JOB_ID")
     assert [*(parse("slurm: {}").hosts or ())] == ["node0"]
 
@@ -63,7 +63,7 @@ PROBLEMS = {
     "slurm: {}\nhosts: [node0]": "cluster.yaml:2:1: hosts: the hosts are the nodes of slurm:",
     "slurm: {}\nhost: {ssh: a}": "cluster.yaml:2:8: host.ssh: each node has its own",
     "slurm: {}\nhost: {stat: /a}": "cluster.yaml:2:8: host.stat: unknown key; did you mean 'state'?",
-    "hosts: [node0]\nhost: {state: /a}": "cluster.yaml:2:1: host: it is what holds for each node of slurm:",
+    "hosts: [node0]\nhost: {state: /a}": "cluster.yaml:2:1: host: it applies to each node of slurm:",
 }
 
 

@@ -97,7 +97,7 @@ def test_variables_of_the_spec_are_not_set_but_determine_the_folders(
     transport = make_transport(env={"PYTHONPATH": str(tmp_path), "LD_PRELOAD": "/x", "XDG_STATE_HOME": str(state)})
     report, probe = transport.probe()
     assert probe is not None
-    assert report.unexamined == ("env: PYTHONPATH, LD_PRELOAD: not set for this, so what that changes is not examined",)
+    assert report.unexamined == ("env: PYTHONPATH, LD_PRELOAD: not set for this, so what that changes is not checked",)
     (pid,) = (pid for pid, words in hosts.processes().items() if "session=json" in words and " -c " in words)
     variables = Path(f"/proc/{pid}/environ").read_bytes()
     assert not [name for name in (b"PYTHONPATH", b"LD_PRELOAD", bytes(state)) if name in variables]
@@ -148,8 +148,8 @@ def test_what_a_python_lacks_is_a_problem_unless_setup_may_bring_it(
         return
     assert problems(report) == []
     assert report.unexamined == (
-        *(f"{what}; `setup:` may change that: not examined" for what in missing),
-        "`setup:` has not been run there: what it changes is not examined",
+        *(f"{what}; `setup:` might change that: not checked" for what in missing),
+        "`setup:` has not been run there: what it changes is not checked",
     )
     assert not (tmp_path / "marker").exists()
 
@@ -167,8 +167,8 @@ def test_once_setup_has_been_run_what_is_missing_is_a_problem(make_transport: Tr
 def test_a_python_that_does_not_run_is_reported(make_transport: TransportFactory, tmp_path: Path, program: str) -> None:
     broken = python(tmp_path / "broken", program)
     ((message, hint),) = problems(make_transport(python=broken).probe()[0])
-    assert message.startswith(f"host 'h0': {broken} ended with exit code {program[-1]} before it had answered as a")
+    assert message.startswith(f"host 'h0': {broken} ended with exit code {program[-1]} before it answered as")
     assert "correct `python:` of this host in the spec" in hint
     report, _ = make_transport(python=str(tmp_path / "broken"), setup=("true",)).probe()
     assert problems(report) == []
-    assert report.unexamined[0].endswith("; `setup:` may change that: not examined")
+    assert report.unexamined[0].endswith("; `setup:` might change that: not checked")

@@ -198,8 +198,8 @@ def test_a_python_that_is_too_old(make_transport: TransportFactory, tmp_path: Pa
     old = 'import sys; sys.version_info = (3, 9, 2); sys.version = \\"3.9.2 (x)\\"; exec(sys.argv[1])'
     transport = make_transport(python=python(tmp_path / "old", f'exec {sys.executable} -c "{old}" "$2"'))
     problem = (
-        f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster needs 3.10 or newer",
-        "Name a newer one by `python:` in the spec.",
+        f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster requires 3.10 or newer",
+        "Set `python:` in the spec to a newer one.",
     )
     assert problems(transport.examine()) == [problem]
     with pytest.raises(ClusterError) as caught:
@@ -218,8 +218,7 @@ def test_a_python_that_fails(make_transport: TransportFactory, tmp_path: Path) -
     broken = python(tmp_path / "broken", "echo one; echo cannot find my library >&2; exit 3")
     ((message, _),) = problems(make_transport(python=broken).examine())
     assert message == (
-        f"host 'h0': {broken} ended with exit code 3 before it had answered as a Python does\n  one\n"
-        "  cannot find my library"
+        f"host 'h0': {broken} ended with exit code 3 before it answered as Python does\n  one\n  cannot find my library"
     )
 
 
@@ -227,7 +226,7 @@ def test_a_python_without_a_module(make_transport: TransportFactory, tmp_path: P
     broken = python(tmp_path / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
     ((message, _),) = problems(make_transport(python=broken).examine())
     assert message == (
-        f"host 'h0': {broken} ended with exit code 1 before it had answered as a Python does\n  Welcome\n"
+        f"host 'h0': {broken} ended with exit code 1 before it answered as Python does\n  Welcome\n"
         "  ModuleNotFoundError: No module named 'zlip'"
     )
 
@@ -268,7 +267,7 @@ def test_setup_runs_once_and_may_make_the_python(
     transport = make_transport(python=str(interpreter), setup=setup, env={"WORD": "a 'b' $c"})
     report, probe = transport.probe()
     assert (problems(report), probe) == ([], None)
-    assert report.unexamined == (f"python: {interpreter} does not exist yet; `setup:` may make it: not examined",)
+    assert report.unexamined == (f"python: {interpreter} does not exist yet; `setup:` might create it: not checked",)
     assert not count.exists()
     for _ in range(2):
         assert problems(transport.examine()) == []

@@ -25,7 +25,7 @@ def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ClusterError) as caught:
         local.start_agent("early", "localhost")
     assert caught.value.message == (
-        "the agent ended before it listened (exit code 1): ModuleNotFoundError: No module named 'no_such_module'"
+        "the agent exited before it listened (exit code 1): ModuleNotFoundError: No module named 'no_such_module'"
     )
 
 

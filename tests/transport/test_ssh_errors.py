@@ -22,7 +22,7 @@ Host key verification failed.
 @pytest.mark.parametrize(
     ("words", "why", "hint"),
     [
-        (CHANGED, "another host key than the one known", "line 7 of /home/me/.ssh/known_hosts"),
+        (CHANGED, "its host key differs from the one known", "line 7 of /home/me/.ssh/known_hosts"),
         ("Host key verification failed.\r\n", "its host key is not known here", "Type `ssh tf@alpha` once"),
         (
             "No ED25519 host key is known for alpha and you have requested strict checking.\n"

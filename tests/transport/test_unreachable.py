@@ -64,7 +64,7 @@ def test_a_changed_host_key(hosts: SshHosts, make_transport: TransportFactory) -
         error = failure(make_transport())
     finally:
         hosts.know(*hosts.names)
-    assert "another host key than the one known here" in error.message
+    assert "its host key differs from the one known here" in error.message
     assert f"line 1 of {hosts.folder}/known_hosts" in error.hint
 
 

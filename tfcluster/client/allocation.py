@@ -107,7 +107,7 @@ def get_job(topology: ClusterTopology, request: SlurmSpec) -> SlurmJob:
     if job is not None and inside not in (None, job.id):
         raise usage_error(
             f"cluster {cluster!r} is in Slurm job {job.id}, and this is job {inside}",
-            f"`tfcluster down -c {cluster}` ends it there; or give this one another `name:`.",
+            f"`tfcluster down -c {cluster}` stops it there; or give this one another `name:`.",
         )
     if job is None and inside is not None:
         job = slurm.adopt(cluster, inside)

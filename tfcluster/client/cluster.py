@@ -161,8 +161,8 @@ def unknown_cluster(name: str) -> ClusterError:
     `down` removes the note of the hosts, so that the hosts of an earlier cluster are only known from its spec.
     """
     return ClusterError(
-        f"cluster {name!r} is not running, and there are no logs or runs of it",
-        hint="Those of a cluster on other hosts are there: type this in a folder in which its spec is cluster.yaml. "
+        f"cluster {name!r} is not running, and this machine has no logs or runs of it",
+        hint="If the cluster is on other hosts, run this command in the folder of its cluster.yaml. "
         "`tfcluster up` starts a cluster.",
         exit_code=ExitCode.NOT_RUNNING,
     )

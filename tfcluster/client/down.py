@@ -259,7 +259,11 @@ def _incomplete(cluster: Cluster, errors: Mapping[str, ClusterError], tasks: Seq
     if cluster.is_local:
         return next(iter(errors.values()))
     error = unreachable(cluster, errors)
-    what = f"still running there, perhaps: {', '.join(tasks)}" if tasks else "what it had there may still run"
+    what = (
+        f"these tasks may still be running there: {', '.join(tasks)}"
+        if tasks
+        else "its processes there may still be running"
+    )
     return ClusterError(
         f"{error.message}\n{what}; the rest of {cluster.name!r} is stopped",
         hint=f"{error.hint} Then `tfcluster down -c {cluster.name}` completes it.",

@@ -73,7 +73,7 @@ def _capture_on(cluster: Cluster, host: str, request: ProfileRequest, folder: Pa
     response = cluster.connect(host).stream(request, timeout=timeout)
     for part in response:
         if part.task not in request.tasks or "/" in part.task:  # also the tasks' names are from hosts
-            raise ClusterError(f"{host} sent a trace of {part.task!r:.80}, which was not asked for")
+            raise ClusterError(f"{host} sent a trace of {part.task!r:.80}, which was not requested")
         try:
             data = base64.b64decode(part.data)
         except ValueError as error:
@@ -101,6 +101,6 @@ def _describe(cluster: Cluster, errors: dict[str, ClusterError], failures: dict[
 
 def _nothing_ran(seconds: float) -> ClusterError:
     return ClusterError(
-        f"nothing has run on these tasks for {seconds:g} s, so there is no trace",
+        f"nothing ran on these tasks for {seconds:g} s, so there is no trace",
         hint="Capture while a run computes: `tfcluster run ... --detach` starts one, `tfcluster runs` lists them.",
     )

@@ -73,8 +73,7 @@ def _cluster_of_this_folder() -> Cluster:
         raise ClusterError(
             f"the cluster of this folder's cluster.yaml is not running: the cluster {name!r} that runs was started "
             f"from {other_spec}",
-            hint=f"Use that one with -c {name}; or give cluster.yaml a `name:` of its own and start it with "
-            "`tfcluster up`.",
+            hint=f"Use that one with -c {name}; or give cluster.yaml its own `name:` and start it with `tfcluster up`.",
             exit_code=ExitCode.NOT_RUNNING,
         )
     return find_cluster(name)
@@ -125,7 +124,7 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
     topology, request = load_spec_topology(spec, notation)
     if request is not None:
         raise usage_error(
-            f"{topology.spec}: its nodes or pods are hosts only when `up` has got them",
+            f"{topology.spec}: its nodes or pods become hosts only when `up` has requested them",
             "`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints what is submitted or applied.",
         )
     return topology
@@ -172,8 +171,8 @@ def warn_of_renamed(cluster: str, source: str) -> None:
     for name in running_clusters() if os.path.isfile(source) else ():  # a pipe may bring any number of specs
         if name != cluster and recorded_spec(name) == source:
             warn(
-                f"warning: cluster {name!r}, which was started from {source} when that was its name, is still running; "
-                f"`tfcluster down -c {name}` stops it"
+                f"warning: cluster {name!r}, which was started from {source} before its name changed, is still "
+                f"running; `tfcluster down -c {name}` stops it"
             )
 
 
@@ -182,7 +181,7 @@ def check_source(cluster: str, source: str) -> None:
     if cluster in running_clusters() and (other_spec := _foreign_spec(cluster, source)) is not None:
         raise usage_error(
             f"cluster {cluster!r} is running and was started from {other_spec}, not from {source}: nothing was changed",
-            "Give this one another `name:` to start a cluster of its own, or add --replace-spec to change the "
+            "Give this one another `name:` to start a separate cluster, or add --replace-spec to change the "
             "running cluster to this spec.",
         )
 

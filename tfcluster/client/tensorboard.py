@@ -237,7 +237,7 @@ class _Process:
         self._errors.join(settings.SSH_EXIT_SECONDS)
         if self._transport is not None and self._transport.has_lost_host(code):
             return HostUnreachableError(
-                self._host, "the connection was lost", "TensorBoard has ended there: try again."
+                self._host, "the connection was lost", "TensorBoard has stopped there: try again."
             )
         return ClusterError(f"TensorBoard on {self._host} ended with exit code {code}{self._last_lines()}")
 
@@ -308,5 +308,5 @@ def _not_installed(host: str, python: str) -> ClusterError:
     return ClusterError(
         f"TensorBoard is not installed for {python} on {where}",
         hint=f"Install it: {there}{shlex.quote(python)} -m pip install tensorboard (for traces "
-        "tensorboard-plugin-profile, too). TensorFlow 2.21 does not bring it.",
+        "tensorboard-plugin-profile, too). TensorFlow 2.21 does not include it.",
     )

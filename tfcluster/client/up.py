@@ -172,7 +172,7 @@ def _without_unreachable_hosts(plan: UpPlan, unreachable: Mapping[str, ClusterEr
         raise ClusterError(message, hint="Scale jobs on the other hosts only.", exit_code=ExitCode.UNREACHABLE)
     if any(action.has_unknown_peers for action in actions):
         message += ", and its servers would have to learn new addresses: nothing was changed"
-        hint = "A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
+        hint = "A job that was started with `max: N` in the spec can grow to N tasks without any restart."
         raise ClusterError(message, hint=hint, exit_code=ExitCode.UNREACHABLE)
     warn(f"{message}: its tasks are unchanged; run the command again when the host is reachable")
     return replace(plan, actions=actions, unreachable=tuple(unreachable))
@@ -254,7 +254,10 @@ def _skip_unreachable(removed_hosts: Sequence[Host], hosts: dict[str, HostPrefli
     for host in removed_hosts:
         for check, error in hosts[host.name].problems:
             if check == "reach":
-                warn(f"{error.message}: what the cluster has there stays until `tfcluster down`")
+                warn(
+                    f"{error.message}: tasks that the cluster still has there keep running until "
+                    "`tfcluster down` reaches the host"
+                )
                 del hosts[host.name]
                 break
 
@@ -268,7 +271,7 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     if registered is not None and registered.job is not None and topology.hosts[0].job is None:
         raise usage_error(
             f"cluster {topology.cluster!r} is up in Slurm job {registered.job.id}, and this spec has no `slurm:`",
-            f"`tfcluster down -c {topology.cluster}` ends it there.",
+            f"`tfcluster down -c {topology.cluster}` stops it there.",
         )
     is_up = journal_path(topology.cluster).exists()
     hosts = tuple(registered.hosts.values()) if registered else (THIS_MACHINE,) * is_up
@@ -277,8 +280,8 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
         new = desired.get(host.name, host)
         if (new.way, new.state) != (host.way, host.state):
             raise usage_error(
-                f"cluster {topology.cluster!r} is up on host {host.name}, which is another place in this spec: "
-                f"{new.way}, state {new.state} (it was {host.way}, state {host.state})",
+                f"cluster {topology.cluster!r} is up on host {host.name}, but this spec has a different place for that "
+                f"host: {new.way}, state {new.state} (the running cluster has {host.way}, state {host.state})",
                 f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
             )
     return hosts
@@ -427,7 +430,7 @@ def _apply_on_host(
             stream.close_and_reap()
             if isinstance(error, AgentDisconnectedError) and observed is None and not client.transport.is_up():
                 raise AgentDisconnectedError(
-                    f"the agent of {plan.topology.cluster!r} on {host} died before it had started a task: none runs",
+                    f"the agent of {plan.topology.cluster!r} on {host} exited before it started any task",
                     hint="Type the command again.",
                 ) from None
             raise

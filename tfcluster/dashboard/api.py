@@ -127,7 +127,7 @@ class Api:
         """Restart a task, if the page has said all that is lost by it; else return that."""
         task, accepted = _text(body, "task"), body.get("accepted")
         if not isinstance(accepted, (list, type(None))) or not all(isinstance(each, str) for each in accepted or ()):
-            raise RequestError(HTTPStatus.BAD_REQUEST, "'accepted' is no list of texts")
+            raise RequestError(HTTPStatus.BAD_REQUEST, "'accepted' is not a list of strings")
         restart, _ = plan_restart(self._cluster, [task])
         losses = list(restart.losses)
         if accepted is None or not set(losses) <= set(accepted):
@@ -156,4 +156,4 @@ def _level(query: dict[str, str]) -> LogLevel | None:
         level = LogLevel(query.get("level") or LogLevel.INFO)
         return None if level is LogLevel.INFO else level
     except ValueError:
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"'level' is none of {', '.join(LogLevel)}") from None
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"'level' must be one of {', '.join(LogLevel)}") from None

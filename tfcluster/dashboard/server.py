@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind != "Bearer" or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.close_connection = True
             raise RequestError(
-                HTTPStatus.UNAUTHORIZED, "the link with the token is needed, which the command has printed"
+                HTTPStatus.UNAUTHORIZED, "missing or wrong token: open the link that the command printed"
             )
         self.server.admit(self.connection)
 

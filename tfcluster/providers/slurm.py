@@ -225,7 +225,9 @@ def wait_for_completion(job: SlurmJob) -> None:
     deadline = time.monotonic() + settings.SLURM_COMPLETING_SECONDS
     while (state := _query(job.id)) is not None and (state.state, state.submitted) == (_COMPLETING, job.submitted):
         if time.monotonic() > deadline:
-            raise ClusterError(f"job {job.id} still ends its processes", hint=f"`squeue -j {job.id}` shows its nodes.")
+            raise ClusterError(
+                f"job {job.id} is still stopping its processes", hint=f"`squeue -j {job.id}` shows its nodes."
+            )
         time.sleep(settings.SLURM_POLL_SECONDS)
 
 

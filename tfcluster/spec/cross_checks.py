@@ -46,7 +46,7 @@ def normalize_hosts(source: YamlDocument) -> None:
         return
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:
-        message = "the hosts are named by hosts: already"
+        message = "hosts: already names the hosts"
         source.problems.append(source.problem(_HOSTFILE, message, "keep one of the two", source.keys[_HOSTFILE]))
     elif isinstance(file, str):
         _gather_from_file(file, source)
@@ -104,7 +104,7 @@ def check_name(spec: Spec, source: YamlDocument) -> None:
         return
     path: KeyPath = ("name",)
     at = source.values.get(path) or source.keys["kubernetes",]
-    message = f"expected a name for pods: a-z, 0-9 and -, from a letter on, at most {NAME_MAX} characters"
+    message = f"expected a name for pods: a-z, 0-9 and -, starting with a letter, at most {NAME_MAX} characters"
     found = f", found {spec.name!r}" if len(spec.name) <= NAME_MAX else f", found {len(spec.name)}"
     problem = source.problem(path, message + found, "set name: in the spec", at)
     raise to_error([problem])
@@ -138,7 +138,7 @@ def check_task_count(source: YamlDocument) -> Iterator[Diagnostic]:
         if count <= settings.MAX_TASKS < total:
             path: KeyPath = ("jobs", name)
             message = f"with this job the cluster has more than {settings.MAX_TASKS} tasks"
-            yield source.problem(path, message, "make several clusters of them", source.keys[path])
+            yield source.problem(path, message, "split them into several clusters", source.keys[path])
             return
 
 
@@ -174,7 +174,7 @@ def _two_ways(hosts: Mapping[str, Any], source: YamlDocument) -> Iterator[Diagno
     for name, host in hosts.items():
         if isinstance(host, dict) and host.get("ssh") and host.get("connect"):
             path: KeyPath = (*_HOSTS, name, "ssh")
-            message = "connect: says already how the host is reached"
+            message = "connect: already says how the host is reached"
             yield source.problem(path, message, "keep one of the two", source.keys[path])
 
 

@@ -82,7 +82,7 @@ def normalize_kubernetes(source: YamlDocument) -> None:
         if key in value["host"]:
             _report(source, (*_HOST, key), "the manifests say it for each pod", "delete this key")
     if value.get("network") == "private":
-        message = "pods cannot make a network of their own: their seccomp profile forbids it"
+        message = "pods cannot make their own network: their seccomp profile forbids it"
         source.problems.append(source.problem(("network",), message, "write closed", source.values[("network",)]))
     count = _pod_count(value["kubernetes"])
     names = [f"pod{index}" for index in range(count or 1)]

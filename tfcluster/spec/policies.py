@@ -220,7 +220,7 @@ class NotifySpec(FrozenModel):
         Field(repr=False),
         Key(
             "a URL, or `{secret: URL}`",
-            "Where each notice is sent by HTTP POST, as JSON. It is shown nowhere and is in no journal.",
+            "Where each notice is sent by HTTP POST, as JSON. No command shows it, and no journal stores it.",
             "https://hooks.example.org/T0/B0",
             "none",
         ),
@@ -229,7 +229,7 @@ class NotifySpec(FrozenModel):
         StrictStr | None,
         Key(
             "a shell command",
-            "It is run for each notice, on the host that has it, with JSON as input.",
+            "Runs for each notice, on the host where the notice occurs, with JSON as input.",
             "./notify.sh",
             "none",
         ),

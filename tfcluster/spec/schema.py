@@ -163,7 +163,7 @@ class Job(FrozenModel):
         Mapping[VariableName, VariableValue],
         Key(
             "names, and texts or `{secret: TEXT}`",
-            "Environment variables of its tasks. A secret is shown nowhere and is in no journal.",
+            "Environment variables of its tasks. No command shows a secret, and no journal stores it.",
             '{OMP_NUM_THREADS: "1", TOKEN: {secret: "abc"}}',
         ),
     ] = Field(default_factory=dict)
@@ -212,7 +212,7 @@ class Spec(FrozenModel):
             "a name",
             "The name by which commands find the cluster.",
             "demo",
-            "the folder's name for `cluster.yaml`, else the file's",
+            "the folder's name for `cluster.yaml`, otherwise the file's",
         ),
     ]
     hosts: Annotated[
@@ -250,7 +250,7 @@ class Spec(FrozenModel):
         HostSpec | None,
         Key(
             "keys of a host",
-            "What holds for each node of `slurm`, or each pod of `kubernetes`.",
+            "Keys that apply to each node of `slurm`, or each pod of `kubernetes`.",
             "{python: /shared/tf/bin/python}",
             "none",
         ),

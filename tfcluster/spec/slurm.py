@@ -39,7 +39,7 @@ class SlurmSpec(FrozenModel):
 
     nodes: Annotated[
         Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS)] | None,
-        Key("1 to 1000", "How many nodes.", "4", "all of the allocation in which you are, else 1"),
+        Key("1 to 1000", "How many nodes.", "4", "all of the current allocation, otherwise 1"),
     ] = None
     time: Annotated[
         Annotated[StrictStr, Matches(_TIME, "expected", 'a time such as "8:00:00" or "2-12:00:00"')] | None,
@@ -57,7 +57,7 @@ class SlurmSpec(FrozenModel):
     grace: Annotated[
         StrictInt,
         Field(ge=0, le=3600),
-        Key("0 to 3600 seconds", "How long before the end of the time runs get SIGTERM.", "300"),
+        Key("0 to 3600 seconds", "How long before the time limit runs get SIGTERM.", "300"),
     ] = 120
 
 
@@ -66,7 +66,7 @@ def normalize_slurm(source: YamlDocument) -> None:
     value = source.value
     if "slurm" not in value:
         if value.get("host") is not None:
-            _report(source, _HOST, "it is what holds for each node of slurm:", "name the hosts under hosts:")
+            _report(source, _HOST, "it applies to each node of slurm:", "name the hosts under hosts:")
             source.broken.add(_HOST)
         return
     value["slurm"] = {} if value["slurm"] is None else value["slurm"]
@@ -78,7 +78,7 @@ def normalize_slurm(source: YamlDocument) -> None:
     host = value.get("host")
     for key in _WAYS if isinstance(host, dict) else ():
         if key in value["host"]:
-            _report(source, (*_HOST, key), "each node has its own, which Slurm says", "delete this key")
+            _report(source, (*_HOST, key), "each node has its own, which Slurm provides", "delete this key")
     count = _node_count(value["slurm"], source)
     names = [f"node{index}" for index in range(count or 1)]
     value["hosts"] = {name: {} for name in names}
@@ -105,6 +105,6 @@ def _node_count(slurm: Any, source: YamlDocument) -> int | None:
         return None
     if available is not None and written > available:
         path: KeyPath = (*_SLURM, "nodes")
-        message = f"the allocation in which you are has {available}"
+        message = f"the current allocation has {available}"
         source.problems.append(source.problem(path, message, at=source.values[path]))
     return written

@@ -63,7 +63,7 @@ class AgentProcess:
             return None
         return ClusterError(
             f"the agent of {self.cluster!r} (pid {self.pid}) is traced by process {tracer} and does not answer",
-            hint=f"Detach the debugger, or end it: `kill {tracer}`.",
+            hint=f"Detach the debugger, or stop it: `kill {tracer}`.",
             exit_code=ExitCode.UNREACHABLE,
         )
 

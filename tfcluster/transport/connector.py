@@ -24,7 +24,7 @@ UNUSABLE = "unusable"
 # What is wrong with the streams that a command gives to what it runs, and what to do about it.
 _UNUSABLE = {
     "terminal": (
-        "gives what it runs a terminal, which changes the bytes that pass",
+        "allocates a terminal, which changes the bytes that it passes on",
         "Delete that option, such as -t, from `connect:`, or write it as `{terminal:-t}`: then only `exec` typed on a "
         "terminal has it.",
     ),

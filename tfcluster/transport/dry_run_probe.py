@@ -67,7 +67,7 @@ class _LocalSession(Session):
     def exit_error(self, code: int | None, stderr: str) -> ClusterError:
         """See `Session.exit_error`."""
         last = "".join(f": {line}" for line in clean_lines(stderr)[-1:])
-        return ClusterError(f"the process that examines this machine ended with exit code {code}{last}")
+        return ClusterError(f"the process that checks this machine ended with exit code {code}{last}")
 
 
 def start_local_probe(cluster: str, host: str) -> Probe:
@@ -86,9 +86,9 @@ def start_local_probe(cluster: str, host: str) -> Probe:
 def note_missing_interpreter(host: Host, problem: InterpreterError) -> str:
     """Return the note that the Python of a host with setup commands does not run, as these commands may install it."""
     if problem.is_missing:
-        return f"python: {host.interpreter} does not exist yet; `setup:` may make it: not examined"
+        return f"python: {host.interpreter} does not exist yet; `setup:` might create it: not checked"
     what = problem.message.removeprefix(f"host {host.name!r}: ")
-    return f"python: {what}; `setup:` may change that: not examined"
+    return f"python: {what}; `setup:` might change that: not checked"
 
 
 def split_problems(
@@ -101,12 +101,12 @@ def split_problems(
     """
     problems = [*missing, *map(ClusterError.from_json, survey["folders"])]
     names = [name for name in host.env if name.startswith(_LOADER_PREFIXES)]
-    notes = [f"{ENV_NOTE}{', '.join(names)}: not set for this, so what that changes is not examined"] * bool(names)
+    notes = [f"{ENV_NOTE}{', '.join(names)}: not set for this, so what that changes is not checked"] * bool(names)
     if not survey["setup"]:
-        notes += [f"{problem.message}; `setup:` may change that: not examined" for problem in problems]
-        return [], [*notes, "`setup:` has not been run there: what it changes is not examined"]
+        notes += [f"{problem.message}; `setup:` might change that: not checked" for problem in problems]
+        return [], [*notes, "`setup:` has not been run there: what it changes is not checked"]
     if missing and survey["pythonpath"]:
-        reason = "there is a PYTHONPATH there, which an examination leaves out: not examined"
+        reason = "there is a PYTHONPATH there, which the check leaves out: not checked"
         notes += [f"{problem.message}; {reason}" for problem in missing]
         return problems[len(missing) :], notes
     return problems, notes

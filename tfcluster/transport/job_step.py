@@ -91,7 +91,8 @@ def _connect() -> socket.socket:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the step of Slurm job {_job} that holds this node does not answer: {error.strerror}",
-                    hint="`tfcluster status` shows how it has ended; `tfcluster down` and `up` start again.",
+                    hint="`tfcluster status` shows how it ended; `tfcluster down`, then `tfcluster up`, starts the "
+                    "cluster again.",
                     exit_code=ExitCode.UNREACHABLE,
                 ) from error
             time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)

@@ -362,14 +362,14 @@ def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -
             process.returncode = 0  # see the end of this function
             raise ClusterError(
                 f"the agent (pid {process.pid}) did not become ready within {settings.AGENT_START_SECONDS:g} s",
-                hint=f"See what blocks it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
+                hint=f"See what blocks it: `cat /proc/{process.pid}/stack`, or kill it: `kill {process.pid}`.",
                 exit_code=ExitCode.UNREACHABLE,
             )
         line = process.stdout.readline()
         if not line:
             lines = process.stderr.read().decode(errors="replace").strip().splitlines()
             last = f": {lines[-1]}" if lines else ""
-            raise ClusterError(f"the agent ended before it listened (exit code {process.wait()}){last}")
+            raise ClusterError(f"the agent exited before it listened (exit code {process.wait()}){last}")
     message = Decoder().feed(line)[0]
     if "error" in message:
         process.wait()

@@ -354,7 +354,7 @@ class RemoteTransport:
             make, fill = [python, "-m", "venv", venv], [f"{venv}/bin/pip", "install", "tensorflow"]
             line = f"{shlex.join(make)} && {shlex.join(fill)}"
             hint = (
-                f"Its system lets pip install nothing for {python}. Make an environment with "
+                f"Its system does not let pip install packages for {python}. Create an environment with "
                 f"`{self._connector.typed(line)}`, and set `python: {venv}/bin/python` for this host in the spec."
             )
         elif self._host.shell is not None:
@@ -363,7 +363,7 @@ class RemoteTransport:
         else:
             hint = (
                 f"Install with `{self._connector.typed(install)}`. If it is in an environment of conda or of modules, "
-                "name by `shell:` in the spec what activates that."
+                "set `shell:` in the spec to the command that activates it."
             )
         return [ClusterError(message, hint=hint) for message in missing.values()]
 
@@ -388,6 +388,6 @@ class RemoteTransport:
 
 def _too_old(host: str, python: dict[str, str]) -> InterpreterError:
     return InterpreterError(
-        f"host {host!r}: {python['python']} is Python {python['version']}, and tfcluster needs 3.10 or newer",
-        hint="Name a newer one by `python:` in the spec.",
+        f"host {host!r}: {python['python']} is Python {python['version']}, and tfcluster requires 3.10 or newer",
+        hint="Set `python:` in the spec to a newer one.",
     )

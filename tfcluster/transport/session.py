@@ -190,7 +190,7 @@ class Session:
             )
         end = "closed its output" if code is None else f"ended with exit code {code}"
         return InterpreterError(
-            f"host {self.host.name!r}: {self.host.interpreter} {end} before it had answered as a Python does"
+            f"host {self.host.name!r}: {self.host.interpreter} {end} before it answered as Python does"
             f"{self.last_output()}",
             hint=f"`{self._connector.typed(quote([self.host.interpreter, '-V']))}` shows whether it is one, of version "
             f"3.10 or newer. If not, correct `python:` of this host in the spec.",

@@ -25,7 +25,7 @@ _SSH_HINT = "`{ssh}` shows more."
 _ERRORS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "it shows another host key than the one known here",
+        "its host key differs from the one known here",
         "If it was installed again, remove the old key{known} and type `{ssh}`, which shows the new one's fingerprint. "
         "If it was not, another machine may be reading the connection.",
     ),
@@ -36,7 +36,7 @@ _ERRORS = (
     ),
     (
         r"Permission denied \([^)]*(password|keyboard-interactive)",
-        "it requires a password, as none of your keys is accepted",
+        "it requires a password, because none of your keys is accepted",
         "Type `ssh-copy-id {destination}`, which asks for the password once.",
     ),
     (
@@ -48,7 +48,7 @@ _ERRORS = (
     (
         r"Could not resolve hostname",
         "",
-        "Write the name as ssh knows it to `ssh:` in the spec, or add it to ~/.ssh/config.",
+        "Set `ssh:` in the spec to the name that ssh knows, or add it to ~/.ssh/config.",
     ),
     (r"Connection refused", "", "Is sshd running there, and on that port? " + _SSH_HINT),
     (
@@ -71,7 +71,7 @@ def ssh_not_runnable(error: OSError) -> ClusterError:
 
 def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
     """Return the error for an ssh that could not connect to a host, by its output."""
-    last = (clean_lines(output) or ["the connection broke, and ssh said nothing"])[-1]
+    last = (clean_lines(output) or ["the connection broke, and ssh printed nothing"])[-1]
     if _NO_KEY_ACCEPTED.search(output) and (locked := find_locked_key(host.destination)):
         return _locked_key_error(host, *locked, last)
     message, hint = next(

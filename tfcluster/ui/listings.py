@@ -122,7 +122,7 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
                 for line in _wrap_words(indent + " ".join(cells), screen.width):
                     screen.print(line, soft_wrap=True)
     if incomplete := [run["run"] for run in runs if run["missing_output"]]:
-        text = f"note: not all output is stored of {summarize_list(incomplete)}: `logs:` in the spec has the limits"
+        text = f"note: the output of {summarize_list(incomplete)} is incomplete: `logs:` in the spec sets the limits"
         error_console().print(text, style="yellow", soft_wrap=True)
 
 

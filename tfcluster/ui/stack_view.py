@@ -16,7 +16,7 @@ from tfcluster.ui.format import style_of
 def show_run(replies: Sequence[RunStacksReply]) -> None:
     """Print the stacks of a run's processes."""
     if not any(reply.processes for reply in replies):
-        console().print(f"{replies[0].run} has no Python process now: its program starts or ends")
+        console().print(f"{replies[0].run} has no Python process now: its program is starting or ending")
     for reply in replies:
         for process in reply.processes:
             _show_process(process, reply.host)

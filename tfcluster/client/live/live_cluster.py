@@ -124,7 +124,7 @@ class LiveCluster:
             try:
                 for status in reconnector.events(lambda: client.stream(WatchRequest(settings.LIVE_WATCH_SECONDS))):
                     if status is None:
-                        self._lose(host, "the agent has ended; the next one starts")
+                        self._lose(host, "the agent has exited; the next one is starting")
                     else:
                         was_up = True
                         self._take_status(host, status)

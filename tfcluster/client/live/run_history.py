@@ -166,6 +166,6 @@ def _notes_of(event: Event) -> Iterator[str]:
     elif event["event"] == "task_down":
         yield event["problem"]
     elif event["event"] == "restart":
-        yield f"{strip_forwarding(event['problem']).partition(chr(10))[0]}: started again ({event['left']} more left)"
+        yield f"{strip_forwarding(event['problem']).partition(chr(10))[0]}: restarted ({event['left']} more left)"
     elif event["event"] == "waiting":
         yield event["message"]

@@ -110,7 +110,7 @@ def check_tasks(host: str, preflight: HostPreflight, topology: ClusterTopology) 
     if preflight.problems:
         return
     if not preflight.is_examined:
-        what = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
+        what = "its ports, GPUs, addresses and folders: not checked, because that requires its Python with all packages"
         yield CheckResult(host, "tasks", Severity.NOT_EXAMINED, what)
         return
     state = "up" if preflight.observed else "can start"
@@ -172,7 +172,7 @@ def check_versions(hosts: Mapping[str, HostPreflight]) -> Iterator[CheckResult]:
             VERSIONS,
             Severity.ERROR,
             f"the hosts have different versions of TensorFlow: {words}",
-            "Install the same everywhere (`pip install tensorflow==VERSION`), or add --allow-version-mismatch.",
+            "Install the same version everywhere (`pip install tensorflow==VERSION`), or add --allow-version-mismatch.",
         )
 
 

@@ -140,7 +140,8 @@ def _cannot_be_reached(failures: Sequence[_Failure], allowed: Sequence[str]) -> 
         "network",
         Severity.ERROR,
         f"host {host!r} cannot be reached from {sources} at {places}: {failures[0].reason}",
-        f"A firewall is in between, perhaps that of {host}; there: {rules} ({ports[0].advice}).",
+        f"A firewall is probably blocking the connection, perhaps the one on {host}. "
+        f"To allow it, run there: {rules} ({ports[0].advice}).",
     )
 
 
@@ -181,7 +182,7 @@ _TLS_PORT = "TLS port"
 
 
 def _task_ports(topology: ClusterTopology, host: str) -> list[Port]:
-    advice = "with fixed ports in the spec the rule holds for the next `up` too"
+    advice = "with fixed ports in the spec the rule applies to the next `up` too"
     return [Port(host, task.short, task.address, advice) for task in topology.on(host)]
 
 
@@ -193,7 +194,7 @@ def _private_ports(topology: ClusterTopology, host: str) -> list[Port]:
 
 
 def _private_advice(port: int) -> str:
-    return f"with `tls_port: {port}` for the host in the spec, the rule holds for the next `up` too"
+    return f"with `tls_port: {port}` for the host in the spec, the rule applies to the next `up` too"
 
 
 def _rules(sources: Sequence[str], ports: Iterable[int]) -> list[str]:

@@ -124,7 +124,7 @@ def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
     lacks_variables = any(note.startswith(ENV_NOTE) for note in result.unexamined)
     for failure in preparation.problems:
         if failure.check == "tensorflow" and lacks_variables:
-            result.unexamined.append(f"{failure.error.message}; `env:` may change that: not examined")
+            result.unexamined.append(f"{failure.error.message}; `env:` might change that: not checked")
         else:
             result.problems.append((failure.check, failure.error))
 

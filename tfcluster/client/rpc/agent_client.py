@@ -149,7 +149,7 @@ class ResponseStream(Generic[E, R]):
                 self._connection.end(self._id)
                 raise AgentDisconnectedError(
                     "the agent disconnected before it replied",
-                    hint="Type the command again: it starts another agent, which finds the tasks that run.",
+                    hint="Type the command again: it starts another agent, which adopts the running tasks.",
                 )
             self._timeout = None
             if frame.kind is FrameKind.EVENT:

@@ -51,13 +51,15 @@ class CodeFolder:
         start = os.path.realpath(folder)
         if script is None:
             if _is_shared_folder(start):
-                return cls(start, "", "", [], [f"{start} is not sent: put the module into a folder of its own"])
+                return cls(start, "", "", [], [f"{start} is not sent: move the module to its own folder"])
             return cls(start, "", "", *list_files(start))
         real = os.path.realpath(script)
         root = _find_root(os.path.dirname(real), start)
         if root is None:
             parent, name = os.path.split(real)
-            note = f"only {name} is sent, not {parent}: put it into a folder of its own"
+            note = (
+                f"only {name} is sent, not the rest of {parent}: move it to its own folder to send other files with it"
+            )
             return cls(parent, name, "", [(name, os.stat(real))], [note])
         typed = os.path.join(os.path.realpath(os.path.dirname(script)), os.path.basename(script))
         place = typed if _is_below(typed, root) else real
@@ -216,11 +218,11 @@ def _read(root: str, file: CodeFile) -> Iterator[bytes]:
     except OSError as error:
         raise _changed(file, error.strerror or "") from error
     if digest.hexdigest() != file.digest:
-        raise _changed(file, "it has another content now")
+        raise _changed(file, "its content has changed")
 
 
 def _changed(file: CodeFile, reason: str) -> ClusterError:
     return ClusterError(
         f"{file.path} was changed while it was sent: {reason}",
-        hint=f"Run it again. Files that change all the time belong into {IGNORE_FILE}.",
+        hint=f"Run it again. Files that change all the time belong in {IGNORE_FILE}.",
     )

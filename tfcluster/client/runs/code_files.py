@@ -75,7 +75,7 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
         try:
             paths = list(_list_by_git(root))
         except ClusterError as error:
-            notes.append(f"{error.message}: its .gitignore does not count")
+            notes.append(f"{error.message}: its .gitignore is not applied")
     filter_ = _Filter(root)
     files, special = [], []
     for path in filter(filter_.keeps, paths) if paths else _walk(root, filter_, notes):
@@ -95,7 +95,9 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
                 hint=f"Leave files out: {IGNORE_FILE} names them as .gitignore does.",
             )
     if special:
-        notes.append(f"left out, as neither files nor folders: {', '.join(special[: settings.LISTED_NAMES])}")
+        notes.append(
+            f"left out, because they are neither files nor folders: {', '.join(special[: settings.LISTED_NAMES])}"
+        )
     return files, notes
 
 

@@ -180,7 +180,7 @@ def _copy(
     try:
         for block in response:
             if block.path not in files:
-                raise ClusterError(f"a file arrived that was not asked for: {block.path!r:.80}")
+                raise ClusterError(f"a file arrived that was not requested: {block.path!r:.80}")
             path = folder / block.path
             if target is not None and target.name != str(_part_of(path)):
                 raise ClusterError(f"a file arrived before the one before it was complete: {block.path!r:.80}")

@@ -101,7 +101,7 @@ def _other_versions(cluster: Cluster, answers: dict[str, _Answer]) -> list[Event
     return [
         {
             "problem": f"host {host} runs TensorFlow {version}, {cluster.head} {own}",
-            "hint": f"Install the same everywhere (`pip install tensorflow=={own}`), and restart the cluster.",
+            "hint": f"Install the same version everywhere (`pip install tensorflow=={own}`), and restart the cluster.",
             "task": "",
             "host": host,
         }

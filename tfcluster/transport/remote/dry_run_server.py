@@ -149,8 +149,8 @@ class _Server:
         pid = agent_pid(cluster, self._transport.host)
         if pid is not None and AgentProcess(cluster, self._transport.host, pid).is_stopped():
             raise ClusterError(
-                f"the agent of cluster {cluster!r} (pid {pid}) is stopped: not examined",
-                hint=f"`tfcluster status -c {cluster}` continues it; an examination does not.",
+                f"the agent of cluster {cluster!r} (pid {pid}) is stopped: not checked",
+                hint=f"`tfcluster status -c {cluster}` continues it; a check does not.",
                 exit_code=ExitCode.UNHEALTHY,
             )
         deadline = time.monotonic() + settings.DRY_RUN_CONNECT_SECONDS
@@ -171,8 +171,8 @@ class _Server:
         cluster = self._transport.cluster
         if self._transport.is_up():
             return ClusterError(
-                f"cluster {cluster!r} is up, but its agent has died: not examined",
-                hint=f"`tfcluster status -c {cluster}` starts the next one; an examination does not.",
+                f"cluster {cluster!r} is up, but its agent has died: not checked",
+                hint=f"`tfcluster status -c {cluster}` starts the next one; a check does not.",
                 exit_code=ExitCode.UNHEALTHY,
             )
         unrecorded = self._transport.find_unrecorded()

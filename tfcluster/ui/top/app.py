@@ -247,7 +247,7 @@ class TopApp(App[ClusterError | int]):
         if kind == "runs" and name is not None:
             run = next((run for run in self.live.view().runs if run.record.run == name), None)
             if run is None or not run.is_active:
-                self.show_message(f"{name} has ended already")
+                self.show_message(f"{name} has already ended")
             else:
                 self._carry_out(partial(cancel_action, self._cluster, name))
         else:

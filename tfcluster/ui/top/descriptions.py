@@ -17,7 +17,7 @@ def describe_task(view: LiveView, name: str) -> Text:
     """Describe a task."""
     task = next((task for task in view.status.tasks if task.short == name), None)
     if task is None:
-        return Text(f" {name} is not a task of the cluster any more")
+        return Text(f" {name} is no longer a task of the cluster")
     rates = view.rates.get(task.task)
     used = f"CPU {format_optional(task.cpu_percent)}%, memory {format_bytes(task.rss_bytes)}" if task.pid else "-"
     if task.gpu_memory_bytes is not None:
@@ -45,7 +45,7 @@ def describe_run(view: LiveView, name: str) -> Text:
     """Describe a run."""
     run = next((run for run in view.runs if run.record.run == name), None)
     if run is None:
-        return Text(f" {name} is not among the latest runs any more")
+        return Text(f" {name} is no longer among the latest runs")
     record, fields = run.record, to_json(run.record)
     seconds = time.time() - record.started if run.is_active else record.seconds
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))

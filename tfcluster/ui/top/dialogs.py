@@ -45,7 +45,7 @@ class Question(ModalScreen[bool]):
         """Show the command, its losses, and the answers."""
         lost = [part for loss in self._losses for part in ("\nLOST: ", loss)]
         text = Text.assemble(
-            (f"$ {self._command}", "bold"), *lost, "\n\nCarry it out? ", ("y", "bold"), "es, ", ("n", "bold"), "o"
+            (f"$ {self._command}", "bold"), *lost, "\n\nRun it? ", ("y", "bold"), "es, ", ("n", "bold"), "o"
         )
         with Vertical():
             yield Static(text)
