@@ -451,5 +451,5 @@ def test_wrong_options(demo: Sandbox, served: Served) -> None:
     port = str(urlsplit(served.base).port)
     result = demo("dashboard", "--no-browser", "--port", port, code=2)
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in result.stderr
-    assert "serves nothing" in demo("dashboard", "--report", "a.html", "--no-browser", code=2).stderr
+    assert "serves no page" in demo("dashboard", "--report", "a.html", "--no-browser", code=2).stderr
     assert "no run 'none'" in demo("dashboard", "none", code=2).stderr

@@ -158,7 +158,7 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     for command in ("runs", "logs", "events"):  # of a cluster on other hosts nothing may be known here
         error = demo(command, "-c", "never", code=3).stderr
         assert "cluster 'never' is not running" in error
-        assert "in a folder in which its spec is cluster.yaml" in error
+        assert "run this command in the folder of its cluster.yaml" in error
 
 
 def test_a_wait_ends_with_the_run_and_has_its_exit_code(demo: Sandbox) -> None:

@@ -350,17 +350,20 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1" or {not waits}:
     time.sleep(1000)
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
-    command = hangs.start("launch", "-o", "json", "--timeout", "20", write(hangs, text))
+    command = hangs.start("launch", "-o", "json", "--timeout", "10", write(hangs, text))
     assert command.stdout is not None
     events = (json.loads(line) for line in command.stdout)
-    pid = next(each["pid"] for each in events if each.get("task") == "worker:1" and each["event"] == "member")
-    assert any(each.get("line") == "here" for each in events if each.get("task") == "worker:1")
+    seen: dict[str, Any] = {}  # what the member prints may arrive before its event
+    while not {"pid", "line"} <= seen.keys():
+        seen |= next(each for each in events if each.get("task") == "worker:1")
+    assert seen["line"] == "here"
+    pid = seen["pid"]
     os.kill(pid, signal.SIGSTOP)
     *_, result = events
     assert command.wait() == 124
     place = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy: " if waits else ""
     frozen = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-    assert result["error"]["message"] == f"{result['run']} timed out after 20 s: {place}{frozen}"
+    assert result["error"]["message"] == f"{result['run']} timed out after 10 s: {place}{frozen}"
     assert result["error"]["hint"] == f"`kill -CONT {pid}` resumes it."
 
 

@@ -48,7 +48,7 @@ Host key verification failed.
         ("kex_exchange_identification: read: Connection reset by peer\n", "reset by peer", "`ssh tf@alpha` shows more"),
         ("Timeout, server 10.0.0.1 not responding.\r\n", "not responding", "`ssh tf@alpha` shows more"),
         ("one\x1b[2J\x07 two\tthree\n \n", ": one\x1b[2J\x07 two", "`ssh tf@alpha` shows more"),
-        ("", "ssh said nothing", "`ssh tf@alpha` shows more"),
+        ("", "ssh printed nothing", "`ssh tf@alpha` shows more"),
     ],
 )
 def test_words_of_ssh(words: str, why: str, hint: str) -> None:
