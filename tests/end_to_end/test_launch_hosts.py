@@ -353,7 +353,7 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over,
     before = max(counts())
     wait_for(lambda: min(counts()) > before + 80)  # longer than the lease
     command.kill()
-    assert "note: a `tfcluster launch` has brought brief up" in lab("status", "-c", "brief", code=None).stderr
+    assert "note: a `tfcluster launch` has started brief" in lab("status", "-c", "brief", code=None).stderr
     relay = "tfcluster: brief connections"  # ends some minutes after the last command
     wait_for(lambda: not [line for line in lab.network.processes().values() if "brief" in line and line != relay])
     lab("launch", "--spec", spec, "act.py", *(f"worker:{index}=0" for index in range(3)), cwd=lab.folder / "code")

@@ -172,7 +172,7 @@ def test_a_task_that_has_failed(hangs: Sandbox) -> None:
         waiting, error = wait_and_end(hangs, STRATEGY)
     assert waiting["problems"][0]["problem"] == "ps:0 died (SIGKILL) and has failed"
     assert (
-        error["hint"] == "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` starts it again."
+        error["hint"] == "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
     )
 
 

@@ -73,7 +73,7 @@ def test_a_task_on_another_host_that_has_failed(wide: Over) -> None:
     assert problem["problem"] == "worker:1 on beta died (SIGKILL) and has failed"
     assert (
         problem["hint"]
-        == "`tfcluster logs -c wide worker:1` shows why; `tfcluster restart -c wide worker:1` starts it again."
+        == "`tfcluster logs -c wide worker:1` shows why; `tfcluster restart -c wide worker:1` restarts it."
     )
     assert (problem["task"], problem["host"]) == ("/job:worker/task:1", "beta")
     # What the leading host sees of it, which is all that a run without a command can tell.
