@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import COMMAND, HANG, HANGING_AGENT, Sandbox, wait_for
+from tfcluster.version import PROTOCOL
 
 SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -88,9 +89,10 @@ def test_an_unreadable_journal_is_kept_and_reported(sandbox: Sandbox) -> None:
     status = sandbox.status()
     journal = next(sandbox.folder.glob("state/**/journal.json"))
     kept = journal.read_text()
+    damaged = json.dumps({"topology": 1, "protocol": PROTOCOL})
     sandbox.kill_agent()
-    journal.write_text('{"topology": 1}')
-    journal.with_suffix(".copy").write_text('{"topology": 1}')
+    journal.write_text(damaged)
+    journal.with_suffix(".copy").write_text(damaged)
     error = sandbox("status", code=1).stderr
     assert f"{journal} is damaged" in error
     assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())

@@ -171,9 +171,7 @@ def test_a_task_that_has_failed(hangs: Sandbox) -> None:
     with failed(hangs, "ps:0"):
         waiting, error = wait_and_end(hangs, STRATEGY)
     assert waiting["problems"][0]["problem"] == "ps:0 died (SIGKILL) and has failed"
-    assert (
-        error["hint"] == "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
-    )
+    assert error["hint"] == "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
 
 
 @pytest.mark.slow
