@@ -73,7 +73,7 @@ def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
         top.send(ESCAPE)
         top.wait_for(rf"^{run} +train.py +cancelled", _READY)
         top.send("c")
-        top.wait_for(f"{run} has ended already")
+        top.wait_for(f"{run} has already ended")
         top.send("q")
         assert top.wait_for_end() == 0
 
