@@ -113,6 +113,7 @@ class Kubectl:
 
     def _delete(self, kinds: str, *names: str) -> int:
         if kinds == "pods":
+            assert self._options["wait"] == "false", "what runs in a pod may take two minutes to end"
             for name in names:
                 del self._state["pods"][name]
         else:

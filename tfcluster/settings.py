@@ -131,7 +131,7 @@ SLURM_POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
 SLURM_COMPLETING_SECONDS = 60.0  # for a job that has ended to end its processes; Slurm kills them after 30
 SLURM_END_POLL_SECONDS = 60.0  # between two questions of an agent when its job ends: its time may be changed
 SLURM_HOLDER_SECONDS = 60.0  # for the step that holds the nodes of a job to start there, once the job runs
-KUBERNETES_COMMAND_SECONDS = 120.0  # for kubectl, which waits for pods that it deletes: 30 s each, at once
+KUBERNETES_COMMAND_SECONDS = 120.0  # for a command of kubectl
 KUBERNETES_POLL_SECONDS = 1.0  # while pods start
 REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system
 REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and download
@@ -239,7 +239,7 @@ DRIVER_DRAIN_BLOCKS = 16  # of IO_BLOCK_BYTES: what a program has left in a pipe
 DRIVER_STDIN_SECONDS = 10.0  # for the command to hand its standard input over
 INTERRUPT_HANDLED_SECONDS = 1.0  # for Python to handle Ctrl-C, until the command says that the next one ends the run
 PROGRAM_MESSAGE_MAX_BYTES = 1 << 20  # of a script to its driver; a script may write anything to the driver's socket
-JOB_END_SECONDS = 3600.0  # the same before the end of a job of Slurm, which ends what is left: the longest grace
+JOB_END_SECONDS = 3600.0  # the same before the end of a job of Slurm or of a pod, which ends what is left
 DRIVER_TERMINATE_SECONDS = 2.5  # for a program after SIGTERM; less than RUN_STOP_GRACE_SECONDS
 # Groups of processes: their coordinator and their hosts.
 GROUP_START_SECONDS = 60.0  # for all hosts to connect to the coordinator, and to reserve their ports

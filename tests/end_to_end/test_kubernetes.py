@@ -88,6 +88,15 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert lost in sandbox("up", other, "--dry-run").stderr
     assert lost in sandbox("up", other, code=2).stderr
     assert pods.state() == before, "what was refused leaves nothing"
+    wider = sandbox("up", sandbox.spec(text(3, image="tensorflow/tensorflow:2.20.0")), "--dry-run")
+    assert lost in wider.stderr
+    assert "replicas: 3" in wider.stdout
+    moved = sandbox("up", sandbox.spec(text(2).replace("namespace: ml", "namespace: other")), "--dry-run", code=2)
+    assert "or has its pods in another namespace or context" in moved.stderr
+    replaced = sandbox("up", sandbox.spec(text(2, image="tensorflow/tensorflow:2.20.0")), "--yes")
+    assert lost in replaced.stderr
+    assert {pods.state()["pods"][name] for name in NAMES[:2]}.isdisjoint(before["pods"].values())
+    sandbox("up", sandbox.spec(text(2)), "--yes")
     assert sandbox("up", sandbox.spec(text(2)), "--dry-run").stdout == "train is up already: nothing to do\n"
     sandbox("down")
     assert pods.state()["objects"] == pods.state()["pods"] == {}

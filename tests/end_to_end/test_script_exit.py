@@ -386,3 +386,30 @@ def test_a_script_that_writes_to_a_descriptor_that_it_has_not_opened(demo: Sandb
     result = demo(command, demo.spec(GARBAGE, "garbage.py"), code=5)
     assert result.stdout.count("written") == (1 if command == "run" else 2)
     assert demo.json("runs")[-1]["result"]["exit_code"] == 5
+
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    time.sleep(4)  # longer than a run has that is cancelled
+    open("checkpoint", "w").write("all")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_a_run_can_save_its_state_when_its_pod_is_deleted(demo: Sandbox, command: str) -> None:
+    demo.spec(SAVES, "saves.py")
+    (demo.folder / "checkpoint").unlink(missing_ok=True)
+    process = demo.start(command, *(["--each", "ps"] if command == "launch" else []), "saves.py")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("trains\n")
+    os.kill(demo.agent(), signal.SIGURG)  # what the container of a pod sends
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the pod was deleted" in error
+    assert (demo.folder / "checkpoint").read_text() == "all"

@@ -83,13 +83,17 @@ def test_pods_have_no_privileges_and_a_home_that_they_can_write_to(name: str) ->
 
 @pytest.mark.needs("network")
 def test_a_pod_that_is_deleted_gives_runs_the_time_to_save_their_state(tmp_path: Path) -> None:
-    """The container's command is process 1 of a pod, beside a process with the title of a program of a run."""
-    command = pod_spec("train.yaml")["containers"][0]["command"]
+    """The container's command is process 1 of a pod; the process of the lock stands for the agent and for a program."""
+    [container] = pod_spec("train.yaml")["containers"]
+    command = [word.replace("/opt/tf/bin/python", sys.executable) for word in container["command"]]
+    state = tmp_path / ".local" / "state" / "tfcluster" / "train" / "pod0"
+    state.mkdir(parents=True)
     program = (
-        "import signal, sys, time\n"
+        "import json, os, signal, sys, time\n"
         "def save(*_):\n"
         f"    time.sleep(1); open({str(tmp_path / 'saved')!r}, 'w').write('all'); sys.exit()\n"
         "signal.signal(signal.SIGURG, save)\n"
+        f"json.dump({{'pid': os.getpid()}}, open({str(state / 'lock')!r}, 'w'))\n"
         f"open({str(tmp_path / 'ready')!r}, 'w').close(); time.sleep(60)\n"
     )
     title = "tfcluster: train train-83e8 program"

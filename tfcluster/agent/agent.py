@@ -85,11 +85,13 @@ class Agent:
     async def watch(self) -> None:
         """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled.
 
-        SIGTERM ends the agent, see `_terminate`.
+        SIGTERM ends the agent, see `_terminate`. SIGURG, which a pod sends when it is deleted, ends the runs.
         """
         # Not add_signal_handler: through its wakeup descriptor, a signal to a process that was just forked would reach
         # the agent.
-        signal.signal(signal.SIGTERM, partial(self._on_sigterm, asyncio.get_running_loop(), os.getpid()))
+        warn = partial(self._context.runs.warn_of_end, "the pod was deleted")
+        for number, action in ((signal.SIGTERM, self._terminate), (signal.SIGURG, warn)):
+            signal.signal(number, partial(_on_signal, asyncio.get_running_loop(), os.getpid(), action))
         changed = self._context.supervisor.changed
 
         def pause() -> Awaitable[None]:
@@ -111,13 +113,6 @@ class Agent:
             _run_forever(self._context.waits.schedule_checks, self._context.waits.pause),
             _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
         )
-
-    def _on_sigterm(self, loop: asyncio.AbstractEventLoop, agent: int, number: int, frame: FrameType | None) -> None:
-        if os.getpid() == agent:
-            loop.call_soon_threadsafe(self._terminate)
-        else:  # a child that has not reset the handler yet
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
 
     def _terminate(self) -> None:
         """Exit because of SIGTERM: tasks and runs continue, and the next agent adopts them.
@@ -222,6 +217,17 @@ class Agent:
         is_ready = all(task.machine.state is TaskState.READY for task in context.supervisor.tasks.values())
         if is_ready and settings.FORK_SERVER_STARTS_EARLY:
             context.runs.fork_server.ensure_started()
+
+
+def _on_signal(
+    loop: asyncio.AbstractEventLoop, agent: int, action: Callable[[], None], number: int, frame: FrameType | None
+) -> None:
+    """Take the action of a signal in the agent's loop."""
+    if os.getpid() == agent:
+        loop.call_soon_threadsafe(action)
+    else:  # a child that has not reset the handler yet
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 async def _run_forever(work: Callable[[], Awaitable[None] | None], pause: Callable[[], Awaitable[None]]) -> None:

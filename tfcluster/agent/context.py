@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
@@ -88,7 +89,8 @@ class AgentContext:
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
         self.runs.explain_wait = self.waits.explain
         title = f"tfcluster: {cluster} question about the end of the job"
-        self.job_end = JobEnd(title, host, self.supervisor, self.runs.warn_of_end)
+        warn = partial(self.runs.warn_of_end, "the time limit of the Slurm job was reached")
+        self.job_end = JobEnd(title, host, self.supervisor, warn)
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
     @property

@@ -21,7 +21,7 @@ from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.
-_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGURG)
 
 
 def survivors_error(names: Sequence[str], cluster: str) -> ClusterError:

@@ -320,13 +320,11 @@ def _show_pods(topology: ClusterTopology, request: KubernetesSpec) -> ClusterTop
     """Print what `up` would do with pods: replace some, which are returned as hosts; or make them, by its manifests."""
     from tfcluster.client import pods
 
-    planned = pods.plan(topology, request)
-    if planned is None:
-        echo(pods.describe(topology, request))
-        return None
-    outdated, placed = planned
+    outdated, placed = pods.plan(topology, request)
     if outdated:
         echo(_describe_replacement(topology, outdated), err=True)
+    if placed is None:
+        echo(pods.describe(topology, request))
     return placed
 
 

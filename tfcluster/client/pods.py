@@ -60,14 +60,24 @@ def start(
     return _start(topology, request, pods, show, consent)
 
 
-def plan(topology: ClusterTopology, request: KubernetesSpec) -> tuple[list[str], ClusterTopology] | None:
+def plan(topology: ClusterTopology, request: KubernetesSpec) -> tuple[list[str], ClusterTopology | None]:
     """Return the pods that `up` would replace, and the topology on the pods; None if it would make pods first."""
     registered = read_registry(topology.cluster)
-    pods = None if registered is None else registered.pods
-    if pods is None or kubernetes.replicas(pods) < request.pods:
-        return None
-    outdated = kubernetes.find_outdated(pods, topology, request, kubernetes.replicas(pods))
-    return outdated, kubernetes.place(topology, pods, request.image)
+    if registered is None:
+        return [], None
+    pods = kubernetes.find_pods(topology.cluster, request)
+    _reject_other_place(registered, pods)
+    present = kubernetes.replicas(pods)
+    outdated = kubernetes.find_outdated(pods, topology, request, max(present, request.pods))
+    return outdated, kubernetes.place(topology, pods, request.image) if present >= request.pods else None
+
+
+def _reject_other_place(registered: Cluster, pods: PodSet) -> None:
+    if registered.pods != pods:
+        raise usage_error(
+            f"cluster {pods.cluster!r} is up on other hosts, or has its pods in another namespace or context",
+            f"`tfcluster down -c {pods.cluster}` stops it there; then `up` starts it here.",
+        )
 
 
 def _start(
@@ -78,11 +88,8 @@ def _start(
     consent: Consent,
 ) -> ClusterTopology:
     registered = read_registry(topology.cluster)
-    if registered is not None and registered.pods != pods:
-        raise usage_error(
-            f"cluster {topology.cluster!r} is up on other hosts, or has its pods in another namespace or context",
-            f"`tfcluster down -c {topology.cluster}` ends it there; then `up` starts it here.",
-        )
+    if registered is not None:
+        _reject_other_place(registered, pods)
     placed, present = kubernetes.place(topology, pods, request.image), kubernetes.replicas(pods)
     if registered is None and present:
         consent.adopt(pods)
@@ -96,7 +103,9 @@ def _start(
                 "note: a network plugin has to enforce the NetworkPolicy that closes the ports, which cannot be known "
                 "from here; to try, connect to the address of a task from another pod: it must time out"
             )
-    if replaced := [name for name in kubernetes.apply(pods, topology, request, count) if name in outdated]:
+    if replaced := kubernetes.apply(pods, topology, request, count):
+        if late := [name for name in replaced if name not in outdated]:  # another `up` has changed them since
+            consent.replace(late)
         kubernetes.replace_pods(pods, replaced)
     kubernetes.wait_until_running(pods, request.pods, show)
     return placed

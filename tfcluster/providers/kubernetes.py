@@ -100,12 +100,11 @@ def replicas(pods: PodSet) -> int:
 
 def find_outdated(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, count: int) -> list[str]:
     """Return the pods that exist and would be of an earlier version if the manifests were applied."""
-    current = _run(pods, "get", "statefulsets.apps", pods.cluster, "--ignore-not-found", "--output=json").strip()
-    if not current:
+    if not replicas(pods):
         return []
     applied = json.loads(_apply(pods, pod_manifests(topology, request, count), "--dry-run=server", "--output=json"))
     [then] = (each for each in applied.get("items", [applied]) if each["kind"] == "StatefulSet")
-    now = json.loads(current)
+    now = _wait_for_controller(pods)
     revision = now["status"].get("updateRevision") if then["spec"]["template"] == now["spec"]["template"] else None
     return _pods_without(pods, revision)
 
@@ -115,14 +114,18 @@ def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, coun
     _apply(pods, pod_manifests(topology, request, count))
     if topology.network == OPEN:
         _run(pods, "delete", "networkpolicies.networking.k8s.io", f"--selector={_selector(pods)}")
+    return _pods_without(pods, _wait_for_controller(pods)["status"].get("updateRevision"))
+
+
+def _wait_for_controller(pods: PodSet) -> dict[str, Any]:
+    """Wait until the controller has seen the latest StatefulSet, and return it: its status fits its spec then."""
     deadline = time.monotonic() + settings.KUBERNETES_COMMAND_SECONDS
-    while True:  # until the controller has seen the change
-        found = json.loads(_run(pods, "get", "statefulsets.apps", pods.cluster, "--output=json"))
-        status = found.get("status", {})
-        if status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0) or time.monotonic() > deadline:
-            break
+    while True:
+        found: dict[str, Any] = json.loads(_run(pods, "get", "statefulsets.apps", pods.cluster, "--output=json"))
+        seen = found.setdefault("status", {}).get("observedGeneration", 0)
+        if seen >= found["metadata"].get("generation", 0) or time.monotonic() > deadline:
+            return found
         time.sleep(settings.KUBERNETES_POLL_SECONDS)
-    return _pods_without(pods, status.get("updateRevision"))
 
 
 def _apply(pods: PodSet, manifests: str, *options: str) -> str:
@@ -141,7 +144,7 @@ def _pods_without(pods: PodSet, revision: str | None) -> list[str]:
 
 def replace_pods(pods: PodSet, names: list[str]) -> None:
     """Delete pods, which the StatefulSet makes again from its present template."""
-    _run(pods, "delete", "pods", *names)
+    _run(pods, "delete", "pods", *names, "--wait=false")  # runs in them may take long to save their state
 
 
 def wait_until_running(pods: PodSet, count: int, show: Callable[[str], None]) -> None:

@@ -73,6 +73,7 @@ kind: StatefulSet
     metadata:
       labels: *labels
     spec:
+      terminationGracePeriodSeconds: {grace}
 {pod}      containers:
       - name: {container}
         image: {image}
@@ -82,15 +83,16 @@ kind: StatefulSet
         - -c
         - |
           host=pod${{HOSTNAME##*-}}
-          # Runs get SIGTERM and may save their state, which drivers do at SIGURG; all others ignore it.
+          state="$HOME/.local/state/tfcluster/{cluster}/$host"
+          # The agent sends SIGTERM to runs, which may save their state.
           end() {{
-            kill -s URG -- -1
+            cd "$state" && {warn} &&
             while grep -qs '^[t]fcluster: .* program' /proc/[0-9]*/cmdline; do sleep 0.5; done
             sleep 0.5
             exit 0
           }}
           trap end TERM
-          if cd "$HOME/.local/state/tfcluster/{cluster}/$host/{code_link}" 2>/dev/null; then
+          if cd "$state/{code_link}" 2>/dev/null; then
             {resume} {cluster} "$host"
           fi
           while :; do sleep 3600 & wait $!; done
@@ -105,10 +107,10 @@ kind: StatefulSet
               exec {probe}
           timeoutSeconds: 5
 {container_rest}"""
+_WARN = f'import json, os, signal; os.kill(json.load(open("{LOCK}"))["pid"], signal.SIGURG)'
 _PROBE = f'import json, socket; socket.socket(socket.AF_UNIX).connect(json.load(open("{LOCK}"))["socket"])'
 _POD = """\
       automountServiceAccountToken: false
-      terminationGracePeriodSeconds: {grace}
       enableServiceLinks: false
       securityContext:
         runAsNonRoot: true
@@ -191,7 +193,7 @@ def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: 
     """Return the objects of a cluster of pods, as many as the spec says, or `replicas`."""
     name, host = topology.cluster, topology.hosts[0]
     metadata = _metadata(name, request.namespace)
-    pod = _POD.format(user=_USER, grace=_GRACE)
+    pod = _POD.format(user=_USER)
     stateful_set = _STATEFUL_SET.format(
         **{
             "name": _scalar(name),
@@ -201,6 +203,8 @@ def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: 
         },
         **{"container": CONTAINER, "image": _scalar(request.image), "code_link": CODE_LINK, "cluster": name},
         resume=in_environment(f"{shlex.quote(host.interpreter)} -m tfcluster.transport.resume", host.shell),
+        grace=_GRACE,
+        warn=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_WARN)}", host.shell),
         probe=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_PROBE)}", host.shell),
         container_rest=_container_rest(request),
     )
@@ -215,7 +219,7 @@ def job_manifests(topology: ClusterTopology, request: KubernetesSpec, arguments:
     metadata = _metadata(name, request.namespace)
     jobs = {job: len(addresses) for job, addresses in topology.addresses().items()}
     code = _JOB_CODE.format(jobs=json.dumps(jobs), port=_JOB_PORT, name=name)
-    pod = _POD.format(user=_USER, grace=_GRACE)
+    pod = _POD.format(user=_USER)
     job = _JOB.format(
         **{
             "name": _scalar(name),

@@ -158,11 +158,9 @@ class RunManager:
         if run_id in self.runs:
             self._feed(self.runs[run_id], RunMachineEvent.CANCEL, (RunState.CANCELLED, None))
 
-    def warn_of_end(self) -> None:
-        """End every active run, as the job of Slurm ends soon; none is killed while it saves its state."""
-        error = ClusterError(
-            "the time limit of the Slurm job was reached", hint="`tfcluster up`, then `tfcluster rerun`."
-        )
+    def warn_of_end(self, reason: str) -> None:
+        """End every active run, as this host ends soon; none is killed while it saves its state."""
+        error = ClusterError(reason, hint="`tfcluster up`, then `tfcluster rerun`.")
         for run in self.runs.values():
             if run.is_active and run.record.stopping is None:
                 self._record_stop(run, (RunState.FAILED, error))

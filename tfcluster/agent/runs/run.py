@@ -132,7 +132,7 @@ class Run:
         self.process, self.pidfd = process, pidfd
 
     def warn_of_end(self) -> None:
-        """Tell the driver that the job of Slurm ends soon, unless it has exited."""
+        """Tell the driver that this host ends soon, unless it has exited."""
         if self.pidfd is not None:
             send_signal(self.pidfd, signal.SIGURG)
 

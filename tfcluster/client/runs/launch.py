@@ -120,18 +120,21 @@ class _LostHosts:
         request = _join_request(self._submission, run, event)
         with self._lock:
             for host in event["hosts"]:
-                if host not in self._requests:
-                    threading.Thread(target=self._join, args=[host], daemon=True).start()
+                is_new = host not in self._requests
                 self._requests[host] = request
+                if is_new:
+                    threading.Thread(target=self._join, args=[host], daemon=True).start()
 
     def _join(self, host: str) -> None:
         while not self.ended.wait(settings.GROUP_REJOIN_SECONDS):
-            with contextlib.suppress(ClusterError):
-                client, request = self._cluster.connect(host), self._requests[host]
+            with contextlib.suppress(ClusterError, OSError):
+                client = self._cluster.connect(host)
+                with self._lock:
+                    request = self._requests[host]
                 self._submission.code_tree.send(client, lambda host, text: None, lambda host, size, remaining: None)
                 client.call(request)
                 with self._lock:
-                    if self._requests[host] is request:  # else it was lost again meanwhile
+                    if self._requests[host] is request:  # else it was lost again since then
                         del self._requests[host]
                         return
 

@@ -16,6 +16,7 @@ _STATEFUL = {
     "builtins",
     "sys",
     "threading",
+    "keras.src.backend",  # of Keras 2, in which TensorFlow up to 2.15 has it
     "keras.src.backend.common.global_state",
     "tensorflow.python.eager.context",
     "tensorflow.python.framework.ops",
@@ -33,7 +34,7 @@ def keep() -> None:
 
 
 def exempt() -> None:
-    """Exempt them; for a script, when all of its own code has run, except destructors."""
+    """Exempt them; for a script, when all of its own code has run, except destructors and daemon threads."""
     for name, module in _kept.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]

@@ -350,7 +350,7 @@ def _hand_over_trap(link: socket.socket) -> None:
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 #: What a user sends to one process.
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-#: A driver that gets this signal ends its program as with SIGTERM, with the time that the job of Slurm has left.
+#: A driver that gets this signal ends its program as with SIGTERM, with the time that the job of Slurm or the pod has.
 JOB_END_SIGNAL = signal.SIGURG
 
 
