@@ -82,7 +82,7 @@ wheel: .venv/installed
 # The same, checked and tried.
 release: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[release]'
-	.ci/release
+	.ci/release $(abspath $(DIST))
 
 completions: .venv/installed
 	$(BIN)/tfcluster completion bash > completions/tfcluster.bash

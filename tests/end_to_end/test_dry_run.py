@@ -104,7 +104,7 @@ def test_an_up_behind_them_runs_setup_and_applies_the_variables(fresh: Over, tmp
     assert (tmp_path / "imported").exists()
     for command in COMMANDS:
         told = fresh(*command, spec)
-        assert "not examined" not in told.stdout + told.stderr
+        assert "not checked" not in told.stdout + told.stderr
     fresh("down")
 
 
@@ -190,7 +190,7 @@ jobs: {{worker: {{tasks: 2}}}}
     checks = fresh.json("doctor", spec)["checks"]
     assert [check["check"] for check in checks if not check["examined"]] == ["host", "tasks"]
     assert all(check["ok"] for check in checks)
-    assert "not examined" in fresh("doctor", spec).stdout
+    assert "not checked" in fresh("doctor", spec).stdout
     assert not made.exists()
 
 

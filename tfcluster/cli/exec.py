@@ -39,7 +39,7 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     spec, its GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C stops all
     of them.
 
-    The exit code is COMMAND's, or 127 if there is no such command; with --on all, it is that of the first one that
+    The exit code is COMMAND's, or 127 if COMMAND is not found; with --on all, it is that of the first one that
     fails.
     """
     from tfcluster.client.environment import find_exec_target

@@ -207,7 +207,7 @@ def _plan(
 ) -> UpPlan:
     """Compute the plan from a preflight; a check that prevents the cluster from coming up raises an error."""
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
-    unexamined = [result for result in results if result.severity is Severity.NOT_EXAMINED]
+    unexamined = [result for result in results if result.severity is Severity.NOT_CHECKED]
     is_local = all_hosts.is_local
     _print_results("", unexamined)
     if (error := to_error(results, is_local=is_local)) is not None:

@@ -26,7 +26,7 @@ class Severity(Enum):
 
     OK = "ok"
     NOTE = "note"  # it passed, and something can still be improved
-    NOT_EXAMINED = "not examined"  # it could not be made without changing the host
+    NOT_CHECKED = "not checked"  # it could not be made without changing the host
     WARNING = "warning"  # it failed, and the cluster can come up all the same
     ERROR = "error"  # it failed, and prevents the cluster from coming up
 
@@ -60,7 +60,7 @@ class CheckResult:
             "ok": self.is_ok,
             "result": self.text,
             "hint": self.hint,
-            "examined": self.severity is not Severity.NOT_EXAMINED,
+            "examined": self.severity is not Severity.NOT_CHECKED,
         }
 
 
@@ -82,7 +82,7 @@ def check_host(host: str, preflight: HostPreflight, topology: ClusterTopology) -
     if _is_unreachable(preflight):
         return
     for note in preflight.unexamined:
-        yield CheckResult(host, "host", Severity.NOT_EXAMINED, note)
+        yield CheckResult(host, "host", Severity.NOT_CHECKED, note)
     if any(check == "host" for check, _ in preflight.problems) or (report is not None and not report.python):
         return
     words = [f"TensorFlow {preflight.tensorflow}"] if preflight.tensorflow else []
@@ -111,7 +111,7 @@ def check_tasks(host: str, preflight: HostPreflight, topology: ClusterTopology) 
         return
     if not preflight.is_examined:
         what = "its ports, GPUs, addresses and folders: not checked, because that requires its Python with all packages"
-        yield CheckResult(host, "tasks", Severity.NOT_EXAMINED, what)
+        yield CheckResult(host, "tasks", Severity.NOT_CHECKED, what)
         return
     state = "up" if preflight.observed else "can start"
     yield _passed(host, "tasks", f"{pluralize(len(topology.on(host)), 'task')} {state}")
