@@ -102,6 +102,7 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert pods.state()["objects"] == pods.state()["pods"] == {}
 
 
+@pytest.mark.slow
 def test_launch_gives_each_member_the_dns_names_of_the_pods(pods: Pods, tmp_path: Path) -> None:
     sandbox = pods.sandbox
     sandbox("up", sandbox.spec(text(3)))
@@ -147,6 +148,7 @@ WAITING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", WAITING)
 def test_up_says_what_a_pod_waits_for_and_continues_when_it_runs(pods: Pods, line: str) -> None:
     pods.change(states={"train-1": WAITING[line]})
@@ -158,6 +160,7 @@ def test_up_says_what_a_pod_waits_for_and_continues_when_it_runs(pods: Pods, lin
     assert up.returncode == 0
 
 
+@pytest.mark.slow
 def test_up_says_why_a_pod_is_not_made(pods: Pods) -> None:
     message = 'create Pod train-1 in StatefulSet train failed error: pods "train-1" is forbidden: exceeded quota: pods'
     pods.change(quota=1, events=[{"type": "Warning", "reason": "FailedCreate", "message": message}])
@@ -171,6 +174,7 @@ def test_up_says_why_a_pod_is_not_made(pods: Pods) -> None:
     assert pods.state()["objects"] == {}
 
 
+@pytest.mark.slow
 def test_what_the_image_lacks_is_named_with_the_lines_that_add_it(pods: Pods) -> None:
     bare = pods.sandbox.folder / "bare-python"  # a Python without packages
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
@@ -214,6 +218,7 @@ def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
     assert "kubectl logs train-1 --previous" in failed.stderr
 
 
+@pytest.mark.slow
 def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
     sandbox = pods.sandbox
     labels = {"app.kubernetes.io/managed-by": "tfcluster", "app.kubernetes.io/instance": "train"}
