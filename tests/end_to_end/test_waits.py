@@ -333,8 +333,10 @@ options = tf.compat.v1.ConfigProto(device_filters=["/job:ps", "/job:worker/task:
 with tf.Graph().as_default(), tf.compat.v1.Session(server.target, config=options) as session:
     queue = tf.queue.FIFOQueue(1, tf.float32)
     dequeued, enqueue = queue.dequeue(), queue.enqueue(6.0)
-    threading.Timer(5, lambda: session.run(enqueue)).start()
+    timer = threading.Timer(5, lambda: session.run(enqueue))
+    timer.start()
     print(session.run(dequeued))
+    timer.join()  # its own step may end after the one that it feeds
 """
     result = hangs("launch", "--each", "worker,ps", write(hangs, text))
     assert result.stdout == "worker:0 | 6.0\n"
