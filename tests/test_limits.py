@@ -14,6 +14,7 @@ from tfcluster.programs import settings as program_settings
 from tfcluster.spec.kubernetes import NAME_MAX
 from tfcluster.spec.policies import Logs
 from tfcluster.spec.schema import Job
+from tfcluster.version import PROTOCOL, __version__
 
 TEXT = (ROOT / "docs" / "limits.md").read_text()
 ROWS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", TEXT, re.MULTILINE))
@@ -87,6 +88,9 @@ def test_the_versions_are_those_of_the_package() -> None:
     assert python in (ROOT / "README.md").read_text()
     assert python in TEXT
     assert f"TensorFlow {first} to 2.{int(after) - 1}," in TEXT
+    upgrade = (ROOT / "docs" / "upgrade.md").read_text()
+    newest = {found for found in re.findall(r"[\d.]+ \(protocol \d+\)", upgrade) if not found.startswith("0.1.0 ")}
+    assert newest == {f"{__version__} (protocol {PROTOCOL})"}
 
 
 def test_every_row_is_compared() -> None:
