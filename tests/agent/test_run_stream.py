@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.processes.test_run_events import files_up_to
-from tfcluster.agent.runs.stream import Output, skip, stream_files
+from tfcluster import settings
+from tfcluster.agent.runs.stream import Output, read_latest_metrics, skip, stream_files
 from tfcluster.client.runs.output_lines import encode
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputRecorder
@@ -148,3 +149,15 @@ def test_a_client_that_reconnects_receives_each_event_once() -> None:
 
     for had in range(len(whole) + 1):
         assert asyncio.run(rest(whole[:had])) == whole[had:]
+
+
+def test_the_latest_metrics_are_in_the_last_part_of_a_file_that_grows(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    assert read_latest_metrics(events) is None
+    append(events, event("run"))
+    assert read_latest_metrics(events) is None
+    for step in range(2000):
+        append(events, event("metric", name="loss", value=step, step=step))
+    append(events, event("metric", task="worker:1", name="loss", value=0.5) + b'{"event": "metric", "na')
+    assert events.stat().st_size > settings.IO_BLOCK_BYTES
+    assert read_latest_metrics(events) == {"metrics": {"loss": 1999, "worker:1": {"loss": 0.5}}}

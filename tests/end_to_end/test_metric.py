@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
@@ -76,6 +77,8 @@ def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(de
     assert result["metrics"]["loss"] in KEPT
     run = demo("run", "--detach", "ends.py", "wait").stdout.strip()
     wait_for(lambda: "waits" in demo("logs", run).stdout)
+    assert demo.json("runs", run)["result"]["metrics"]["loss"] in KEPT
+    assert re.search(rf"^{run} +ends.py +running .* loss=0.00\d+$", demo("runs").stdout, re.MULTILINE)
     demo("cancel", run)
     assert demo("attach", run, code=1).stderr.startswith(f"{run} was cancelled after ")
     record = demo.json("runs", run)

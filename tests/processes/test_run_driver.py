@@ -26,6 +26,7 @@ import json, os, select, signal, socket, sys, time
 from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.run_events import LatestMetrics
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.runs import RunOptions
 from tfcluster.os import daemonize
@@ -49,7 +50,7 @@ poll = select.poll()
 recorder = stored_output.OutputRecorder(folder)
 program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
 print("driving", flush=True)
-run_driver._supervise(job, program, poll, recorder, supervised_program.LatestMetrics())
+run_driver._supervise(job, program, poll, recorder, LatestMetrics())
 """
 
 

@@ -115,7 +115,8 @@ def _show_events(
 def command(run: str | None, tail: int | None, cluster: str | None, output: str) -> None:
     """List the cluster's runs, the oldest first, with their inputs, states and results.
 
-    With a RUN, show its record, including the folder and the git commit that it was started from.
+    While a script runs, its result is the latest metrics that it has reported with `tfcluster.metric`. With a RUN, show
+    its record, including the folder and the git commit that it was started from.
 
     The records of the latest hundred runs that have ended are kept, even after `down`. Exits with 5 when a host cannot
     be reached; the runs of the others are still shown.

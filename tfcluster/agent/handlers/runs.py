@@ -13,18 +13,19 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.run import Run
-from tfcluster.agent.runs.stream import follow, skip, wait_for_result
+from tfcluster.agent.runs.stream import follow, read_latest_metrics, skip, wait_for_result
 from tfcluster.agent.turns import Turn
 from tfcluster.agent.upload import Upload, receive, validate_filename
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
 from tfcluster.core.runs import RunOptions
+from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import PRIVATE, PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.run_plan import EVENTS, RunPlan
 from tfcluster.processes.runs.stored_output import missing_bytes
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import (
@@ -149,7 +150,10 @@ class RunHandlers:
             records = records[len(records) - min(request.lines, len(records)) :]
         summaries, turn = [], Turn()
         for record in records:
-            summaries.append(record.summarize(missing_bytes(self._runs.store.folder(record.run))))
+            folder = self._runs.store.folder(record.run)
+            if record.options.traits.is_script and record.state in ACTIVE_RUN_STATES:
+                record = replace(record, result=read_latest_metrics(folder / EVENTS))
+            summaries.append(record.summarize(missing_bytes(folder)))
             await turn.pause()
         yield Reply(RunsReply(tuple(summaries)))
 

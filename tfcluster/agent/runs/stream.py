@@ -9,12 +9,13 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeWaiter
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
-from tfcluster.core.run_events import OutputEvent, to_record
+from tfcluster.core.run_events import LatestMetrics, OutputEvent, to_record
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.os.sparse_files import first_data
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX
@@ -187,7 +188,7 @@ async def stream_files(
     while True:
         has_ended = not is_active()  # checked before reading, so that the last writes are not missed
         lines, is_quiet = event_lines.read_block()
-        events_read = _events(lines)
+        events_read = _events(line for _, line in lines)
         result = next((event for event in events_read if event["event"] == "result"), result)
         new_events = [event for event in events_read if event["event"] != "result"]
         while any(event["event"] in _FIRST for event in new_events):
@@ -207,6 +208,20 @@ async def stream_files(
         yield result
 
 
+def read_latest_metrics(events: Path) -> dict[str, Any] | None:
+    """Return what a script has reported so far, as its result will have it, from the last events in its file."""
+    try:
+        with events.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - settings.IO_BLOCK_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    metrics = LatestMetrics()
+    for event in _events(lines):
+        metrics.add(event)
+    return metrics.as_result() or None
+
+
 async def skip(messages: AsyncIterator[Message], events: int) -> AsyncIterator[Message]:
     """Skip the first events of a stream, for a client that received them before its agent died; those of output stay.
 
@@ -219,10 +234,10 @@ async def skip(messages: AsyncIterator[Message], events: int) -> AsyncIterator[M
             events -= 1
 
 
-def _events(lines: list[tuple[int, bytes]]) -> list[Message]:
-    """Return the events on the given lines, without lines that a full disk has truncated."""
+def _events(lines: Iterable[bytes]) -> list[Message]:
+    """Return the events on the given lines, without lines that are incomplete, as on a full disk."""
     events = []
-    for _, line in lines:
+    for line in lines:
         try:
             events.append(json.loads(line))
         except ValueError:

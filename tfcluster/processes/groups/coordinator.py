@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
-from tfcluster.core.run_events import CoordinatorEvent, MemberEvent, RestartEvent, RunEvent
+from tfcluster.core.run_events import CoordinatorEvent, LatestMetrics, MemberEvent, RestartEvent, RunEvent
 from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import daemonize
@@ -38,7 +38,6 @@ from tfcluster.processes.runs.supervised_program import (
     JOB_END_SIGNAL,
     TERMINAL_SIGNALS,
     USER_SIGNALS,
-    LatestMetrics,
     wake_on_signals,
 )
 from tfcluster.protocol.codec import Message

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
-from tfcluster.core.run_events import CoordinatorEvent, ErrorEvent, ResultEvent, RunEvent
+from tfcluster.core.run_events import CoordinatorEvent, ErrorEvent, LatestMetrics, ResultEvent, RunEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import daemonize
 from tfcluster.os.network import Address
@@ -40,7 +40,6 @@ from tfcluster.processes.runs.supervised_program import (
     JOB_END_SIGNAL,
     TERMINAL_SIGNALS,
     USER_SIGNALS,
-    LatestMetrics,
     SupervisedProgram,
     end_like,
     reap_orphans,

@@ -15,14 +15,14 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import no_proxy_env
-from tfcluster.core.run_events import InterruptEvent, MetricEvent, StoppedEvent, to_record
+from tfcluster.core.run_events import InterruptEvent, MetricEvent, to_record
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, procfs
 from tfcluster.os.network import Address
@@ -398,28 +398,3 @@ def end_like(code: int) -> NoReturn:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 1)  # reached with a signal whose default action does not end a process
-
-
-class LatestMetrics:
-    """Keeps the latest value of each metric that the processes of a run have reported.
-
-    `tasks` are those of a group's members, in the order of the result; none for a run of one process.
-    """
-
-    def __init__(self, tasks: Iterable[str] = ()) -> None:
-        self._values: dict[str, Any] = {task: {} for task in tasks}
-
-    def add(self, event: Message) -> None:
-        """Keep the value of an event, if it is a metric; one that a member of a group has reported, by its task."""
-        if event["event"] == "metric":
-            values = self._values[event["task"]] if "task" in event else self._values
-            values[event["name"]] = event["value"]
-
-    def as_result(self) -> dict[str, Any]:
-        """Return the field of a run's result that has the metrics; empty if none was reported."""
-        values = {name: value for name, value in self._values.items() if value != {}}
-        return {"metrics": values} if values else {}
-
-    def stop_event(self) -> StoppedEvent:
-        """Return the last event of a run that is being stopped: the agent, which knows why, writes its result."""
-        return StoppedEvent(self.as_result() or None)

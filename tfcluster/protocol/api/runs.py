@@ -154,8 +154,8 @@ class RunSummary:
         state: The state.
         seconds: The duration in seconds.
         started: The Unix time of the submission, in seconds.
-        result: The program's result; None if the run did not succeed, unless a script has ended by itself or has
-            reported metrics.
+        result: The program's result; None if the run has not succeeded, unless a script has ended by itself or has
+            reported metrics, which it has even while it runs.
         error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
         timeout: Seconds after which the run is stopped; None for no limit.
         origin: What the run was started from, see `RunOptions.describe_origin`; None if that is not known.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcluster.processes.runs.supervised_program import LatestMetrics
+from tfcluster.core.run_events import LatestMetrics
 
 
 def test_the_latest_value_of_each_metric_is_in_the_result() -> None:
