@@ -68,7 +68,11 @@ def test_what_an_error_announces_is_not_left_out() -> None:
 def test_the_outcome_of_a_script_is_what_it_has_reported() -> None:
     run = {**RUNS[1], "error": None, "result": {"exit_code": 0, "metrics": {"loss": 0.25, "norm": None}}}
     assert format_outcome(run) == "loss=0.25 norm=not finite"
-    assert format_outcome({**run, "result": {"exit_code": 0}}) == "exit_code=0"
+    assert format_outcome({**run, "result": {"exit_code": 0}}) == ""
+    assert format_outcome({**run, "result": {"exit_code": 0, "restarts": 0}}) == ""
+    assert format_outcome({**run, "result": {"exit_code": 0, "restarts": 2}}) == "2 restarts"
+    group = {"exit_code": 0, "restarts": 1, "metrics": {"worker:0": {"loss": 0.25}}}
+    assert format_outcome({**run, "result": group}) == "worker:0: loss=0.25; 1 restart"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 75, 80, 90, 100, 120])

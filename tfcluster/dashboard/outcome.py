@@ -11,9 +11,7 @@ from tfcluster.ui.run_view import render_result
 
 def describe_outcome(record: dict[str, Any]) -> str:
     """Describe a run that has ended: `pi = 3.1416 ± 0.0005`, a script's last metrics, or the error's first line."""
-    if record["error"] is not None or not record["result"] or record["result"].get("metrics"):
+    if record["error"] is not None or record["program"] == "script" or not record["result"]:
         return format_outcome(record)
-    if record["program"] == "script":
-        return ""
     first = next(iter(render_result(record)), "")
     return str(first) if isinstance(first, (str, Text)) else format_outcome(record)

@@ -185,16 +185,18 @@ def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
 
 
 def format_outcome(run: Mapping[str, Any]) -> str:
-    """Format a run's outcome in short: its last metrics, the first values of its result, or its error's first line.
+    """Format a run's outcome in short: its latest metrics, the first values of its result, or its error's first line.
 
-    If that line announces others, such as the last output of the run, the last one of these follows it.
+    If that line announces others, such as the last output of the run, the last one of these follows it. A script that
+    has succeeded without metrics has nothing to show but the restarts of its group, if there were any.
     """
     if run["error"] is not None:
         first, *more = str(run["error"]["message"]).splitlines() or [""]
         return f"{first} {more[-1].strip()}" if more and first.endswith(":") else first
     parameters, result = run["parameters"], run["result"] or {}
-    if result.get("metrics"):
-        return format_metrics(result["metrics"])
+    if run["program"] == "script":
+        restarts = pluralize(result["restarts"], "restart") if result.get("restarts") else ""
+        return "; ".join(filter(None, (format_metrics(result.get("metrics", {})), restarts)))
     return _values({name: value for name, value in result.items() if parameters.get(name) is None})
 
 

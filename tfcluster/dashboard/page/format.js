@@ -1,5 +1,7 @@
 // Numbers, times and durations as text.
 
+export const ACTIVE = ["queued", "running"];  // states of runs
+
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined) return "";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;

@@ -1,10 +1,9 @@
 // Hosts, tasks and runs.
 import { element, makeRow, makeTable, setText, shape, synchronize } from "./dom.js";
-import { formatBytes, formatDuration, formatPercent, formatTime, programOf, shortName } from "./format.js";
+import { ACTIVE, formatBytes, formatDuration, formatPercent, formatTime, programOf, shortName } from "./format.js";
 import { cancelRun, restartTask } from "./actions.js";
 import { Timeline } from "./timeline.js";
 
-const ACTIVE = ["queued", "running"];
 const TASKS = ["task", "state", "host", "up", "restarts", "CPU", "memory", "GPU", "network", "last exit", "actions"];
 const RUNS = ["run", "state", "program", "result", "began", "took", "actions"];
 const GOOD_TASKS = 16, ENDED_RUNS = 12;  // that are shown until all are asked for

@@ -1,6 +1,8 @@
 // What is known of one run: its record, members and result; also in a report.
 import { element, makeRow, makeTable } from "./dom.js";
-import { formatDuration, formatNumber, formatTime, programOf } from "./format.js";
+import { ACTIVE, formatDuration, formatNumber, formatTime, programOf } from "./format.js";
+
+const OBVIOUS = ["exit_code", "restarts"];  // if they are 0, as the state says it
 
 export function runHead(record, state) {
   const facts = [["program", programOf(record)],
@@ -32,13 +34,15 @@ export function members(list) {
   return [element("h3", {}, "Processes"), table.node];
 }
 
+// The latest metrics of an active script, which are in its record too, are below its curves.
 export function outcome(record, notes) {
   const parts = notes.map((note) => element("p", { class: "note" }, note));
   if (record.error) parts.push(element("p", { class: "problem" }, [record.error.message, record.error.hint].filter(Boolean).join("\n")));
-  const result = record.result ?? {};
-  const plain = Object.entries(result).filter(([, value]) => value !== null && typeof value !== "object");
-  const nested = Object.entries(result.metrics ?? {}).flatMap(([name, value]) => value === null || typeof value !== "object" ? [[name, value]]
-    : Object.entries(value).map(([metric, last]) => [`${name} ${metric}`, last]));
+  const result = (ACTIVE.includes(record.state) ? null : record.result) ?? {};
+  const hasParts = (value) => value !== null && typeof value === "object";
+  const plain = Object.entries(result).filter(([name, value]) => value !== null && !hasParts(value) && (value !== 0 || !OBVIOUS.includes(name)));
+  const nested = Object.entries(result.metrics ?? {}).flatMap(([name, value]) =>
+    hasParts(value) ? Object.entries(value).map(([metric, last]) => [`${name} ${metric}`, last]) : [[name, value]]);
   if (plain.length || nested.length) parts.push(element("h3", {}, "Result"), factsOf([...plain, ...nested].map(([name, value]) => [name, formatNumber(value)])));
   return parts;
 }

@@ -1,6 +1,6 @@
 // One run, live.
 import { element } from "./dom.js";
-import { formatDuration } from "./format.js";
+import { ACTIVE, formatDuration } from "./format.js";
 import { get } from "./server.js";
 import { cancelRun } from "./actions.js";
 import { LogPane } from "./logs.js";
@@ -8,7 +8,6 @@ import { placedGraph } from "./graph.js";
 import { members, outcome, runHead } from "./rundetail.js";
 import { Curves } from "./curves.js";
 
-const ACTIVE = ["queued", "running"];
 const PAUSE = 500;  // milliseconds between two looks at a run that changes
 
 export class RunView {
