@@ -24,6 +24,7 @@ def journal_of(sandbox: Sandbox) -> Path:
     return next(sandbox.folder.glob("state/tfcluster/*/*/journal.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bare_fork_server")
 def test_the_status_has_the_runs_that_ended_before_the_agent_died(sandbox: Sandbox) -> None:
     spec = sandbox.spec(SPEC)

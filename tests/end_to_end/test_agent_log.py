@@ -19,6 +19,7 @@ def agent_log(sandbox: Sandbox, *arguments: str) -> list[str]:
     return command.communicate(timeout=90)[0].splitlines()
 
 
+@pytest.mark.slow
 def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)

@@ -324,6 +324,7 @@ def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(san
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_what_cannot_be_scaled_is_wrong_usage(demo: Sandbox) -> None:
     for count in ("worker", "worker=1.5"):
         error = demo("scale", count, code=2).stderr

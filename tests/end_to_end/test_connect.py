@@ -154,6 +154,7 @@ def test_a_way_that_falls_silent_is_given_up(pods: Over) -> None:
     assert follow.wait(60) == 130
 
 
+@pytest.mark.slow
 def test_a_cluster_that_nobody_started_here_runs_no_command(pods: Over, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(
         f"name: strange\nhosts: {{a: {{connect: sh -c 'touch {tmp_path / 'run'}'}}}}\njobs: {{worker: {{tasks: 1}}}}\n"
@@ -236,6 +237,7 @@ def relay_of(pods: Over) -> ProcessHandle:
     return process
 
 
+@pytest.mark.slow
 def test_a_relay_that_was_killed_or_is_stopped_costs_new_starts_only(pods: Over) -> None:
     relay = relay_of(pods)
     os.kill(relay.pid, signal.SIGSTOP)
@@ -250,6 +252,7 @@ def test_a_relay_that_was_killed_or_is_stopped_costs_new_starts_only(pods: Over)
     assert relay_of(pods) != relay
 
 
+@pytest.mark.slow
 def test_an_agent_that_died_is_replaced_and_the_connection_stays(pods: Over) -> None:
     kept = pods.network.entered("beta")
     pid = next(host["agent_pid"] for host in pods.status()["hosts"] if host["host"] == "beta")
@@ -261,6 +264,7 @@ def test_an_agent_that_died_is_replaced_and_the_connection_stays(pods: Over) -> 
     assert pods.network.entered("beta") == kept
 
 
+@pytest.mark.slow
 def test_down_ends_the_relay_and_all_that_it_keeps(needs_network: None, tmp_path: Path) -> None:
     with over(tmp_path, "alpha", has_sshd=False) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n")))
@@ -270,6 +274,7 @@ def test_down_ends_the_relay_and_all_that_it_keeps(needs_network: None, tmp_path
         assert not [path for path in (sandbox.network.folder / "here").rglob("*") if path.is_socket()]
 
 
+@pytest.mark.slow
 def test_a_host_without_tasks_has_an_agent_only(needs_network: None, tmp_path: Path) -> None:
     with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(NAMES, "jobs:\n  worker: {tasks: 1, hosts: [alpha, beta]}\n")))

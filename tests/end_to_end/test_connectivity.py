@@ -22,6 +22,7 @@ def four(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield sandbox
 
 
+@pytest.mark.slow
 def test_a_host_that_is_cut_off_from_several_is_one_problem_in_each_direction(four: Over) -> None:
     addresses = {name: four.network.address(name) for name in NAMES}
     with four.network.network["delta"].losing(*(addresses[name] for name in ("alpha", "beta", "gamma"))):

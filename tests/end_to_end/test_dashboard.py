@@ -195,6 +195,7 @@ def test_nothing_is_kept_of_a_run_that_does_not_exist(served: Served) -> None:
     assert "no-such-run" not in first
 
 
+@pytest.mark.slow
 def test_connections_without_the_token_cannot_pile_up(served: Served) -> None:
     place = urlsplit(served.base)
     strangers = [socket.create_connection((str(place.hostname), int(place.port or 0))) for _ in range(200)]

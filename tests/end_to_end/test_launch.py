@@ -99,6 +99,7 @@ def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
     assert servers.isdisjoint(addresses)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_launch_says_which_member_a_line_is_from(cluster: Sandbox) -> None:
     launched = [json.loads(line) for line in cluster("launch", "-o", "json", "look.py").stdout.splitlines()]
     run = launched[-1]["run"]
@@ -185,6 +186,7 @@ def fail_after_another(cluster: Sandbox, act: str, first: str = "0") -> Any:
     return event
 
 
+@pytest.mark.slow
 def test_a_member_that_had_exited_comes_first_in_an_error_that_names_it(cluster: Sandbox) -> None:
     result = fail_after_another(cluster, "unavailable")
     start = "worker:0 had exited with code 0 before: worker:1 on localhost failed: OSError: Socket closed"
@@ -238,6 +240,7 @@ def test_restarts_are_counted(cluster: Sandbox) -> None:
     assert "error: worker:" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_group_is_not_started_again_more_often_than_it_may_be(cluster: Sandbox) -> None:
     arguments = ("--each", "worker", "--max-restarts", "2", "act.py", "all=42")
     lines = cluster("launch", "-o", "json", *arguments, code=42).stdout.splitlines()

@@ -176,6 +176,7 @@ print("two")
 """
 
 
+@pytest.mark.slow
 def test_each_line_of_a_run_has_the_time_at_which_it_was_written(demo: Sandbox) -> None:
     script, flag = demo.spec(_TWO_LINES, "two_lines.py"), demo.folder / "go on"
     begin = time.time()

@@ -54,6 +54,7 @@ sys.exit(int(sys.argv[1]))
 KEPT = [1 / (step + 1) for step in range(settings.METRIC_POINTS - 1, 400)]
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_has_its_latest_metrics_in_its_result(demo: Sandbox) -> None:
     demo.spec(ENDS, "ends.py")
     result = json.loads(demo("run", "-o", "json", "ends.py", "3", code=3).stdout.splitlines()[-1])

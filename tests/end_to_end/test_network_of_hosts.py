@@ -112,6 +112,7 @@ def test_a_host_alone_is_closed_to_all_others(tmp_path: Path, machines: Network)
         assert ask(beta, address, 2) == "DEADLINE_EXCEEDED"
 
 
+@pytest.mark.slow
 def test_an_unknown_host_is_named(tmp_path: Path, machines: Network) -> None:
     alpha = machines["alpha"]
     hosts = Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", "beta.invalid", ssh="beta")

@@ -50,6 +50,7 @@ def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: s
     assert {task["pid"] for task in sandbox.wait_until("running")["tasks"]} <= servers
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bare_fork_server")
 def test_a_newer_record_of_a_run_is_seen_and_stays(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: kept\njobs: {worker: {tasks: 1}}\n"))
@@ -69,6 +70,7 @@ def test_a_newer_record_of_a_run_is_seen_and_stays(sandbox: Sandbox) -> None:
     assert record.read_text() == text
 
 
+@pytest.mark.slow
 def test_a_newer_entry_of_the_registry_stays(tmp_path: Path) -> None:
     with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
         spec = sandbox.spec("name: far\nhosts: {alpha: {address: 127.0.0.2}}\njobs: {worker: {tasks: 1}}\n")

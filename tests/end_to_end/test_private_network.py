@@ -238,6 +238,7 @@ def test_the_network_outlives_its_agent_and_its_holder(owned: Sandbox) -> None:
     still_serves()
 
 
+@pytest.mark.slow
 def test_a_task_comes_back_in_the_same_network(owned: Sandbox) -> None:
     inside = namespace(holder(owned))
     killed = owned.task("worker:1")["pid"]

@@ -84,6 +84,7 @@ def code_of_agent(sandbox: Sandbox) -> Path:
     return code
 
 
+@pytest.mark.slow
 def test_the_code_that_wrote_the_journal_is_started(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: kept\njobs: {worker: {tasks: 2}}\n")
     (unit,) = sandbox.json("doctor", spec, "--print-systemd")

@@ -113,6 +113,7 @@ def record_of(sandbox: Sandbox, run: str) -> Any:
     return json.loads(sandbox("runs", run, "-o", "json").stdout)
 
 
+@pytest.mark.slow
 def test_a_server_a_program_and_a_script_start_with_the_code_of_the_agent(kept: Sandbox, tmp_path: Path) -> None:
     package = Package(kept, tmp_path / "site")
     kept("up", kept.spec("name: kept\njobs:\n  worker: {tasks: 1}\n"), env=package.environment)

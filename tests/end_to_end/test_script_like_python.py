@@ -380,6 +380,7 @@ threading.Thread(target=say, daemon=True).start()
 """
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo: Sandbox) -> None:
     command = demo.start("run", demo.spec(f"{INSIDE}{SAYS}get_from_empty_queue('on')", "impatient.py"))
     assert command.stdout is not None
@@ -392,6 +393,7 @@ def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo:
     assert demo.json("runs")[-1]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> None:
     """A handler may save a checkpoint, inside TensorFlow, and takes its time."""
     handler = "signal.signal(signal.SIGINT, lambda *_: sys.exit(get_from_empty_queue('saving', 2.5)))"
@@ -405,6 +407,7 @@ def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> No
     assert command.returncode == 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None:
     handler = "signal.signal(signal.SIGINT, lambda *_: print('handled', flush=True))"
     text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 3)\nwhile True:\n    signal.pause()\n"

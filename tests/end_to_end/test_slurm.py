@@ -372,6 +372,7 @@ def block(site: InSlurm) -> str:
     return site.site("sbatch", *options).strip()
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
     blocking = block(site)
     try:

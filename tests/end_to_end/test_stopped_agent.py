@@ -58,6 +58,7 @@ def pids_of_tasks(sandbox: Sandbox) -> list[int]:
     return [task["pid"] for task in sandbox.status()["tasks"]]
 
 
+@pytest.mark.slow
 def test_each_command_continues_a_stopped_agent(stopped: Sandbox) -> None:
     agent, tasks = stopped.agent(), pids_of_tasks(stopped)
     for command in (["status"], ["logs", "-n", "1"], ["run", "script.py"], ["up"], ["down"]):
@@ -69,6 +70,7 @@ def test_each_command_continues_a_stopped_agent(stopped: Sandbox) -> None:
     stopped("up")
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_stopped_again_is_replaced_once(stopped: Sandbox) -> None:
     agent, tasks = stopped.agent(), pids_of_tasks(stopped)
     with stopped_repeatedly(agent):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.conftest import Sandbox, wait_for
 from tfcluster import settings
 
 
+@pytest.mark.slow
 def test_a_stopped_server_is_replaced_after_half_as_many_probes(sandbox: Sandbox) -> None:
     fast = sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.3, "PROBE_TIMEOUT_SECONDS": 1.0})
     sandbox("up", sandbox.spec("name: frozen\njobs: {worker: {tasks: 1}}\n"), env=fast)

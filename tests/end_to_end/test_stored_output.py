@@ -94,6 +94,7 @@ def test_all_is_shown_and_the_beginning_and_the_end_are_stored(cluster: Sandbox)
     assert "of it are not stored" in cluster("runs", folder.name).stdout
 
 
+@pytest.mark.slow
 def test_a_script_waits_for_the_command_that_shows_its_output(cluster: Sandbox) -> None:
     """It is not disturbed then: without a buffer, Python loses the rest of a write that a signal interrupts.
 
@@ -151,6 +152,7 @@ def test_the_members_of_a_launch(cluster: Sandbox) -> None:
     assert shown.endswith(again.stdout[-LIMIT // 4 :])
 
 
+@pytest.mark.slow
 def test_the_oldest_output_is_removed_if_that_of_all_runs_exceeds_the_limit(cluster: Sandbox) -> None:
     folders = []
     for _ in range(6):

@@ -127,6 +127,7 @@ def write_other_format(sandbox: Sandbox) -> None:
         )
 
 
+@pytest.mark.slow
 def test_down_ends_what_another_version_has_started_and_marked_otherwise(sandbox: Sandbox) -> None:
     """Before, `down` removed such a journal, said that it had stopped 0 tasks, and left every server listening."""
     other = sandbox.with_fault("tfcluster.process_mark", "MARK = 'TFCLUSTER_OTHER_MARK'")
@@ -145,6 +146,7 @@ def test_down_ends_what_another_version_has_started_and_marked_otherwise(sandbox
     wait_for(lambda: not sandbox.processes())  # the log writer ends by itself
 
 
+@pytest.mark.slow
 def test_a_journal_stays_if_a_process_survives(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     tasks = tasks_of(sandbox)
