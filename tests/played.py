@@ -19,9 +19,8 @@ from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.dry_run_probe import Probe, start_local_probe
 from tfcluster.transport.errors import HostUnreachableError
-from tfcluster.transport.host_transport import HostReport
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
-from tfcluster.transport.remote_transport import RemoteTransport
+from tfcluster.transport.remote_transport import HostReport, RemoteTransport
 
 _LOOK_SECONDS = 0.05
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.environment import environment_here, read_topology
+from tfcluster.client.environment import environment_here
 from tfcluster.client.resolve import resolve_cluster
+from tfcluster.client.runs.leader import read_topology
 from tfcluster.client.runs.runs import attach, cancel_run
 from tfcluster.client.status import list_devices
 from tfcluster.core.environment import no_proxy_env

@@ -14,8 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.rpc.agent_client import ResponseStream
-from tfcluster.client.rpc.agent_connection import AgentConnection
+from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed

@@ -15,8 +15,7 @@ import pytest
 from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
 from tests.conftest import running, wait_for
 from tfcluster import settings
-from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError, ResponseStream
-from tfcluster.client.rpc.agent_connection import AgentConnection
+from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError, ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.cluster import (

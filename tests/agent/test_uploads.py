@@ -20,8 +20,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.agent.upload import Upload, receive, validate_filename
-from tfcluster.client.rpc.agent_client import ResponseStream
-from tfcluster.client.rpc.agent_connection import AgentConnection
+from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request
 from tfcluster.protocol.api.runs import EventRecord, RunRequest

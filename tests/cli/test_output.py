@@ -24,7 +24,7 @@ WRITERS = {
     "client/rpc/parallel.py",  # escapes it
     "ui/log_view.py",  # escapes it
     "ui/run_view.py",  # escapes it, but for the one who started the run
-    "transport/agent_process.py",  # escapes it
+    "transport/local.py",  # escapes it
     "transport/remote/bootstrap.py",  # on a host, to the command
     "transport/resume.py",  # to systemd's journal or cron's mail
 }

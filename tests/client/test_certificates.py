@@ -13,7 +13,7 @@ from cryptography import x509
 
 from tfcluster import paths
 from tfcluster.client.preflight.certificates import Authority, issue_certificates
-from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
+from tfcluster.client.preflight.checks import AgentInspector, HostPreflight
 from tfcluster.client.preflight.preflight import hosts_without_certificate
 from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import Host

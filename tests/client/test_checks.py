@@ -8,6 +8,7 @@ from tests.core.clusters import topology_of
 from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
     CheckResult,
+    HostPreflight,
     Severity,
     check_accounts,
     check_clock,
@@ -15,13 +16,12 @@ from tfcluster.client.preflight.checks import (
     check_versions,
     to_error,
 )
-from tfcluster.client.preflight.host_preflight import HostPreflight
 from tfcluster.client.up import print_warnings
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport.errors import HostUnreachableError
-from tfcluster.transport.host_transport import HostReport
+from tfcluster.transport.remote_transport import HostReport
 
 TOPOLOGY = topology_of(
     "name: demo\n"

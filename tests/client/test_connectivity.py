@@ -10,9 +10,8 @@ import pytest
 
 from tests.core.clusters import topology_of
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.preflight.checks import CheckResult, Severity
-from tfcluster.client.preflight.connectivity import check_connectivity, choose_peers, firewall_rules
-from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
+from tfcluster.client.preflight.checks import AgentInspector, CheckResult, HostPreflight, Severity
+from tfcluster.client.preflight.preflight import check_connectivity, choose_peers, firewall_rules
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
 from tfcluster.transport.errors import HostUnreachableError

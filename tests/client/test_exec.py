@@ -18,7 +18,7 @@ from tfcluster.client.exec import HostCommands
 def run(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[HostCommands]:
     """Run a script on two hosts, which are this machine."""
     lines = {host: ["sh", "-c", script] for host in ("alpha", "beta")}
-    monkeypatch.setattr(client_exec, "map_hosts", lambda *arguments: lines)
+    monkeypatch.setattr(client_exec, "map_hosts", lambda *arguments: (lines, {}))
     cluster: Any = type("Cluster", (), {"hosts": list(lines)})
     with HostCommands(cluster, []) as commands:
         yield commands

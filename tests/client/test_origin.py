@@ -10,7 +10,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.client.runs.code import CodeFolder
-from tfcluster.client.runs.origin import describe_script
+from tfcluster.client.runs.submission import describe_script
 from tfcluster.core.code import digest_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.client.rpc import parallel
-from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.errors import HostUnreachableError
@@ -27,7 +27,7 @@ def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
         return host.upper()
 
     done: list[int] = []
-    values, errors = partition(map_hosts("abc", ask, 30.0, done.append))
+    values, errors = map_hosts("abc", ask, 30.0, done.append)
     assert values == {"a": "A", "c": "C"}
     assert {host: error.message for host, error in errors.items()} == {"b": "no"}
     assert done == [1, 2, 3]
@@ -35,11 +35,10 @@ def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
 
 def test_a_host_that_hangs_times_out() -> None:
     hang = threading.Event()
-    outcomes = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
+    values, errors = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
     hang.set()
-    error = outcomes["b"]
-    assert outcomes["a"] is True
-    assert isinstance(error, ClusterError)
+    error = errors["b"]
+    assert values == {"a": True}
     assert error.message == "host 'b' has not answered within 0.2 s"
     assert error.exit_code is ExitCode.UNREACHABLE
 
@@ -55,7 +54,7 @@ def test_a_host_that_is_away_is_named_while_others_are_waited_for(monkeypatch: p
         wait_for(lambda: warnings)
         return host
 
-    assert map_hosts(["dead", "slow"], ask, 60.0, find_lost=lambda value: None)["slow"] == "slow"
+    assert map_hosts(["dead", "slow"], ask, 60.0, find_lost=lambda value: None)[0] == {"slow": "slow"}
     assert warnings == ["host 'dead' cannot be reached: no route to host; waiting for the other hosts"]
 
 
@@ -63,7 +62,7 @@ def test_a_host_that_is_away_is_not_named_twice_when_all_are_done(capsys: pytest
     def ask(host: str) -> str:
         raise HostUnreachableError(host, "no route to host")
 
-    assert len(map_hosts(["a", "b"], ask, 60.0, find_lost=lambda value: None)) == 2
+    assert len(map_hosts(["a", "b"], ask, 60.0, find_lost=lambda value: None)[1]) == 2
     assert capsys.readouterr().err == ""
 
 
@@ -77,11 +76,11 @@ def test_an_unexpected_exception_is_raised_in_the_callers_thread() -> None:
 def test_one_host_has_the_timeout_and_the_progress_of_many() -> None:
     hang = threading.Event()
     done: list[int] = []
-    outcome = map_hosts([LOCAL_HOST], lambda host: hang.wait(60), 0.2, done.append)[LOCAL_HOST]
+    outcome = map_hosts([LOCAL_HOST], lambda host: hang.wait(60), 0.2, done.append)[1].get(LOCAL_HOST)
     hang.set()
     assert isinstance(outcome, ClusterError)
     assert done == []
-    assert map_hosts([LOCAL_HOST], lambda host: host, 60.0, done.append) == {LOCAL_HOST: LOCAL_HOST}
+    assert map_hosts([LOCAL_HOST], lambda host: host, 60.0, done.append) == ({LOCAL_HOST: LOCAL_HOST}, {})
     assert done == [1]
 
 

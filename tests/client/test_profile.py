@@ -18,9 +18,9 @@ from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest, TracePa
 def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     topology = topology_of([task_of("worker:0", "alpha"), task_of("worker:1", "beta")])
     away = ClusterError("beta cannot be reached", hint="Try again.", exit_code=ExitCode.UNREACHABLE)
-    outcomes = {"alpha": ProfileReply((), {"worker:0": "it is failed"}), "beta": away}
+    replies = {"alpha": ProfileReply((), {"worker:0": "it is failed"})}
     monkeypatch.setattr(profile, "read_topology", lambda cluster: topology)
-    monkeypatch.setattr(profile, "map_hosts", lambda *arguments: outcomes)
+    monkeypatch.setattr(profile, "map_hosts", lambda *arguments: (replies, {"beta": away}))
     cluster: Any = SimpleNamespace(is_local=False, name="demo")
     with pytest.raises(ClusterError) as caught:
         profile.capture_profile(cluster, [], 1.0, tmp_path / "logs")

@@ -16,8 +16,7 @@ from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import read_logs
-from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
-from tfcluster.client.rpc.agent_connection import AgentConnection
+from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, state_folder
 from tfcluster.protocol.api import Done

@@ -19,9 +19,9 @@ from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
 from tfcluster.transport.errors import HostUnreachableError
-from tfcluster.transport.host_transport import HostReport
 from tfcluster.transport.provision import code_bundle, code_hash
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.remote_transport import HostReport
 
 
 def problems(report: HostReport) -> list[tuple[str, str]]:

@@ -342,4 +342,4 @@ def test_without_a_private_folder_nothing_is_forwarded(
 
 @pytest.mark.slow
 def test_the_record_is_what_was_written(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    assert SshConnector(make_transport().cluster, hosts.host("h0")).master.read_agent() is None
+    assert SshConnector(make_transport().cluster, hosts.host("h0")).read_agent() is None

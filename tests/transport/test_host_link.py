@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ class Session:
         self.child = ProcessHandle.from_pid(int(self._process.stdout.readline()))
         self.pid = self._process.pid
         self.connection, self.on_host = socket.socketpair()
-        self.leads_group = leads_group
+        self.connector = SimpleNamespace(leads_group=leads_group)
         self._seconds = seconds
 
     def request(self, name: str, seconds: float) -> dict[str, Any]:

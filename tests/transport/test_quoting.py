@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.transport.quoting import quote, quote_path
+from tfcluster.transport.connector import quote, quote_path
 
 _FURTHER = ("zsh", "fish", "tcsh")
 SHELLS = ["sh", "bash", "dash", *(pytest.param(name, marks=pytest.mark.needs(name)) for name in _FURTHER)]

@@ -237,7 +237,7 @@ def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
     async def check() -> None:
         server = await asyncio.start_unix_server(echo, tmp_path / "socket")
         (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
-        program = "from tfcluster.transport.relay.host_end import serve_link; serve_link(lambda: None)"
+        program = "from tfcluster.transport.relay.multiplexer import serve_link; serve_link(lambda: None)"
         with host_input, host_output:
             host = subprocess.Popen(
                 [sys.executable, "-c", program], stdin=host_input.fileno(), stdout=host_output.fileno()

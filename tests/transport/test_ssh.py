@@ -21,8 +21,7 @@ from tests.descriptors import held_by
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
-from tfcluster.client.rpc.agent_client import ResponseStream
-from tfcluster.client.rpc.agent_connection import AgentConnection
+from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCK

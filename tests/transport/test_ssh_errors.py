@@ -6,7 +6,7 @@ import pytest
 
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ExitCode
-from tfcluster.transport.ssh_errors import classify_ssh_error
+from tfcluster.transport.ssh import classify_ssh_error
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

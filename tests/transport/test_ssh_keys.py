@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.transport.ssh_errors import find_locked_key
+from tfcluster.transport.ssh import find_locked_key
 
 pytestmark = pytest.mark.needs("ssh")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tfcluster.cli.completion import complete_runs
-from tfcluster.cli.options import OutputFilePath, cluster_option, output_option
+from tfcluster.cli.options import OutputFilePath, cluster_option, output_option, resolve_target
 from tfcluster.cli.output import echo_result
 
 
@@ -31,10 +31,9 @@ def command(
     The page is served by this command, on the loopback device of this machine only, and needs the token in the link.
     With a RUN, it opens at that run. The agents do not open any port.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.dashboard.server import serve
 
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     if report is not None:
         if port or no_browser:
             raise click.UsageError(

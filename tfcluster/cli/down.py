@@ -10,6 +10,7 @@ import click
 
 from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, named_in_command, output_option
 from tfcluster.cli.output import can_ask, confirm, echo, echo_json
+from tfcluster.errors import ClusterError
 
 if TYPE_CHECKING:
     from tfcluster.core.status import RunStatus
@@ -39,7 +40,6 @@ def command(
     Exits with 3 if the cluster is not running.
     """
     from tfcluster.client import down
-    from tfcluster.errors import ClusterError
     from tfcluster.ui.progress_views import DownView
 
     may_ask = not yes and can_ask(output)
@@ -65,7 +65,6 @@ def command(
 
 def _approve(cluster: str, may_ask: bool, runs: Sequence[RunStatus]) -> None:
     """Name the runs that are cancelled, and ask whether to, if the user can be asked; raise ClusterError if not."""
-    from tfcluster.errors import ClusterError
     from tfcluster.ui.format import format_duration
 
     names = ", ".join(f"run {run.run} ({run.state.value} for {format_duration(run.seconds)})" for run in runs)

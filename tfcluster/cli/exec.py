@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tfcluster.cli.completion import complete_exec_targets, complete_tasks
-from tfcluster.cli.options import cluster_option
+from tfcluster.cli.options import cluster_option, resolve_target
 from tfcluster.cli.output import echo, echo_error, echo_exactly
+from tfcluster.errors import ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
@@ -44,9 +45,8 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     """
     from tfcluster.client.environment import find_exec_target
     from tfcluster.client.exec import replace_process
-    from tfcluster.client.resolve import resolve_cluster
 
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     if on != _ALL_HOSTS:
         replace_process(target, None if on is None else find_exec_target(target, on), argv)
     return _run_everywhere(target, argv)
@@ -55,7 +55,6 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
 def _run_everywhere(cluster: Cluster, argv: tuple[str, ...]) -> int:
     """Run a command on all hosts and show its output; return the exit code."""
     from tfcluster.client.exec import HostCommands
-    from tfcluster.errors import ExitCode
     from tfcluster.ui.log_view import LogView
 
     view = LogView()
@@ -85,10 +84,9 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     for a session. The variables that the spec gives TASK are included, with secret values.
     """
     from tfcluster.client.environment import environment_here, find_exec_target, request_environment
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.core.environment import format_dotenv, format_json, format_sh, needs_quotes
 
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     if task is None:
         variables, network = environment_here(target)
     else:

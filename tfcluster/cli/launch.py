@@ -19,6 +19,7 @@ from tfcluster.cli.options import (
     named_in_command,
     notify_option,
     output_option,
+    resolve_target,
     run_timeout_option,
 )
 from tfcluster.cli.run import SCRIPT, make_request
@@ -186,10 +187,9 @@ def _cluster(
 
 
 def _running_cluster(named: str | None) -> Cluster:
-    from tfcluster.client.resolve import resolve_cluster
 
     try:
-        return resolve_cluster(named).upgrading()
+        return resolve_target(named).upgrading()
     except ClusterError as error:
         if error.exit_code is not ExitCode.NOT_RUNNING:
             raise

@@ -12,7 +12,14 @@ import click
 from click.core import ParameterSource
 
 from tfcluster.cli.completion import complete_hosts, complete_logs
-from tfcluster.cli.options import check_period, cluster_option, output_option, since_option, until_option
+from tfcluster.cli.options import (
+    check_period,
+    cluster_option,
+    output_option,
+    resolve_target,
+    since_option,
+    until_option,
+)
 from tfcluster.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -89,7 +96,6 @@ def command(
     """
     check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import LogView
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps, highlighted=grep)
@@ -98,7 +104,7 @@ def command(
     shown = _level(level, everything, is_complete=placement or agent is not None or output == "json")
     with _hidden_entries(shown, is_announced=follow and not placement) as on_hidden:
         lines = read_logs(
-            resolve_cluster(cluster),
+            resolve_target(cluster),
             tasks,
             lines=tail,
             since=since,
@@ -188,11 +194,10 @@ def events_command(
     The events are kept when the agent is replaced, and after `down`.
     """
     from tfcluster.client.logs import read_events
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import show_event
 
     check_period(since, until, follow=follow)
-    for event in read_events(resolve_cluster(cluster), lines=tail, since=since, until=until, follow=follow):
+    for event in read_events(resolve_target(cluster), lines=tail, since=since, until=until, follow=follow):
         if output == "json":
             echo_json(event)
         else:

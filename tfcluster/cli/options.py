@@ -24,7 +24,10 @@ from tfcluster.cli.hints import remember_target
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-if TYPE_CHECKING:  # ParamType is generic since click 8.4
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
+
+    # ParamType is generic since click 8.4
     _IntType = click.ParamType[int]
     _FloatType = click.ParamType[float]
     _PathType = click.ParamType[Path]
@@ -212,6 +215,13 @@ grace_option = click.option(
     metavar="S",
     help="Seconds between SIGTERM and SIGKILL.",
 )
+
+
+def resolve_target(cluster: str | None) -> Cluster:
+    """Return the cluster that the value of `cluster_option` means."""
+    from tfcluster.client.resolve import resolve_cluster  # no command imports the client before it is called
+
+    return resolve_cluster(cluster)
 
 
 def named_in_command(cluster: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Print plain text with its control characters escaped, JSON, questions and errors."""
+"""Print text with its control characters escaped, JSON, questions, errors, and the progress of sending code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,10 +16,11 @@ from click.core import ParameterSource
 
 from tfcluster.cli.hints import complete_hint
 from tfcluster.control_characters import escape_control_characters
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.core.status import ClusterStatus
+    from tfcluster.ui.progress_views import SendingView
 
 
 def prepare_streams() -> None:
@@ -134,3 +136,28 @@ class _TerminalText(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def approve_code(description: str, *, yes: bool) -> None:
+    """Ask, unless `yes` is set, whether to send a large amount of code; raise a ClusterError if the user refuses."""
+    if yes:
+        echo(description, err=True)
+    elif not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise usage_error(
+            f"{description}: that is a large amount of code to send",
+            "List the files that the script does not use in .tfclusterignore, or send it anyway with --yes.",
+        )
+    elif not confirm(f"{description}\nSend it?"):
+        raise ClusterError("nothing was sent", hint=".tfclusterignore names files to leave out, as .gitignore does.")
+
+
+def show_sending(host: str, size: int, remaining_bytes: int) -> None:
+    """Show on a terminal how much of the code has been sent, if that takes over a second."""
+    _sending_view().update(host, size, remaining_bytes)
+
+
+@cache
+def _sending_view() -> SendingView:
+    from tfcluster.ui.progress_views import SendingView  # most runs send nothing
+
+    return SendingView()

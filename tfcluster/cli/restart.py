@@ -9,7 +9,7 @@ import click
 from tfcluster import settings
 from tfcluster.cli.completion import complete_tasks
 from tfcluster.cli.hints import complete_hint
-from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
+from tfcluster.cli.options import cluster_option, grace_option, output_option, resolve_target, seconds
 from tfcluster.cli.output import echo, echo_json, require_consent, status_record
 from tfcluster.errors import usage_error
 
@@ -49,9 +49,8 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import restart
-    from tfcluster.client.resolve import resolve_cluster
 
-    target = resolve_cluster(cluster).upgrading()
+    target = resolve_target(cluster).upgrading()
     plan, topology = restart.plan_restart(target, tasks)
     if plan.losses:
         _confirm(plan.cluster, ", ".join(plan.losses), yes, output)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from tfcluster.cli.code import show_sending
 from tfcluster.cli.completion import complete_scripts
 from tfcluster.cli.options import (
     OutputFilePath,
@@ -20,9 +19,11 @@ from tfcluster.cli.options import (
     name_option,
     notify_option,
     output_option,
+    resolve_target,
     run_timeout_option,
     unknown_command,
 )
+from tfcluster.cli.output import show_sending
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.submission import RunSubmission
@@ -216,8 +217,7 @@ def _shared() -> None:
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunSubmission:
     """Return the request of a run."""
-    from tfcluster.client.runs.origin import with_origin
-    from tfcluster.client.runs.submission import RunSubmission
+    from tfcluster.client.runs.submission import RunSubmission, with_origin
     from tfcluster.core.runs import RunOptions, check_name
 
     if options.name is not None:
@@ -249,9 +249,8 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
 def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
     """Submit a run, show its events or, if it is detached, its id, and return the exit code for its result."""
     from tfcluster.cli.runs import show
-    from tfcluster.client.resolve import resolve_cluster
 
-    request, cluster = make_request(program, submission, options), resolve_cluster(options.cluster).upgrading()
+    request, cluster = make_request(program, submission, options), resolve_target(options.cluster).upgrading()
     return show(
         request.events(cluster),
         cluster,

@@ -1,23 +1,27 @@
-"""The commands `tfcluster runs`, `attach`, `cancel` and `wait`, and the output of a run, which `run` shows too."""
+"""The commands on runs: `runs`, `attach`, `cancel`, `wait`, `rerun`, `fetch`; and the output of any run."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tfcluster.cli.completion import complete_active_runs, complete_logs, complete_runs
+from tfcluster import settings
+from tfcluster.cli.completion import complete_active_runs, complete_files, complete_logs, complete_runs
 from tfcluster.cli.hints import complete_hint
-from tfcluster.cli.options import cluster_option, output_option, seconds
-from tfcluster.cli.output import echo, echo_error, echo_json, echo_result, status_record
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.cli.options import cluster_option, detach_option, name_option, output_option, resolve_target, seconds
+from tfcluster.cli.output import approve_code, echo, echo_error, echo_json, echo_result, show_sending, status_record
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
+    from tfcluster.core.runs import RunOptions
 
 
 def show(
@@ -121,11 +125,10 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
     The records of the latest hundred runs that have ended are kept, even after `down`. Exits with 5 when a host cannot
     be reached; the runs of the others are still shown.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import find_record, list_runs
 
     if run is not None:
-        record = find_record(resolve_cluster(cluster), run)
+        record = find_record(resolve_target(cluster), run)
         if output == "json":
             echo_json(record)
         else:
@@ -133,7 +136,7 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
 
             show_run(record)
         return
-    runs, problem = list_runs(resolve_cluster(cluster), tail)
+    runs, problem = list_runs(resolve_target(cluster), tail)
     if output == "json":
         echo_json(runs)
     else:
@@ -154,11 +157,10 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     RUN is an id or a unique prefix of one. Ctrl-C detaches and does not affect the run; `tfcluster cancel` stops it.
     A run that has ended is shown from its record, even if the cluster is down.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs.runs import attach
 
     try:
-        known = resolve_cluster(cluster)
+        known = resolve_target(cluster)
         return show(attach(known, run), known, output)
     except KeyboardInterrupt:
         echo(complete_hint(f"detached; stop it with `tfcluster cancel {run}`"), err=True)
@@ -174,12 +176,9 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
 
     A run that has ended already is not changed. Exits with 124 if a run has not ended within 20 seconds.
     """
-    from tfcluster import settings
-    from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs.runs import cancel_run
-    from tfcluster.client.wait import wait_for_runs
+    from tfcluster.client.runs.runs import cancel_run, wait_for_runs
 
-    target = resolve_cluster(cluster).upgrading()
+    target = resolve_target(cluster).upgrading()
     cancelled = [str(cancel_run(target, run)["run"]) for run in runs]
     for _, event in wait_for_runs(target, cancelled, settings.CANCEL_TIMEOUT_SECONDS):
         _show_end(event, output)
@@ -201,17 +200,15 @@ def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, clu
     Exits with 124 if the timeout expires, 4 if a task has failed, 3 if the cluster is not running. Ctrl-C stops only
     the wait.
     """
-    from tfcluster.client.resolve import resolve_cluster
-
     if not names and not ready:
         raise click.UsageError("name the runs to wait for, or add --ready to wait for tasks")
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     if not ready:
-        from tfcluster.client.wait import wait_for_runs
+        from tfcluster.client.runs.runs import wait_for_runs
 
         codes = {name: _show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
         return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
-    from tfcluster.client.wait import wait_until_ready
+    from tfcluster.client.status import wait_until_ready
     from tfcluster.core.text import pluralize
 
     status = wait_until_ready(target, names, timeout)
@@ -227,3 +224,117 @@ def _show_end(event: dict[str, object], output: str) -> int:
     if output == "text" and isinstance(error := event.get("error"), dict):
         echo_error(ClusterError.from_json(error))
     return int(exit_code(event))
+
+
+@click.command("rerun", epilog="Example: tfcluster rerun pi-3f9a")
+@click.argument("run", shell_complete=complete_runs)
+@name_option
+@detach_option
+@click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
+@cluster_option
+@output_option
+def rerun_command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | None, output: str) -> int:
+    """Run the program or script of a RUN again, with the same parameters, seed and arguments, in the same folder.
+
+    RUN is an id or a unique prefix of one. The script runs as it is now: a message says if it, or the git commit of its
+    folder, has changed since. The cluster must be up.
+    """
+    from tfcluster.client.runs.launch import launch, make_group
+    from tfcluster.client.runs.runs import find_record
+    from tfcluster.client.runs.submission import RunSubmission, describe_changes, with_origin
+    from tfcluster.core.runs import RunOptions, check_name, nest_options
+    from tfcluster.core.states import RunState
+    from tfcluster.programs.registry import find
+    from tfcluster.protocol.serialization import decode
+
+    target = resolve_target(cluster).upgrading()
+    record = find_record(target, run)
+    if record["state"] == RunState.UNREADABLE:
+        raise ClusterError.from_json(record["error"])
+    program = find(record["program"])
+    if program is None or record["origin"] is None:
+        raise ClusterError(f"{record['run']} cannot be run again: its program {record['program']!r} is not installed")
+    then = decode(RunOptions, {"traits": {}, **nest_options(record)["options"]}, lenient=True)
+    if name is not None:
+        check_name(name)
+    name = name or record["run"].rpartition("-")[0]  # that of the run, or else of its program
+    with contextlib.ExitStack() as stack:
+        upload = _open_input(stack, record["run"], then)
+        now = with_origin(replace(then, traits=program.traits(then.parameters), name=name), upload)
+        for change in describe_changes(record["run"], then, now):
+            echo(change, err=True)
+        submission = RunSubmission(
+            now,
+            detach=detach,
+            upload=upload,
+            approve_code=partial(approve_code, yes=yes),
+            show_sending=show_sending,
+            shows_output=output == "text",
+        )
+        raw = program.declaration.is_script and now.jobs is None
+        if now.jobs is None:
+            events = submission.events(target)
+        else:
+            events = launch(make_group(submission, now.jobs, now.max_restarts), target)
+        return show(events, target, output, raw=raw, detached=detach)
+
+
+def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:
+    from tfcluster.input_file import open_input
+
+    path = options.parameters.get("path") if options.upload is None else None
+    if path is not None and not Path(path).is_file():
+        raise usage_error(f"{path}: the script of {run} no longer exists")
+    if options.upload == "":
+        raise usage_error(
+            f"{run} read its input from a pipe or from standard input, which cannot be read again",
+            "Give the input again: `tfcluster run`.",
+        )
+    if options.upload is None:
+        return None
+    try:
+        return stack.enter_context(open_input(options.upload))
+    except OSError as error:
+        raise ClusterError(f"{options.upload}: the input of {run}: {error.strerror}") from error
+
+
+@click.command("fetch", epilog="Example: tfcluster fetch train-3f9a results")
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("folder", required=False, type=click.Path(), metavar="[DIR]", shell_complete=complete_files)
+@click.option("--overwrite", is_flag=True, help="Replace other files of the same names.")
+@cluster_option
+@output_option
+def fetch_command(run: str, folder: str | None, overwrite: bool, cluster: str | None, output: str) -> None:
+    """Copy the files that a RUN has written to $TFCLUSTER_OUTPUT to the folder DIR, by default one with the run's id.
+
+    RUN is an id or a unique prefix of one. It may still be running, and its cluster may be down. Files that are here
+    already are not copied again, so the same command resumes after an interruption. If several hosts have files
+    of the run, each host's files go into a folder named after the host.
+    """
+    from tfcluster.client.runs.outputs import fetch, find_outputs, reject_conflicts
+    from tfcluster.core.text import format_size, pluralize
+    from tfcluster.ui.progress_views import FetchView
+
+    target = resolve_target(cluster)
+    outputs, problem = find_outputs(target, run)
+    target_folder = Path(folder or outputs[0].run)
+    having = [each for each in outputs if each.files]
+    view = FetchView(sum(file.size for each in having for file in each.files), silent=output == "json")
+    folders = [target_folder / each.host if len(having) > 1 else target_folder for each in having]
+    if not overwrite:
+        for each, into in zip(having, folders, strict=True):
+            reject_conflicts(each, into)
+    with view:
+        results = [fetch(target, each, into, view.add) for each, into in zip(having, folders, strict=True)]
+    files, size = sum(each.files for each in results), sum(each.bytes for each in results)
+    unchanged = sum(each.unchanged for each in results)
+    if output == "json":
+        totals = {"files": files, "bytes": size, "unchanged": unchanged}
+        echo_json({"run": outputs[0].run, "folder": str(target_folder), **totals})
+    elif not having:
+        echo(f"{outputs[0].run} has written nothing to $TFCLUSTER_OUTPUT", err=True)
+    else:
+        rest = f", {pluralize(unchanged, 'file')} were there already" if unchanged else ""
+        echo(f"{pluralize(files, 'file')}, {format_size(size)}, fetched to {target_folder}{rest}")
+    if problem is not None:
+        raise problem

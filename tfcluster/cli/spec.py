@@ -1,4 +1,4 @@
-"""The commands on a spec: `tfcluster init`, `validate` and `doctor`."""
+"""The commands on a spec: `tfcluster init`, `schema`, `validate`, `doctor` and `manifests`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
+
 
 #: What `init` writes after the line that names the schema for editors.
 TEMPLATE = (Path(__file__).parent / "template.yaml").read_text()
@@ -142,3 +143,34 @@ def _print_boot_units(topology: ClusterTopology, output: str) -> None:
             f"#   systemctl --user enable {name} && loginctl enable-linger\n"
             f"# Without systemd, a line for `crontab -e`:\n#   {unit.cron}\n{unit.unit}"
         )
+
+
+@click.command(
+    "manifests",
+    context_settings={"ignore_unknown_options": True},  # those of COMMAND
+    epilog="Example: tfcluster manifests cluster.yaml | kubectl diff -f -",
+)
+@spec_argument
+@click.option(
+    "--export",
+    type=click.Choice(["job"]),
+    help="Print a plain Indexed Job instead, whose pods run COMMAND with their TF_CONFIG, without tfcluster.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def manifests_command(spec: Path | None, export: str | None, command: tuple[str, ...]) -> None:
+    """Print what `up` applies for a SPEC (default: ./cluster.yaml) with `kubernetes:`, as YAML. This contacts nothing.
+
+    With --export job, COMMAND follows the SPEC, such as `python3 /app/train.py`.
+    """
+    from tfcluster.client import pods
+    from tfcluster.client.resolve import load_spec_topology
+
+    topology, request = load_spec_topology(spec, None)
+    pod_request = pods.expect_pods(topology, request)
+    if (export is None) == bool(command):
+        message = "--export job requires a COMMAND" if export else "a COMMAND is only for --export job"
+        raise usage_error(message, "For example: tfcluster manifests --export job cluster.yaml python3 /app/train.py")
+    if export:
+        echo(pods.describe_job(topology, pod_request, command))
+    else:
+        echo(pods.describe(topology, pod_request))

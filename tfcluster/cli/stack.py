@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tfcluster.cli.completion import complete_stacks
-from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.options import cluster_option, output_option, resolve_target
 from tfcluster.cli.output import echo_json
 
 
@@ -19,10 +19,9 @@ def command(name: str, cluster: str | None, output: str) -> None:
     RUN is an id or a unique prefix of one. The server of a TASK, such as worker:1, executes no Python: its state, its
     threads, what they wait for in the kernel, and the last lines of its log are shown.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.stacks import is_task, read_run_stacks, read_task_threads
 
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     if is_task(name):
         reply = read_task_threads(target, name)
         if output == "json":

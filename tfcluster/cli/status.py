@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcluster.cli.options import cluster_option, host_timeout_option, output_option
+from tfcluster.cli.options import cluster_option, host_timeout_option, output_option, resolve_target
 from tfcluster.cli.output import echo, echo_exactly, echo_json, status_record
+from tfcluster.errors import ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
@@ -30,12 +31,10 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     Exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is unreachable, 3 if the
     cluster is not running or its job has ended.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.rpc.parallel import unreachable, warn
     from tfcluster.core.states import ClusterState
-    from tfcluster.errors import ExitCode
 
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     if target.job is not None and not target.job.nodes:
         return _show_pending(target, output)
     if output == "json":
@@ -60,7 +59,6 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
 def _show_pending(cluster: Cluster, output: str) -> int:
     """Show a cluster whose job is in the queue; Slurm's controller is not asked, as scripts call this often."""
     from tfcluster.client.status import pending_status
-    from tfcluster.errors import ExitCode
 
     status = pending_status(cluster)
     assert status is not None
@@ -85,11 +83,9 @@ def devices_command(cluster: str | None, timeout: float | None, output: str) -> 
     Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are still
     shown.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.status import list_devices
-    from tfcluster.errors import ExitCode
 
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
     devices, problem = list_devices(target, timeout)
     if output == "json":
         echo_json([target.add_host(device.to_json(), host) for host, device in devices])
@@ -112,10 +108,9 @@ def metrics_command(cluster: str | None, timeout: float | None) -> None:
     0 if any host answers. A cluster that is not running (exit code 3), and one whose hosts cannot be reached (5), have
     metrics that say so.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.status import collect_metrics
 
-    text, error = collect_metrics(resolve_cluster(cluster), timeout)
+    text, error = collect_metrics(resolve_target(cluster), timeout)
     echo_exactly(text.removesuffix("\n"))
     if error is not None:
         raise error

@@ -1,14 +1,15 @@
-"""The command `tfcluster tensorboard`."""
+"""The commands `tfcluster tensorboard`, and `profile`, whose traces it shows."""
 
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import click
 
-from tfcluster.cli.completion import complete_runs
-from tfcluster.cli.options import cluster_option, output_option
-from tfcluster.cli.output import echo_result
+from tfcluster.cli.completion import complete_runs, complete_tasks
+from tfcluster.cli.options import FiniteFloat, cluster_option, output_option, resolve_target
+from tfcluster.cli.output import echo, echo_result
 
 
 @click.command("tensorboard", epilog="Example: tfcluster tensorboard linear-0b51")
@@ -25,7 +26,6 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
     On another host, TensorBoard listens on the loopback device only, and ssh forwards its port through the connection
     that the commands share.
     """
-    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.tensorboard import NoLogFolderError, find_folders, find_here, serve
     from tfcluster.ui.progress_views import StatusLine
 
@@ -33,7 +33,7 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
     if here is not None:
         target, folders = None, [here]
     else:
-        target = resolve_cluster(cluster)
+        target = resolve_target(cluster)
         folders = find_folders(target, data)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that is closed ends all as Ctrl-C does
         signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
@@ -50,3 +50,41 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
         except NoLogFolderError:
             if number == len(folders):
                 raise
+
+
+@click.command("profile", epilog="Example: tfcluster profile worker --seconds 5 --logdir logs")
+@click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks)
+@click.option(
+    "--seconds",
+    type=FiniteFloat(min=0.1, max=600),
+    default=2.0,
+    show_default=True,
+    metavar="N",
+    help="How long to trace.",
+)
+@click.option(
+    "--logdir",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="TensorBoard's log folder, on this machine.",
+)
+@cluster_option
+@output_option
+def profile_command(tasks: tuple[str, ...], seconds: float, logdir: Path, cluster: str | None, output: str) -> None:
+    """Capture what each TASK computes (worker:1, or worker for the whole job; default: all) for a few seconds, while a
+    run is using it, and write the traces to DIR/plugins/profile on this machine.
+
+    The traces come from the profiler of TensorFlow's own servers; operations in a script's own process are not in them.
+    TensorBoard shows them with its plugin: pip install tensorboard tensorboard-plugin-profile. A task on which nothing
+    runs has no trace.
+    """
+    from tfcluster.client.profile import capture_profile
+
+    profile = capture_profile(resolve_target(cluster), tasks, seconds, logdir)
+    if profile.idle:
+        echo(f"note: nothing ran on {', '.join(profile.idle)} meanwhile", err=True)
+    written = {"folder": str(profile.folder), "tasks": profile.tasks, "idle": profile.idle}
+    echo_result(output, written, f"the traces of {', '.join(profile.tasks)} are in {profile.folder}")
+    if profile.problem is not None:
+        raise profile.problem

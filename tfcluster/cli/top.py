@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from tfcluster.cli.options import cluster_option
+from tfcluster.cli.options import cluster_option, resolve_target
 from tfcluster.errors import usage_error
 
 
@@ -22,21 +22,16 @@ def command(cluster: str | None) -> int:
     It requires a terminal. Exits with 3 when the cluster is not running or goes down, 5 when its hosts cannot be
     reached.
     """
-    _refuse_without_screen()
-    from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.status import take_snapshot
-
-    target = resolve_cluster(cluster)
-    snapshot = take_snapshot(target)
-    from tfcluster.ui.top.app import run_top  # not before it is needed: Textual is slow to import
-
-    return run_top(target, snapshot)
-
-
-def _refuse_without_screen() -> None:
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
     if not all(stream.isatty() for stream in streams) or os.environ.get("TERM", "dumb") == "dumb":
         raise usage_error(
             "`tfcluster top` requires a terminal",
             "`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
         )
+    from tfcluster.client.status import take_snapshot
+
+    target = resolve_target(cluster)
+    snapshot = take_snapshot(target)
+    from tfcluster.ui.top.app import run_top  # not before it is needed: Textual is slow to import
+
+    return run_top(target, snapshot)

@@ -7,7 +7,7 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ import click
 from tfcluster import settings
 from tfcluster.cli.completion import complete_counts
 from tfcluster.cli.hints import complete_hint, remember_cluster
-from tfcluster.cli.options import Command, cluster_option, output_option, seconds, spec_argument
+from tfcluster.cli.options import Command, cluster_option, output_option, resolve_target, seconds, spec_argument
 from tfcluster.cli.output import echo, echo_json, require_consent, status_record
-from tfcluster.errors import ClusterError, usage_error
+from tfcluster.errors import usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
@@ -174,21 +174,18 @@ def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOption
     losses = data_losses(plan.actions)
     if options.yes or accepted_loss.issuperset(losses):
         return
-    try:
-        require_consent("Continue and lose that?", options.output, _unconfirmed(plan, losses), "nothing was changed")
-    except BaseException:
-        close_inspectors(plan.hosts)
-        raise
-    accepted_loss.update(losses)
-
-
-def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
     hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
     if any(action.has_unknown_peers for action in plan.actions):
         hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
     details = [str(action) for action in plan.actions if action.data_loss]
     message = f"cluster {plan.topology.cluster!r} would lose {', '.join(losses)}: nothing was changed"
-    return usage_error("\n".join([message, *details]), hint)
+    refusal = usage_error("\n".join([message, *details]), hint)
+    try:
+        require_consent("Continue and lose that?", options.output, refusal, "nothing was changed")
+    except BaseException:
+        close_inspectors(plan.hosts)
+        raise
+    accepted_loss.update(losses)
 
 
 @click.command("up", epilog="Example: tfcluster up examples/cluster.yaml --timeout 30")
@@ -344,11 +341,10 @@ def scale_command(
     """
     began = time.monotonic()
     from tfcluster.client import up
-    from tfcluster.client.resolve import resolve_cluster
 
     desired = _parse(counts)
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
-    target = resolve_cluster(cluster)
+    target = resolve_target(cluster)
 
     make_plan = partial(up.plan_scale, target, desired)
     change_cluster(target.name, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.paths import CODE_LINK, LOCAL_HOST, PACKAGE_ROOT, state_home
+from tfcluster.transport.connector import quote_path
 from tfcluster.transport.provision import in_environment
-from tfcluster.transport.quoting import quote_path
 
 _UNIT = """\
 [Unit]
@@ -41,19 +41,19 @@ class BootUnit:
 
 def boot_units(topology: ClusterTopology) -> list[BootUnit]:
     """Return what starts the agents of all hosts of a topology; this connects to none of them."""
-    return [_boot_unit(topology.cluster, host) for host in topology.hosts]
-
-
-def _boot_unit(cluster: str, host: Host) -> BootUnit:
-    command = _command(cluster, host)
-    # In double quotes systemd interprets these characters; cron interprets the percent sign.
-    escaped = command.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return BootUnit(
-        host=host.name,
-        file=f"~/.config/systemd/user/tfcluster-{cluster}.service",
-        unit=_UNIT.format(cluster=cluster, host=host.name, command=escaped),
-        cron=f"@reboot {command}".replace("%", "\\%"),
-    )
+    units = []
+    for host in topology.hosts:
+        command = _command(topology.cluster, host)
+        # In double quotes systemd interprets these characters; cron interprets the percent sign.
+        escaped = command.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+        unit = BootUnit(
+            host=host.name,
+            file=f"~/.config/systemd/user/tfcluster-{topology.cluster}.service",
+            unit=_UNIT.format(cluster=topology.cluster, host=host.name, command=escaped),
+            cron=f"@reboot {command}".replace("%", "\\%"),
+        )
+        units.append(unit)
+    return units
 
 
 def _command(cluster: str, host: Host) -> str:

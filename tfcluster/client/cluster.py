@@ -18,7 +18,6 @@ from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.atomic_file import write_atomically
 from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, make_private_folder, spec_record_path
-from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.local import LocalTransport
 from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tfcluster.core.kubernetes import PodSet
     from tfcluster.core.slurm import SlurmJob
     from tfcluster.core.topology import ClusterTopology
+    from tfcluster.transport.remote_transport import RemoteTransport
 
 
 # The format of the registry's entries, see `protocol.stored`. Entries with hosts that ssh does not reach have format 2,
@@ -121,7 +121,7 @@ class Cluster:
         return record if self.is_local else {**record, "host": host}
 
 
-def make_transport(cluster: str, host: Host) -> HostTransport:
+def make_transport(cluster: str, host: Host) -> RemoteTransport:
     """Return the transport to a cluster's agent on another host."""
     from tfcluster.transport.remote_transport import RemoteTransport
 

@@ -21,8 +21,6 @@ from tfcluster.client.rpc.parallel import (
 )
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
-from tfcluster.core.kubernetes import PodSet
-from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, RunStatus, aggregate_status
 from tfcluster.core.topology import PS_JOB
@@ -68,42 +66,22 @@ def take_down(
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
             the other hosts are stopped, and the next `down` stops that host.
     """
-    if cluster.job is not None:
-        with _ending_job(cluster.name, cluster.job):
-            _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
-    elif cluster.pods is not None:
-        with _deleting_pods(cluster, cluster.pods):
-            _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
-    else:
+    try:
         _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
-
-
-@contextlib.contextmanager
-def _deleting_pods(cluster: Cluster, pods: PodSet) -> Iterator[None]:
-    """Delete the pods of a cluster after the cluster: all that still runs in them ends with them."""
-    from tfcluster.providers import kubernetes
-
-    try:
-        yield
-    except ClusterError as error:
-        if error.exit_code not in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE):
+    except ClusterError as error:  # all that still runs on the nodes of a job, or in pods, ends with them
+        is_lost = error.exit_code in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE)
+        if not is_lost or (cluster.job is None and cluster.pods is None):
             raise
-    register(cluster)  # its hosts have stopped: if this fails, the next `down` deletes the pods
-    kubernetes.release(pods)
-    unregister(cluster.name)
+    if cluster.job is not None:
+        from tfcluster.client import allocation
 
+        allocation.forget(cluster.name, cluster.job)
+    elif cluster.pods is not None:
+        from tfcluster.providers import kubernetes
 
-@contextlib.contextmanager
-def _ending_job(cluster: str, job: SlurmJob) -> Iterator[None]:
-    """End the job of a cluster after the cluster: all that still runs on its nodes ends with it."""
-    from tfcluster.client import allocation
-
-    try:
-        yield
-    except ClusterError as error:
-        if error.exit_code not in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE):
-            raise
-    allocation.forget(cluster, job)
+        register(cluster)  # its hosts have stopped: if this fails, the next `down` deletes the pods
+        kubernetes.release(cluster.pods)
+        unregister(cluster.name)
 
 
 def _take_down(

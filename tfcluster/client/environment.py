@@ -6,16 +6,16 @@ import os
 import socket
 from dataclasses import dataclass
 
-from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.parallel import map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import warn
+from tfcluster.client.runs.leader import read_topology
 from tfcluster.core.environment import client_variables, no_proxy_env
-from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
-from tfcluster.errors import ClusterError, ExitCode, usage_error
+from tfcluster.core.topology import OPEN, join_address, matching_tasks
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.os.network import free_port
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, TopologyRequest
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,3 @@ def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork |
             f"`tfcluster exec --on {cluster.head} -- COMMAND` runs a command there"
         )
     return client_variables(topology, None, address, os.environ), None
-
-
-def read_topology(cluster: Cluster) -> ClusterTopology:
-    """Return the topology of a cluster that is up; if the head's host cannot be reached, from the other hosts."""
-
-    def read(host: str) -> ClusterTopology:
-        return cluster.connect(host).call(TopologyRequest())
-
-    try:
-        return read(cluster.head)
-    except ClusterError as error:
-        others = [host for host in cluster.hosts if host != cluster.head]
-        if error.exit_code is not ExitCode.UNREACHABLE or not others:
-            raise
-        topologies, _ = partition(map_hosts(others, read, settings.HOST_TIMEOUT_SECONDS))
-        if not topologies:
-            raise
-        return latest_topology(topologies.values())

@@ -8,17 +8,17 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import ExecTarget, environment_here, request_environment
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api.cluster import ExecRequest
 from tfcluster.transport.cluster_process import become, remote_argv
@@ -72,6 +72,35 @@ def _run_on_host(cluster: Cluster, target: ExecTarget, command: Sequence[str]) -
     return code if code >= 0 else 128 - code
 
 
+def start_supervised(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a supervised command, see `remote_argv`, which ends when its standard input is closed."""
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is for this command, which ends the other one or passes it on
+    )
+
+
+def end_supervised(processes: Collection[subprocess.Popen[bytes]]) -> None:
+    """End supervised commands, here and on their hosts."""
+    for process in processes:
+        with contextlib.suppress(OSError):
+            pipe(process.stdin).close()
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(settings.EXEC_TERMINATE_SECONDS + settings.SSH_EXIT_SECONDS)
+        process.kill()
+        process.wait()
+
+
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """Return a standard stream of a process that was started with pipes."""
+    assert stream is not None, "it is a pipe"
+    return stream
+
+
 @dataclass(frozen=True)
 class ExecLine:
     """A line that a command has printed on a host."""
@@ -96,21 +125,10 @@ class HostCommands:
             argv = remote_argv(environment, None, command, exec_id=None)
             return cluster.connect(host).transport.command_line(argv, is_terminal=False)
 
-        self.errors: dict[str, ClusterError] = {}
+        lines, self.errors = map_hosts(cluster.hosts, prepare, settings.HOST_TIMEOUT_SECONDS)
         self.is_interrupted = False
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._exit_code = 0
-        for host, line in map_hosts(cluster.hosts, prepare, settings.HOST_TIMEOUT_SECONDS).items():
-            if isinstance(line, ClusterError):
-                self.errors[host] = line
-            else:
-                self._processes[host] = subprocess.Popen(
-                    line,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # a Ctrl-C is for this command, which passes it on
-                )
+        self._processes = {host: start_supervised(line) for host, line in lines.items()}
 
     @property
     def exit_code(self) -> int:
@@ -121,15 +139,7 @@ class HostCommands:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self._processes.values():
-            assert process.stdin is not None, "it is a pipe"
-            with contextlib.suppress(OSError):
-                process.stdin.close()  # which ends the command on the host
-        for process in self._processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(settings.EXEC_TERMINATE_SECONDS + settings.SSH_EXIT_SECONDS)
-            process.kill()
-            process.wait()
+        end_supervised(self._processes.values())
 
     @contextlib.contextmanager
     def pass_interrupt(self) -> Iterator[None]:
@@ -144,9 +154,8 @@ class HostCommands:
             signal.signal(signal.SIGINT, previous)
             self.is_interrupted = True
             for process in self._processes.values():
-                assert process.stdin is not None, "it is a pipe"
                 with contextlib.suppress(OSError):
-                    os.write(process.stdin.fileno(), bytes([number]))
+                    os.write(pipe(process.stdin).fileno(), bytes([number]))
 
         signal.signal(signal.SIGINT, on_interrupt)
         try:
@@ -173,8 +182,7 @@ def _read(
     host: str, process: subprocess.Popen[bytes], is_error: bool, context: StreamContext
 ) -> Iterator[ExecLine | int]:
     """Yield the lines of one stream of a command, and after those of its standard output its return code."""
-    stream = process.stderr if is_error else process.stdout
-    assert stream is not None, "it is a pipe"
+    stream = pipe(process.stderr if is_error else process.stdout)
     while line := stream.readline(settings.RUN_OUTPUT_LINE_MAX_BYTES):
         yield ExecLine(host, line.decode(errors="replace").removesuffix("\n"), is_error)
     if not is_error:

@@ -13,12 +13,12 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
-from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
+from tfcluster.client.rpc.parallel import StreamContext, call_hosts, map_hosts, merge_streams, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.text import compile_patterns
-from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
+from tfcluster.core.topology import latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.logs import AGENT_LOG, EventsRequest, LogPositions, LogsRequest
@@ -128,18 +128,10 @@ def _read_all(
             errors[host] = line
         else:
             yield cluster.add_host(line, host) if isinstance(requests[host], EventsRequest) else line
-    _raise_errors(cluster, errors, len(requests))
-
-
-def _raise_errors(cluster: Cluster, errors: Mapping[str, ClusterError], count: int) -> None:
-    """Raise the errors of the hosts that were read, unless the cluster never ran there."""
-    if not errors:
-        return
     never_ran = [error for error in errors.values() if error.exit_code is ExitCode.NOT_RUNNING]
-    if len(never_ran) == count:
+    if errors and len(never_ran) == len(requests):
         raise never_ran[0]
-    others = {host: error for host, error in errors.items() if error not in never_ran}
-    if others:
+    if others := {host: error for host, error in errors.items() if error not in never_ran}:
         raise unreachable(cluster, others)
 
 
@@ -160,7 +152,7 @@ def _by_time(
         except ClusterError as error:
             errors[host] = error
 
-    opened, failed = partition(map_hosts(streams, begin, settings.RPC_SLOW_TIMEOUT_SECONDS))
+    opened, failed = map_hosts(streams, begin, settings.RPC_SLOW_TIMEOUT_SECONDS)
     errors.update(failed)
     return heapq.merge(*(tagged(host, lines) for host, lines in opened.items()), key=lambda part: part[1]["time"])
 
@@ -207,7 +199,7 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
     """Return which logs of tasks, jobs and runs to request from which host; without names, those of all tasks."""
     if not names:
         return dict.fromkeys(cluster.hosts, ())
-    replies, _ = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.HOST_TIMEOUT_SECONDS))
+    replies, _ = call_hosts(cluster, cluster.hosts, TopologyRequest(), settings.HOST_TIMEOUT_SECONDS)
     if not replies:
         return _names_known_to(cluster, cluster.hosts, names)
     topology = latest_topology(replies.values())
@@ -229,10 +221,6 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
     return routes
 
 
-def _topology(cluster: Cluster, host: str) -> ClusterTopology:
-    return cluster.connect(host).call(TopologyRequest())
-
-
 def _names_known_to(
     cluster: Cluster, hosts: Sequence[str] | Mapping[str, object], names: Sequence[str]
 ) -> dict[str, list[str]]:
@@ -244,23 +232,22 @@ def _names_known_to(
     unknown: dict[str, ClusterError] = {}
 
     def known(host: str) -> list[str]:
-        return [name for name in names if _knows(cluster, host, name, unknown)]
+        found = []
+        for name in names:
+            try:
+                cluster.connect(host).call(
+                    LogsRequest((name,), lines=0, since=None, follow=False, after={}), start=True
+                )
+                found.append(name)
+            except ClusterError as error:
+                if error.exit_code is not ExitCode.USAGE:
+                    raise
+                unknown[name] = error
+        return found
 
-    replies, errors = partition(map_hosts(hosts, known, settings.HOST_TIMEOUT_SECONDS))
+    replies, errors = map_hosts(hosts, known, settings.HOST_TIMEOUT_SECONDS)
     routes = {host: names for host, names in replies.items() if names}
     for name in names:
         if not any(name in names for names in routes.values()):
             raise next(iter([*errors.values(), *([unknown[name]] if name in unknown else [])]))
     return routes
-
-
-def _knows(cluster: Cluster, host: str, name: str, unknown: dict[str, ClusterError]) -> bool:
-    request = LogsRequest((name,), lines=0, since=None, follow=False, after={})
-    try:
-        cluster.connect(host).call(request, start=True)
-    except ClusterError as error:
-        if error.exit_code is not ExitCode.USAGE:
-            raise
-        unknown[name] = error
-        return False
-    return True

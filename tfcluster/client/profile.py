@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import read_topology
-from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import map_hosts, unreachable
+from tfcluster.client.runs.leader import read_topology
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest
@@ -49,13 +49,17 @@ def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logd
 
     try:
         partial.mkdir(parents=True)
-        replies, errors = partition(map_hosts(dict.fromkeys(hosts[task] for task in tasks), capture, None))
+        replies, errors = map_hosts(dict.fromkeys(hosts[task] for task in tasks), capture, None)
         idle = {name for reply in replies.values() for name in reply.idle}
         failures = {name: why for reply in replies.values() for name, why in reply.failures.items()}
         traced = tuple(task for task in tasks if (partial / _name_of(task)).exists())
         problem = _describe(cluster, errors, failures)
         if not traced:
-            raise problem or _nothing_ran(seconds)
+            raise problem or ClusterError(
+                f"nothing ran on these tasks for {seconds:g} s, so there is no trace",
+                hint="Capture while a run computes: `tfcluster run ... --detach` starts one, `tfcluster runs` lists "
+                "them.",
+            )
         partial.rename(folder)
     except OSError as error:
         raise ClusterError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
@@ -97,10 +101,3 @@ def _describe(cluster: Cluster, errors: dict[str, ClusterError], failures: dict[
     if away is None:
         return ClusterError("\n".join(lines), hint=hint)
     return ClusterError("\n".join([away.message, *lines]), hint=f"{away.hint} {hint}", exit_code=away.exit_code)
-
-
-def _nothing_ran(seconds: float) -> ClusterError:
-    return ClusterError(
-        f"nothing ran on these tasks for {seconds:g} s, so there is no trace",
-        hint="Capture while a run computes: `tfcluster run ... --detach` starts one, `tfcluster runs` lists them.",
-    )

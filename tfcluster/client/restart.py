@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import call_hosts, combine_errors, map_hosts, unreachable
 from tfcluster.client.status import take_snapshot, watch_until_ready
 from tfcluster.core.plan import lost_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
-from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import RestartRequest
 from tfcluster.protocol.api.logs import LogLine
 from tfcluster.protocol.api.runs import FailingRunsRequest
@@ -50,24 +49,16 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[RestartPlan, C
     snapshot = take_snapshot(cluster)
     restart = restart_of(snapshot.status, names)
     if any(run.state in ACTIVE_RUN_STATES for run in snapshot.status.runs):
-        restart = _with_failing_runs(cluster, snapshot.statuses, restart)
+        # Any host may lead some of the runs, if the host of the head task was lost before.
+        request = FailingRunsRequest(restart.tasks)
+        replies, _ = call_hosts(cluster, snapshot.statuses, request, settings.HOST_TIMEOUT_SECONDS)
+        runs = tuple(run for reply in replies.values() for run in reply.runs)
+        scripts = tuple(run for reply in replies.values() for run in reply.scripts)
+        restart = replace(restart, runs=runs, scripts=scripts)
     hosts = restart.hosts.values()
     if errors := {host: error for host, error in snapshot.errors.items() if host in hosts}:
         raise unreachable(cluster, errors)
     return restart, snapshot.topology
-
-
-def _with_failing_runs(cluster: Cluster, hosts: Collection[str], restart: RestartPlan) -> RestartPlan:
-    """Add the runs that fail to the plan; any host may lead some, if the host of the head task was lost before."""
-    request = FailingRunsRequest(restart.tasks)
-    replies, _ = partition(
-        map_hosts(hosts, lambda host: cluster.connect(host).call(request), settings.HOST_TIMEOUT_SECONDS)
-    )
-    return replace(
-        restart,
-        runs=tuple(run for reply in replies.values() for run in reply.runs),
-        scripts=tuple(run for reply in replies.values() for run in reply.scripts),
-    )
 
 
 def restart_of(status: ClusterStatus, names: Sequence[str]) -> RestartPlan:
@@ -120,14 +111,9 @@ def request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collectio
     by_host: dict[str, list[str]] = {}
     for task in tasks:
         by_host.setdefault(hosts[task], []).append(task)
-
-    def restart_on(host: str) -> None:
-        cluster.connect(host).call(RestartRequest(tuple(by_host[host]), grace))
-
-    _, errors = partition(map_hosts(by_host, restart_on, settings.HOST_TIMEOUT_SECONDS))
+    requests = {host: RestartRequest(tuple(names), grace) for host, names in by_host.items()}
+    _, errors = map_hosts(
+        requests, lambda host: cluster.connect(host).call(requests[host]), settings.HOST_TIMEOUT_SECONDS
+    )
     if errors:
-        raise ClusterError(
-            "\n".join(format_host_errors(cluster, errors)),
-            hint=join_hints(errors),
-            exit_code=max(error.exit_code for error in errors.values()),
-        )
+        raise combine_errors(cluster, errors)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import find_exec_target
-from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import call_hosts, host_timeout, unreachable
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
 
@@ -27,12 +26,7 @@ def read_run_stacks(cluster: Cluster, run: str) -> tuple[list[RunStacksReply], C
     `run` is an id, or a unique prefix of one. With the replies comes an error that names the hosts that cannot be
     reached.
     """
-
-    def ask(host: str) -> RunStacksReply:
-        return cluster.connect(host).call(RunStacksRequest(run))
-
-    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
-    replies, errors = partition(map_hosts(cluster.hosts, ask, timeout))
+    replies, errors = call_hosts(cluster, cluster.hosts, RunStacksRequest(run), host_timeout(cluster))
     failures = [error for error in errors.values() if error.exit_code is not ExitCode.USAGE]
     if not replies:
         raise next(iter([*failures, *errors.values()]))

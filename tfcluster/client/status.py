@@ -5,6 +5,7 @@ ready; list the tasks' devices.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +14,13 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, recorded_spec, unregister
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
-from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
+from tfcluster.client.rpc.parallel import StreamContext, host_timeout, map_hosts, merge_streams, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.wait_diagnosis import follow_late_tasks
 from tfcluster.core.devices import Device
-from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.states import TERMINAL_STATES, ClusterState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, TaskStatus, aggregate_status
-from tfcluster.core.topology import ClusterTopology, latest_topology
+from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
@@ -79,24 +79,23 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
         status = waiting.result()  # first, as its timeout is shorter
         return topology.result(), status
 
-    reports, failures = partition(
-        map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error)
-    )
+    reports, failures = map_hosts(cluster.hosts, query, host_timeout(cluster, timeout), find_lost=lambda reply: None)
     errors = {
         host: error
         for host, error in failures.items()
         if error.exit_code is not ExitCode.NOT_RUNNING or isinstance(error, UnrecordedProcessesError)
     }
     if not reports and not errors:
-        if cluster.job is not None:
-            raise _nothing_in_job(cluster.name, cluster.job)
-        if cluster.pods is not None:
-            raise _nothing_in_pods(cluster.name)
+        if cluster.job is not None or cluster.pods is not None:
+            raise _nothing_runs(cluster)
         unregister(cluster.name)
         raise failures.get(LOCAL_HOST) or not_running(cluster.name)
     if not reports:
         if cluster.job is not None:
-            _check_ended(cluster.job)
+            from tfcluster.providers import slurm
+
+            if slurm.look_up(cluster.job) is None:  # this asks Slurm, which is worth it if none of its nodes answers
+                raise slurm.ended_error(cluster.job)
         raise NoStatusError(cluster, errors)
     topology = latest_topology([topology for topology, _ in reports.values()])
     # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
@@ -119,39 +118,17 @@ def pending_status(cluster: Cluster) -> ClusterStatus | None:
     return ClusterStatus(cluster.name, ClusterState.PENDING, spec, (), (), (), job=job.status(time.time()))
 
 
-def _check_ended(job: SlurmJob) -> None:
-    """Raise an error if a job has ended; this asks Slurm, which is worth it where none of its nodes answers."""
-    from tfcluster.providers import slurm
-
-    if slurm.look_up(job) is None:
-        raise slurm.ended_error(job)
-
-
-def _nothing_in_job(cluster: str, job: SlurmJob) -> ClusterError:
+def _nothing_runs(cluster: Cluster) -> ClusterError:
+    """Return the error that a cluster is down although its job of Slurm or its pods are there."""
+    if cluster.job is not None:
+        where, end = f", and Slurm job {cluster.job.id} holds its nodes", "ends the job"
+    else:
+        where, end = " in its pods", "deletes the pods"
     return ClusterError(
-        f"cluster {cluster!r} is not running, and Slurm job {job.id} holds its nodes",
-        hint="`tfcluster up` starts it there; `tfcluster down` ends the job.",
+        f"cluster {cluster.name!r} is not running{where}",
+        hint=f"`tfcluster up` starts it there; `tfcluster down` {end}.",
         exit_code=ExitCode.NOT_RUNNING,
     )
-
-
-def _nothing_in_pods(cluster: str) -> ClusterError:
-    return ClusterError(
-        f"cluster {cluster!r} is not running in its pods",
-        hint="`tfcluster up` starts it there; `tfcluster down` deletes the pods.",
-        exit_code=ExitCode.NOT_RUNNING,
-    )
-
-
-def _limit(cluster: Cluster, timeout: float | None) -> float | None:
-    """Return the seconds to wait for all hosts of a cluster; None if each request has a timeout of its own."""
-    if cluster.is_local:  # a hanging agent on this machine is reported by that timeout, with its pid
-        return None
-    return settings.HOST_TIMEOUT_SECONDS if timeout is None else timeout
-
-
-def _contains_no_error(reply: object) -> None:
-    """See `find_lost` of `map_hosts`."""
 
 
 def take_snapshot_with_usage(
@@ -167,7 +144,7 @@ def take_snapshot_with_usage(
         return cluster.connect(host).call(UsageRequest(), timeout=timeout)
 
     limit = settings.HOST_TIMEOUT_SECONDS if timeout is None else timeout
-    usages, _ = partition(map_hosts(snapshot.statuses, query, limit))
+    usages, _ = map_hosts(snapshot.statuses, query, limit)
     return replace(snapshot, status=with_usage(snapshot.status, usages)), usages
 
 
@@ -231,6 +208,27 @@ def watch_until_ready(
             if any(task.state in TERMINAL_STATES for task in tasks):
                 raise _not_ready(cluster, tasks, "")
     raise _not_ready(cluster, tasks, f" within {timeout:g} s")
+
+
+def wait_until_ready(cluster: Cluster, names: Sequence[str], timeout: float | None) -> ClusterStatus:
+    """Wait until tasks of a cluster that is up are ready.
+
+    The names are those of `matching_tasks`; without names, it is all tasks. Return the cluster's status in which the
+    tasks are ready; if one has failed or the time is over, an error is raised.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    snapshot = take_snapshot(cluster, timeout)
+    tasks = matching_tasks(names, [task.short for task in snapshot.topology.tasks])
+    status = snapshot.status
+    remaining = threading.TIMEOUT_MAX if deadline is None else max(0.0, deadline - time.monotonic())
+    try:
+        for latest in watch_until_ready(cluster, snapshot.topology, remaining, tasks):
+            status = latest
+    except ClusterError as error:
+        if deadline is None or time.monotonic() < deadline or error.exit_code is not ExitCode.UNHEALTHY:
+            raise
+        raise ClusterError(error.message, hint=error.hint, exit_code=ExitCode.TIMED_OUT) from None
+    return replace(status, tasks=tuple(task for task in status.tasks if task.short in tasks))
 
 
 def _watch(
@@ -348,7 +346,7 @@ def list_devices(cluster: Cluster, timeout: float | None) -> tuple[list[tuple[st
     def query(host: str) -> DevicesReply:
         return cluster.connect(host).call(DevicesRequest(), timeout=timeout)
 
-    replies, errors = partition(map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error))
+    replies, errors = map_hosts(cluster.hosts, query, host_timeout(cluster, timeout), find_lost=lambda reply: None)
     errors = {host: error for host, error in errors.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not replies:
         raise next(iter([*errors.values(), not_running(cluster.name)]))

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -21,11 +20,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import ExecTarget, request_environment
+from tfcluster.client.exec import end_supervised, pipe, start_supervised
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.runs import list_runs
 from tfcluster.core.runs import find_run, matching_runs
@@ -34,9 +34,11 @@ from tfcluster.paths import LOCAL_HOST, state_folder
 from tfcluster.protocol.api.runs import RunsRequest, RunSummary
 from tfcluster.transport.cluster_process import remote_argv, supervised_argv
 from tfcluster.transport.errors import HostUnreachableError
-from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.remote.tensorboard import TensorBoardReport, TensorBoardRequest, tensorboard_argv
+
+if TYPE_CHECKING:
+    from tfcluster.transport.remote_transport import HostTransport
 
 # What TensorBoard prints when it serves.
 _URL = re.compile(rb"http://[^\s/]+:(\d+)/")
@@ -71,7 +73,9 @@ def find_folders(cluster: Cluster, name: str | None) -> list[LogFolder]:
     if name is not None and "/" in name:
         return [LogFolder(host, (name,), None, name) for host in cluster.hosts if host != LOCAL_HOST]
     run, host = _find_run(cluster, name)
-    folder = os.path.join(_state_folder(cluster, host), "runs", run.run)
+    is_here = host == LOCAL_HOST
+    state = str(state_folder(cluster.name)) if is_here else request_environment(cluster, ExecTarget(host)).state
+    folder = os.path.join(state, "runs", run.run)
     named = tuple(named_folders(run.parameters, folder))
     return [LogFolder(host, named, folder, run.run)]
 
@@ -95,12 +99,6 @@ def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
     return summaries[find_run(run_id, summaries)], leader.head
 
 
-def _state_folder(cluster: Cluster, host: str) -> str:
-    if host == LOCAL_HOST:
-        return str(state_folder(cluster.name))
-    return request_environment(cluster, ExecTarget(host)).state
-
-
 def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[str]:
     """Yield the log folders that a run's parameters name.
 
@@ -108,21 +106,16 @@ def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[st
     """
     if isinstance(logdir := parameters.get("logdir"), str):
         yield logdir
-    words = parameters.get("args")
-    for option, value in _options_in([str(word) for word in words] if isinstance(words, list) else []):
+    args = parameters.get("args")
+    words = [str(word) for word in args] if isinstance(args, list) else []
+    for word, following in zip_longest(words, words[1:], fillvalue=""):  # `--name=value` and `--name value`
+        name, equals, value = word.lstrip("-").partition("=")
+        value = value if equals else following
         if "{" in value:  # each process of `launch` has a folder of its own: all of them are in this one
             value = os.path.dirname(value.partition("{")[0])
-        if option in _OPTIONS and value:
+        if word.startswith("-") and name.replace("-", "_") in _OPTIONS and value:
             yield str(Path(str(parameters.get("cwd", "")), value))
             yield str(Path(run_folder, value))
-
-
-def _options_in(words: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of a command line with their values, both `--name=value` and `--name value`."""
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        if word.startswith("-"):
-            name, equals, value = word.lstrip("-").partition("=")
-            yield name.replace("-", "_"), value if equals else following
 
 
 @dataclass
@@ -169,7 +162,13 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
         if started.logdir is None:
             raise _no_folder(folder)
         if not started.is_installed:
-            raise _not_installed(folder.host, started.python)
+            where = "this machine" if transport is None else f"host {folder.host!r}"
+            there = "" if transport is None else f"tfcluster exec --on {folder.host} -- "
+            raise ClusterError(
+                f"TensorBoard is not installed for {started.python} on {where}",
+                hint=f"Install it: {there}{shlex.quote(started.python)} -m pip install tensorboard (for traces "
+                "tensorboard-plugin-profile, too). TensorFlow 2.21 does not include it.",
+            )
         port = process.read_port()
         if transport is not None:
             stack.enter_context(transport.forward_port(local_port, port))
@@ -187,13 +186,7 @@ class _Process:
     def __init__(self, host: str, line: list[str], transport: HostTransport | None) -> None:
         self._host = host
         self._transport = transport
-        self._process = subprocess.Popen(
-            line,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for this command, which ends TensorBoard
-        )
+        self._process = start_supervised(line)
         self._lines: deque[str] = deque(maxlen=settings.SSH_ERROR_LINES)
         self._port: SimpleQueue[int | None] = SimpleQueue()
         self._errors = threading.Thread(target=self._read_errors, daemon=True)
@@ -203,19 +196,15 @@ class _Process:
         return self
 
     def __exit__(self, *error: object) -> None:
-        _stream(self._process.stdin).close()  # at which TensorBoard ends
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(settings.EXEC_TERMINATE_SECONDS + settings.SSH_EXIT_SECONDS)
-        self._process.kill()
-        self._process.wait()
+        end_supervised([self._process])
 
     def read_start(self) -> TensorBoardReport:
         """Return what there is on the host; if TensorBoard is not started, raise an error that says why."""
-        for line in _stream(self._process.stdout):
+        for line in pipe(self._process.stdout):
             if line.startswith(MESSAGE_PREFIX.encode()):  # a login shell may print lines, too
-                threading.Thread(target=self._discard_output, daemon=True).start()
+                threading.Thread(target=deque, args=[pipe(self._process.stdout), 0], daemon=True).start()  # discards it
                 return TensorBoardReport(**json.loads(line[len(MESSAGE_PREFIX) :]))
-        _stream(self._process.stdout).close()
+        pipe(self._process.stdout).close()
         raise self.wait_for_end()
 
     def read_port(self) -> int:
@@ -246,22 +235,12 @@ class _Process:
 
     def _read_errors(self) -> None:
         """Read what TensorBoard prints on its standard error: the line with its port, and what may explain its end."""
-        with _stream(self._process.stderr) as stream:
+        with pipe(self._process.stderr) as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").rstrip())
                 if match := _URL.search(line):
                     self._port.put(int(match[1]))
         self._port.put(None)
-
-    def _discard_output(self) -> None:
-        with _stream(self._process.stdout) as stream:
-            for _ in stream:
-                pass
-
-
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None, "it is a pipe"
-    return stream
 
 
 def _choose_port() -> int:
@@ -299,14 +278,4 @@ def _no_folder(folder: LogFolder) -> NoLogFolderError:
         hint="A program has to write summaries: `run linear --logdir DIR` does. Name their folder: "
         "tfcluster tensorboard LOGDIR, or HOST:LOGDIR.",
         exit_code=ExitCode.USAGE,
-    )
-
-
-def _not_installed(host: str, python: str) -> ClusterError:
-    where = "this machine" if host == LOCAL_HOST else f"host {host!r}"
-    there = "" if host == LOCAL_HOST else f"tfcluster exec --on {host} -- "
-    return ClusterError(
-        f"TensorBoard is not installed for {python} on {where}",
-        hint=f"Install it: {there}{shlex.quote(python)} -m pip install tensorboard (for traces "
-        "tensorboard-plugin-profile, too). TensorFlow 2.21 does not include it.",
     )

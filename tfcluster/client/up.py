@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,8 +13,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
-from tfcluster.client.preflight.checks import VERSIONS, CheckResult, Severity, to_error
-from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
+from tfcluster.client.preflight.checks import VERSIONS, AgentInspector, CheckResult, HostPreflight, Severity, to_error
 from tfcluster.client.preflight.preflight import (
     Preflight,
     Progress,
@@ -22,13 +23,12 @@ from tfcluster.client.preflight.preflight import (
     observe_hosts,
     run_preflight,
 )
-from tfcluster.client.preflight.shown_notes import is_new_note
 from tfcluster.client.resolve import check_source
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import (
     StreamContext,
+    combine_errors,
     format_host_errors,
-    join_hints,
     merge_streams,
     starting_host,
     warn,
@@ -49,7 +49,8 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_stat
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.paths import journal_path
+from tfcluster.os.atomic_file import write_atomically
+from tfcluster.paths import journal_path, make_private_folder, state_home
 from tfcluster.protocol.api.cluster import ApplyRequest
 from tfcluster.transport.errors import not_running
 
@@ -363,7 +364,9 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
     # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
     is_new = read_registry(plan.cluster.name) is None
     _register(plan, plan.removed_hosts)
-    head_host = _head_host(plan)
+    head_host = topology.head().host
+    if head_host not in plan.hosts:
+        head_host = plan.reachable.head
     if errors := apply_on([head_host]):
         error = errors[head_host]
         is_unknown = isinstance(error, AgentDisconnectedError) or error.exit_code is ExitCode.UNREACHABLE
@@ -371,28 +374,13 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
             unregister(plan.cluster.name)
         raise error
     if errors := apply_on([host for host in plan.hosts if host != head_host]):
-        raise _combined(plan.all_hosts, errors)
+        conflicts = [error for error in errors.values() if isinstance(error, PlanConflictError)]
+        if len(conflicts) == len(errors):
+            raise conflicts[0]
+        completion = "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."
+        raise combine_errors(plan.all_hosts, errors, after="The other hosts have applied the change.", hint=completion)
     # A `status` that ran before anything was up may have removed the registry entry: write it again.
     _register(plan, plan.removed_hosts)
-
-
-def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError:
-    """Build the error for hosts that failed to apply a plan that all other hosts have applied."""
-    conflicts = [error for error in errors.values() if isinstance(error, PlanConflictError)]
-    if len(conflicts) == len(errors):
-        return conflicts[0]
-    completion = "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."
-    return ClusterError(
-        "\n".join([*format_host_errors(cluster, errors), "The other hosts have applied the change."]),
-        hint=" ".join(filter(None, [join_hints(errors), completion])),
-        exit_code=max(error.exit_code for error in errors.values()),
-    )
-
-
-def _head_host(plan: UpPlan) -> str:
-    topology = plan.observed.topology if plan.observed else plan.topology
-    host = topology.head().host
-    return host if host in plan.hosts else plan.reachable.head
 
 
 def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:
@@ -410,11 +398,13 @@ def _apply_on_host(
 ) -> Iterator[ClusterStatus]:
     """Apply the plan on one host, and yield its status at each change while tasks are being stopped."""
     observed = plan.hosts[host].observed
+    actions = [action for action in plan.actions if action.task is None or action.task.host == host]
+    updates = dict.fromkeys(action.cause for action in actions if action.kind is ActionKind.UPDATE)
     client = plan.all_hosts.connect(host)
     request = ApplyRequest(
         base_revision=observed.revision if observed else None,
         topology=plan.topology,
-        summary=_summary_on(plan, host),
+        summary=", ".join(filter(None, [summary(actions), *updates])),
         accepted_loss=None if accepted_loss is None else tuple(accepted_loss),
         terminating=tuple(terminated_tasks(plan.actions)),
         certificate=certificate,
@@ -441,13 +431,6 @@ def _apply_on_host(
         )
 
 
-def _summary_on(plan: UpPlan, host: str) -> str:
-    """Summarize the planned actions on one host, for its event log."""
-    actions = [action for action in plan.actions if action.task is None or action.task.host == host]
-    updates = dict.fromkeys(action.cause for action in actions if action.kind is ActionKind.UPDATE)
-    return ", ".join(filter(None, [summary(actions), *updates]))
-
-
 def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
     """Stop everything that the cluster has on the hosts that are removed from it.
 
@@ -460,3 +443,24 @@ def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
             warn("\n".join(format_host_errors(plan.all_hosts, {name: status})))
             remaining[name] = removed_hosts[name]
     return list(remaining.values())
+
+
+def is_new_note(cluster: str, text: str) -> bool:
+    """Return whether a note, if there is one, was not shown for a cluster within a day; remember that it is now.
+
+    A state home that cannot be read or written only makes the note appear more often.
+    """
+    if not text:
+        return False
+    folder = state_home() / ".notes"
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if abs(time.time() - path.stat().st_mtime) > settings.NOTE_REPEAT_SECONDS:
+                path.unlink()
+    with suppress(OSError, ValueError):
+        if (folder / cluster).read_text() == text:
+            return False
+    with suppress(OSError):
+        make_private_folder(folder)
+        write_atomically(folder / cluster, text.encode())
+    return True

@@ -27,8 +27,8 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
+from tfcluster.transport.connector import quote_path
 from tfcluster.transport.provision import in_environment
-from tfcluster.transport.quoting import quote_path
 from tfcluster.transport.remote import node_holder
 
 if TYPE_CHECKING:

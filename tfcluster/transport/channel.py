@@ -9,11 +9,21 @@ import struct
 import time
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Greeting, parse_greeting
+
+
+@dataclass(frozen=True)
+class RemoteAgent:
+    """The socket and the process of an agent on another host."""
+
+    socket: str  # its path there
+    pid: int
+    is_forwardable: bool = True  # False if the host's ssh server does not forward it, as an earlier command has noticed
 
 
 def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:

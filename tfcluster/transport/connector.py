@@ -5,17 +5,33 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.errors import HostUnreachableError, clean_lines
-from tfcluster.transport.quoting import quote
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.ssh import SshConnector
 
-if TYPE_CHECKING:
-    from tfcluster.transport.ssh_master import SshMaster
+_HOME = "~/"
+# Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
+_SPECIAL = re.compile(r"['\\!]")
+
+
+def quote(words: Iterable[str]) -> str:
+    """Quote words as a command line that sh, bash, dash, zsh, fish and csh split into the same words.
+
+    A word with a newline does not work in csh.
+    """
+    return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
+
+
+def quote_path(path: str) -> str:
+    """Quote a path as one word of a command line in which the host's shell expands a leading `~/`."""
+    return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])
+
 
 #: The message that the shell on a host sends before it runs anything, where the way there needs that.
 SHELL_MESSAGE = {"reached": True}
@@ -38,42 +54,6 @@ _COMMAND = "{command}"
 _TERMINAL = re.compile(r"\{terminal:(.+)\}")
 
 
-class Connector(Protocol):
-    """How a command gets to one host: a program on this machine, whose standard streams are those of the command."""
-
-    program: str  # such as `ssh`
-    first_input: bytes  # what a session sends before anything else
-
-    @property
-    def master(self) -> SshMaster | None:
-        """Return the connection that commands share, which forwards sockets and ports; None if there is none."""
-
-    def argv(self, command: str, *, is_terminal: bool = False) -> list[str]:
-        """Return the command line on this machine that runs a line of a shell on the host, there with a terminal."""
-
-    def session_argv(self, command: str, *, is_shared: bool = True) -> list[str]:
-        """Return the command line that runs a line of a shell on the host, and exchanges messages with it.
-
-        With `is_shared`, it uses the connection that commands share, or opens it, which leaves that on this machine.
-        """
-
-    def typed(self, command: str) -> str:
-        """Return what a user types on this machine to run a line of a shell on the host."""
-
-    def has_failed(self, code: int | None, *, is_at_shell: bool) -> bool:
-        """Return whether a program that has ended did not reach the host, or has lost it.
-
-        `is_at_shell`: the shell there has answered, but not yet what it runs. The code is None if the program has not
-        ended, only closed its output.
-        """
-
-    def failure(self, code: int | None, stderr: str) -> HostUnreachableError:
-        """Return the error for a program that has failed, by its exit code and what it printed."""
-
-    def not_runnable(self, error: OSError) -> ClusterError:
-        """Return the error that the program cannot be run on this machine."""
-
-
 class CommandConnector:
     """The command of `connect:`, such as `docker exec -i {host}` or `kubectl exec -i {host} --`.
 
@@ -82,8 +62,8 @@ class CommandConnector:
     not pass on its input gives it an empty one.
     """
 
-    master = None
-    first_input = b"\n"
+    first_input = b"\n"  # what a session sends before anything else
+    leads_group = True  # whether what the program has started ends with it
 
     def __init__(self, host: Host) -> None:
         assert host.connect is not None, "other hosts are reached by ssh"
@@ -91,14 +71,17 @@ class CommandConnector:
         pattern = re.compile("|".join(map(re.escape, names)))
         self._host = host
         self._words = [pattern.sub(lambda match: names[match[0]], word) for word in shlex.split(host.connect)]
-        self.program = self._words[0]
+        self.program = self._words[0]  # on this machine, such as `docker`
 
     def argv(self, command: str, *, is_terminal: bool = False) -> list[str]:
-        """See `Connector.argv`."""
+        """Return the command line on this machine that runs a line of a shell on the host, there with a terminal."""
         return self._argv(f"exec {command}", is_terminal)
 
     def session_argv(self, command: str, *, is_shared: bool = True) -> list[str]:
-        """See `Connector.session_argv`."""
+        """Return the command line that runs a line of a shell on the host, and exchanges messages with it.
+
+        With `is_shared`, it uses the connection that commands share, or opens it, which leaves that on this machine.
+        """
         terminal, empty = (_say({UNUSABLE: problem}) for problem in ("terminal", "input"))
         reached = f"{_say(SHELL_MESSAGE)}; exec {command}"
         line = f"if [ -t 0 ]; then {terminal}; elif read -r line; then {reached}; else {empty}; fi"
@@ -115,15 +98,19 @@ class CommandConnector:
         return [*words, *shell]
 
     def typed(self, command: str) -> str:
-        """See `Connector.typed`."""
+        """Return what a user types on this machine to run a line of a shell on the host."""
         return shlex.join(self._argv(command, False))
 
     def has_failed(self, code: int | None, *, is_at_shell: bool) -> bool:
-        """See `Connector.has_failed`."""
+        """Return whether a program that has ended did not reach the host, or has lost it.
+
+        `is_at_shell`: the shell there has answered, but not yet what it runs. The code is None if the program has not
+        ended, only closed its output.
+        """
         return not is_at_shell
 
     def failure(self, code: int | None, stderr: str) -> HostUnreachableError:
-        """See `Connector.failure`."""
+        """Return the error for a program that has failed, by its exit code and what it printed."""
         end = "closed its output" if code is None else f"ended with exit code {code}"
         lines = clean_lines(stderr)[-settings.SSH_ERROR_LINES :]
         said = "".join(f"\n  {line}" for line in lines) or ", and printed no error"
@@ -132,12 +119,16 @@ class CommandConnector:
         return HostUnreachableError(self._host.name, f"{self.program} {end}{said}", hint)
 
     def not_runnable(self, error: OSError) -> ClusterError:
-        """See `Connector.not_runnable`."""
+        """Return the error that the program cannot be run on this machine."""
         return HostUnreachableError(
             self._host.name,
             f"cannot run {self.program}: {error.strerror}",
             "Correct `connect:` of this host in the spec, or install that program on this machine.",
         )
+
+
+#: How a command gets to one host: a program on this machine, whose standard streams are those of the command.
+Connector = SshConnector | CommandConnector
 
 
 def _say(message: dict[str, Any]) -> str:

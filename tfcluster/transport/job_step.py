@@ -72,11 +72,6 @@ class HeldProcess:
         return int(_read(self._replies)["code"])
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str]) -> HeldProcess:
-    """Have the holder of this node start a process that outlives this step; the variables of the job replace ours."""
-    return HeldProcess(argv, environment)
-
-
 def _connect() -> socket.socket:
     """Connect to the holder, which starts a moment after its job."""
     deadline = time.monotonic() + settings.SLURM_HOLDER_SECONDS

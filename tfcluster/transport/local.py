@@ -6,18 +6,23 @@ import atexit
 import contextlib
 import math
 import os
+import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
+from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.atomic_file import read_file
-from tfcluster.os.process_handle import ProcessHandle, peer_credentials
+from tfcluster.os.file_lock import FileLock
+from tfcluster.os.process_handle import ProcessHandle, is_frozen, peer_credentials, send_signal, tracer_of
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
-from tfcluster.process_mark import MARK, NO_MARK, describe_process, mark_of, marked_processes
+from tfcluster.process_mark import MARK, NO_MARK, describe_process, is_marked, mark_of, marked_processes
 from tfcluster.protocol.codec import (
     OWN_GREETING,
     Decoder,
@@ -31,15 +36,132 @@ from tfcluster.protocol.codec import (
     parse_writer,
     version_error,
 )
-from tfcluster.runtime_dir import agent_pid, agent_socket
+from tfcluster.runtime_dir import agent_pid, agent_socket, locks_dir
 from tfcluster.transport import job_step
-from tfcluster.transport.agent_process import AgentProcess, print_note
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
     from tfcluster.protocol.api import Request
     from tfcluster.transport.dry_run_probe import Probe
+
+
+def print_note(text: str) -> None:
+    """Print a line to standard error."""
+    print(escape_control_characters(text), file=sys.stderr, flush=True)
+
+
+class AgentProcess:
+    """The process that serves a cluster on this machine, by the pid that the socket or the lock file names.
+
+    `note` is called with a line for the user about each action on the process.
+    """
+
+    def __init__(self, cluster: str, host: str, pid: int, note: Callable[[str], None] = print_note) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.pid = pid
+        self._note = note
+        self._process: ProcessHandle | None = None
+        with contextlib.suppress(OSError):  # no descriptor is available to read /proc
+            self._process = ProcessHandle.from_pid(pid)
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal, such as SIGSTOP, or a debugger has stopped the process."""
+        return is_frozen(self.pid) and self._is_agent()
+
+    def _is_agent(self) -> bool:
+        """Return whether the process runs and is the agent: after a reboot, its pid may be that of any process."""
+        mark = mark_of(state_folder(self.cluster, self.host))
+        try:
+            return self._process is not None and self._process.is_alive() and is_marked(self.pid, mark)
+        except OSError:  # it has exited, or belongs to another user
+            return False
+
+    def tracer_error(self) -> ClusterError | None:
+        """Return the error that a debugger traces the process, which must not be signalled then; None if none does."""
+        tracer = tracer_of(self.pid)
+        if tracer is None:
+            return None
+        return ClusterError(
+            f"the agent of {self.cluster!r} (pid {self.pid}) is traced by process {tracer} and does not answer",
+            hint=f"Detach the debugger, or stop it: `kill {tracer}`.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
+
+    def continue_if_stopped(self) -> None:
+        """Continue the process if a signal has stopped it; if it is stopped again at once, end it.
+
+        Raises ClusterError if a debugger has stopped the process, or it cannot be ended.
+        """
+        if not self.is_stopped():
+            return
+        if self.tracer_error() is not None:
+            self._refuse_if_held()
+            return
+        with self.lock():
+            pidfd = self._process.open() if self._process is not None and self.is_stopped() else None
+            if pidfd is None:  # another command has continued or ended it
+                return
+            send_signal(pidfd, signal.SIGCONT)
+            os.close(pidfd)
+            time.sleep(settings.AGENT_CONTINUE_SECONDS)
+            action = "continued"
+            if self.is_stopped():
+                self.end(settings.AGENT_END_SECONDS)
+                action = "replaced"
+            self._note(f"the agent of {self.cluster!r} was stopped (pid {self.pid}): {action}")
+
+    def _refuse_if_held(self) -> None:
+        """Raise the error for a traced process unless it runs now and then: strace stops it at each system call."""
+        deadline = time.monotonic() + settings.AGENT_CONTINUE_SECONDS
+        while self.is_stopped():
+            if time.monotonic() >= deadline and (error := self.tracer_error()) is not None:
+                raise error
+            time.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+
+    def end(self, grace: float) -> None:
+        """End the process, after `grace` seconds by SIGKILL, and wait until it has exited. The caller holds `lock`.
+
+        Raises ClusterError if a debugger traces it, it is not the agent, or it does not exit.
+        """
+        if self._process is None or not self._process.is_alive():
+            return
+        if (error := self.tracer_error()) is not None:
+            raise error
+        if not self._is_agent():
+            raise ClusterError(f"process {self.pid} is not the agent of {self.cluster!r}")
+        if self._process.terminate(grace, settings.AGENT_EXIT_SECONDS):
+            return
+        raise ClusterError(
+            f"the agent of {self.cluster!r} (pid {self.pid}) has not exited after SIGKILL",
+            hint=f"See what blocks it: `cat /proc/{self.pid}/stack`.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock out other commands that would continue or end the agent; after a wait, check whether it was replaced."""
+        path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
+        deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS
+        while True:
+            try:
+                if (lock := FileLock.acquire(path)) is not None:
+                    break
+            except OSError as error:
+                raise ClusterError(f"{path}: cannot create the lock file: {error.strerror}") from error
+            if time.monotonic() >= deadline:
+                raise ClusterError(
+                    f"another command is replacing the agent, for more than {settings.AGENT_REPLACE_SECONDS:g} s",
+                    hint=f"`fuser {path}` shows its pid.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
+            time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
+        try:
+            yield
+        finally:
+            lock.release()
+
 
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NO_LISTENER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
@@ -131,25 +253,43 @@ class LocalAgentConnection(Channel):
 
 
 class LocalTransport:
-    """The transport to the agent of a cluster on this machine; for `note`, see `AgentProcess`."""
+    """The transport to the agent of a cluster on this machine; for `note`, see `AgentProcess`.
+
+    `RemoteTransport` has the same methods. If the host cannot be reached, `examine` and `probe` report it; `open`,
+    `is_up` and `has_state` raise a HostUnreachableError, `open` in bounded time.
+    """
+
+    is_remote = False  # a connection can break while the agent continues, because a network is in between
 
     def __init__(self, cluster: str, host: str = LOCAL_HOST, note: Callable[[str], None] = print_note) -> None:
         self.cluster = cluster
         self.host = host
         self._note = note
-        self.is_remote = False
 
     def examine(self) -> None:
-        """See `HostTransport.examine`."""
+        """Prepare the host for an agent by its setup commands, unless they have been run there, and examine it.
+
+        An unreachable host has a report too. This machine has none, and needs no preparation.
+        """
 
     def probe(self) -> tuple[None, Probe]:
-        """See `HostTransport.probe`."""
+        """Start the dry-run preflight of the host, which changes nothing there.
+
+        Return the report (None for this machine), and a probe process on the host that answers further requests, which
+        the caller closes; None if none could be started there.
+        """
         from tfcluster.transport.dry_run_probe import start_local_probe
 
         return None, start_local_probe(self.cluster, self.host)
 
     def open(self, *, start: bool, upgrade: bool = False) -> LocalAgentConnection:
-        """See `HostTransport.open`."""
+        """Connect to the agent, and send the greeting of the protocol; the first line to be received is the agent's.
+
+        If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
+        out not to be up, close what is shared between commands. With `start`, start an agent if there is none, even if
+        the cluster is not up. With `upgrade`, replace an agent that speaks an older version of the protocol; otherwise
+        such an agent is an error.
+        """
         began = next_start = time.monotonic()
         while True:
             # Even an agent that has lost its socket, or whose backlog is full, so before the connection.
@@ -175,7 +315,13 @@ class LocalTransport:
                 continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
-                raise self._nothing_listens()
+                raise ClusterError(
+                    f"the agent of cluster {self.cluster!r} is running, but does not listen at "
+                    f"{agent_socket(self.cluster, self.host)}",
+                    hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
+                    "The tasks continue, and the next command starts another agent.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
             # While the folder is locked, another agent could not start. It is tried nevertheless in the end: after a
             # reboot, the pid in the lock file may be that of any process.
             if now < next_start or (self._is_locked() and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):
@@ -213,15 +359,6 @@ class LocalTransport:
         except OSError:  # no descriptor is available to read /proc
             return False
 
-    def _nothing_listens(self) -> ClusterError:
-        return ClusterError(
-            f"the agent of cluster {self.cluster!r} is running, but does not listen at "
-            f"{agent_socket(self.cluster, self.host)}",
-            hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
-            "The tasks continue, and the next command starts another agent.",
-            exit_code=ExitCode.UNREACHABLE,
-        )
-
     def find_unrecorded(self) -> UnrecordedProcessesError | None:
         """Return which processes of the cluster run on this machine, without a journal, if no agent does.
 
@@ -237,28 +374,31 @@ class LocalTransport:
         return UnrecordedProcessesError(self.cluster, f"{journal} is missing; still running: {running}")
 
     def is_up(self) -> bool:
-        """See `HostTransport.is_up`."""
+        """Return whether the cluster is up on the host, whether or not its agent is alive."""
         journal = journal_path(self.cluster, self.host)
         return journal.exists() or journal.with_suffix(".copy").exists()  # only the file was deleted
 
     def has_state(self) -> bool:
-        """See `HostTransport.has_state`."""
+        """Return whether the cluster is up on the host or has left runs and logs; if not, close what commands share."""
         return state_folder(self.cluster, self.host).exists()
 
     def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
-        """See `HostTransport.command_line`."""
+        """Return the argv on this machine that runs a command on the host, with the streams of this process.
+
+        With `is_terminal`, the command has a terminal; on this machine it has that of this process.
+        """
         return list(argv)
 
     def has_lost_host(self, code: int) -> bool:
-        """See `HostTransport.has_lost_host`."""
+        """Return whether the exit code of a `command_line` says that the connection was lost, and not the command's."""
         return False
 
     def forward_port(self, local: int, remote: int) -> contextlib.nullcontext[None]:
-        """See `HostTransport.forward_port`. The port is one of this machine already."""
+        """Forward a port of this machine's loopback device to one of the host's, until the context is left."""
         return contextlib.nullcontext()
 
     def disconnect(self) -> None:
-        """See `HostTransport.disconnect`. Nothing is shared between commands."""
+        """Close what is shared between commands, after a shutdown; never fail, nor interrupt other commands."""
 
 
 def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -> LocalAgentConnection | None:
@@ -330,11 +470,6 @@ def _spawn() -> subprocess.Popen[bytes]:
     )
 
 
-def _spawn_agent() -> subprocess.Popen[bytes] | job_step.HeldProcess:
-    """Have an agent started by this process, or on a node of a job by the step that holds it."""
-    return job_step.spawn(_agent_command(), {**os.environ, MARK: NO_MARK}) if job_step.is_joined() else _spawn()
-
-
 def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> bool:
     """Start the agent of a cluster, and wait until it listens; return False if another agent was first.
 
@@ -345,7 +480,8 @@ def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None =
     try:
         process = _prestarted.pop()
     except IndexError:  # not checked in advance, since another thread may be starting an agent for another host
-        process = _spawn_agent()
+        environment = {**os.environ, MARK: NO_MARK}
+        process = job_step.HeldProcess(_agent_command(), environment) if job_step.is_joined() else _spawn()
     assert process.stdin is not None, "it is a pipe"
     with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
         configuration = {"cluster": cluster, "host": host, "state": str(state_home()), "older": older}

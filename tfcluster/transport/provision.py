@@ -19,8 +19,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.transport.connector import Connector
-from tfcluster.transport.quoting import quote, quote_path
+from tfcluster.transport.connector import Connector, quote, quote_path
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.session import SHELL_FAILED, Session
@@ -139,13 +138,13 @@ def bootstrap(*, is_dry_run: bool) -> dict[str, str | int]:
 @cache
 def _code() -> dict[str, bytes]:
     """Return the files that a host needs, by their paths."""
-    paths = [path for path in sorted(_PACKAGE.rglob("*.py")) if _is_needed(path.relative_to(_PACKAGE))]
-    return {str(path.relative_to(_PACKAGE.parent)): path.read_bytes() for path in paths}
-
-
-def _is_needed(path: Path) -> bool:
-    is_for_command = path.parts[0] == "programs" and len(path.parts) > 2 and path.name in _COMMAND_LINE
-    return path.parts[0] in PARTS and not is_for_command
+    files = {}
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        part, *rest = path.relative_to(_PACKAGE).parts
+        is_for_command = part == "programs" and len(rest) > 1 and path.name in _COMMAND_LINE
+        if part in PARTS and not is_for_command:
+            files[str(path.relative_to(_PACKAGE.parent))] = path.read_bytes()
+    return files
 
 
 @cache

@@ -8,9 +8,9 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,21 +18,38 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import Greeting, encode_greeting
-from tfcluster.transport.agent_process import print_note
-from tfcluster.transport.channel import Channel
+from tfcluster.transport.channel import Channel, RemoteAgent
 from tfcluster.transport.connector import CommandConnector, Connector
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.errors import HostUnreachableError, UnrecordedProcessesError
-from tfcluster.transport.host_transport import HostReport
-from tfcluster.transport.port_forwarder import forward_port
+from tfcluster.transport.local import LocalTransport, print_note
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
 from tfcluster.transport.relay.host_link import HostLink
-from tfcluster.transport.remote_agent import RemoteAgent
 from tfcluster.transport.session import InterpreterError, RemoteChannel, Session
 from tfcluster.transport.ssh import SshConnector
 
 # Without a limit, a command on hundreds of hosts would keep this machine so busy that what it starts exceeds its time.
 _starting = threading.BoundedSemaphore(settings.REMOTE_STARTS_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """The result of probing a host.
+
+    If the host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing but that problem is known.
+    """
+
+    host: str
+    problems: tuple[ClusterError, ...] = ()  # what keeps an agent from starting there, with hints that say what to type
+    program: str = "ssh"  # the program on this machine that reaches it
+    python: str = ""  # path; empty if it is not known
+    python_version: str = ""  # such as `3.11.2`
+    tensorflow: str | None = None  # version for that Python; None if there is none or the version cannot be determined
+    free_bytes: int = 0  # disk space for the host's state
+    clock_offset: float = 0.0  # seconds by which the host's clock is ahead of this machine's
+    clock_error: float = 0.0  # maximum error of the offset in seconds, which is half the round-trip time
+    shipped_bytes: int = 0  # size of the code bundle that had to be sent; 0 if the host had it
+    unexamined: tuple[str, ...] = ()  # what a dry run, which changes nothing on the host, could not check, and why
 
 
 class RemoteTransport:
@@ -42,20 +59,21 @@ class RemoteTransport:
     on the host that a relay keeps. Without either of them, a session carries the bytes of one connection.
     """
 
+    is_remote = True
+
     def __init__(self, cluster: str, host: Host) -> None:
         self.cluster = cluster
         self.host = host.name
-        self.is_remote = True
         self._host = host
         self._connector: Connector = CommandConnector(host) if host.connect else SshConnector(cluster, host)
-        self._master = self._connector.master
+        self._master = self._connector if isinstance(self._connector, SshConnector) else None
         self._lock = threading.Lock()
         self._link = HostLink(cluster, host)
         self._idle_session: Session | None = None  # kept where each one is a connection
         self._carrier: Session | None = None  # carries the bytes of the latest connection, or has carried them
 
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
-        """See `HostTransport.open`.
+        """See `LocalTransport.open`.
 
         An earlier command has recorded the agent's socket, unless the agent has died since. Without a record, or if the
         agent is older, a session on the host finds the agent or starts one.
@@ -161,12 +179,12 @@ class RemoteTransport:
         return channel
 
     def is_up(self) -> bool:
-        """See `HostTransport.is_up`."""
+        """See `LocalTransport.is_up`."""
         greeting = self._read_greeting()
         return bool(self._state()["up"]) if greeting is None or greeting.is_up is None else greeting.is_up
 
     def has_state(self) -> bool:
-        """See `HostTransport.has_state`."""
+        """See `LocalTransport.has_state`."""
         if (self._carrier is not None and self._carrier.is_running()) or self._read_greeting() is not None:
             return True
         exists = bool(self._state()["exists"])
@@ -187,15 +205,15 @@ class RemoteTransport:
             self._keep_or_end(session)
 
     def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
-        """See `HostTransport.command_line`."""
+        """See `LocalTransport.command_line`."""
         return self._connector.argv(host_command(argv, self._host), is_terminal=is_terminal)
 
     def has_lost_host(self, code: int) -> bool:
-        """See `HostTransport.has_lost_host`."""
+        """See `LocalTransport.has_lost_host`."""
         return self._connector.has_failed(code, is_at_shell=True)
 
     def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
-        """See `HostTransport.forward_port`."""
+        """See `LocalTransport.forward_port`."""
         if self._master is not None:
             return self._master.forward_port(local, remote)
         self._dial(remote).close()  # shows whether it can be done
@@ -219,7 +237,7 @@ class RemoteTransport:
         return connection
 
     def disconnect(self) -> None:
-        """See `HostTransport.disconnect`."""
+        """See `LocalTransport.disconnect`."""
         if self._master is not None:
             self._master.close()
         self._link.close()
@@ -228,30 +246,29 @@ class RemoteTransport:
 
     def examine(self) -> HostReport:
         """Run the setup commands, then in another session survey the host and start the agent; report the problems."""
+        report, session = HostReport(self.host, program=self._connector.program), None
         problems: list[ClusterError] = []
         try:
-            if self._host.setup:
-                run_setup(self._host, self._connector)
-        except HostUnreachableError as problem:
-            return HostReport(self.host, (problem,), self._connector.program)
-        except ClusterError as problem:
-            problems.append(problem)
-        try:
+            try:
+                if self._host.setup:
+                    run_setup(self._host, self._connector)
+            except HostUnreachableError:
+                raise
+            except ClusterError as problem:
+                problems.append(problem)
             session = self._start_session()
-        except ClusterError as problem:
-            return HostReport(self.host, (*problems, problem), self._connector.program)
-        try:
             report, _ = self._survey(session)
-            report = replace(report, problems=(*problems, *report.problems))
+            problems += report.problems
             if not report.problems:
                 reply = self._open_in(session, start=True, upgrade=True)
                 if self._master is not None:
                     self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
-            return report
         except ClusterError as problem:
-            return HostReport(self.host, (*problems, problem), self._connector.program)
+            problems.append(problem)
         finally:
-            self._keep_or_end(session)
+            if session is not None:
+                self._keep_or_end(session)
+        return replace(report, problems=tuple(problems))
 
     def probe(self) -> tuple[HostReport, Probe | None]:
         """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
@@ -259,22 +276,19 @@ class RemoteTransport:
         The caller closes the probe. It is None if its process could not be started or packages that it needs are
         missing. Failures are reported as problems, not raised.
         """
+        report = HostReport(self.host, program=self._connector.program)
         try:
             stamp = stamp_name(self._host) if self._host.setup else None
             session = self._start_session(is_dry_run=True, stamp=stamp)
-        except InterpreterError as problem:
-            if self._host.setup:
-                unexamined = (note_missing_interpreter(self._host, problem),)
-                return HostReport(self.host, program=self._connector.program, unexamined=unexamined), None
-            return HostReport(self.host, (problem,), self._connector.program), None
         except ClusterError as problem:
-            return HostReport(self.host, (problem,), self._connector.program), None
+            if isinstance(problem, InterpreterError) and self._host.setup:
+                return replace(report, unexamined=(note_missing_interpreter(self._host, problem),)), None
+            return replace(report, problems=(problem,)), None
         probe = Probe(session)
         try:
             report, has_packages = self._survey(session)
         except ClusterError as problem:
-            probe.close()
-            return HostReport(self.host, (problem,), self._connector.program), None
+            report, has_packages = replace(report, problems=(problem,)), False
         if not has_packages:
             probe.close()
             return report, None
@@ -332,7 +346,12 @@ class RemoteTransport:
             session.send(self._connector.first_input + json.dumps(first_line).encode() + b"\n")
             message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
             if "old" in message:
-                raise _too_old(self.host, message["old"])
+                python = message["old"]
+                raise InterpreterError(
+                    f"host {self.host!r}: {python['python']} is Python {python['version']}, and tfcluster requires "
+                    "3.10 or newer",
+                    hint="Set `python:` in the spec to a newer one.",
+                )
             message = session.receive(settings.REMOTE_REPLY_SECONDS)
             if "need" in message:
                 session.shipped_bytes = len(code_bundle())
@@ -386,8 +405,45 @@ class RemoteTransport:
         return None
 
 
-def _too_old(host: str, python: dict[str, str]) -> InterpreterError:
-    return InterpreterError(
-        f"host {host!r}: {python['python']} is Python {python['version']}, and tfcluster requires 3.10 or newer",
-        hint="Set `python:` in the spec to a newer one.",
-    )
+#: The transport to the agent of a cluster on one host.
+HostTransport = LocalTransport | RemoteTransport
+
+
+@contextlib.contextmanager
+def forward_port(local: int, dial: Callable[[], socket.socket]) -> Iterator[None]:
+    """Forward a port of the loopback device until the context is left; `dial` connects to the port of the host.
+
+    If that raises a ClusterError, the browser sees that its connection is closed.
+    """
+    open_connections: set[socket.socket] = set()
+
+    def carry(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(ClusterError), dial() as other:
+            open_connections.add(other)
+            threading.Thread(target=_copy, args=[connection, other], daemon=True).start()
+            _copy(other, connection)
+            open_connections.discard(other)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):  # the listener has been closed
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=carry, args=[connection], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", local)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)  # without it, accept() would continue to wait
+            for other in [*open_connections]:
+                with contextlib.suppress(OSError):  # it has ended
+                    other.shutdown(socket.SHUT_RDWR)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(settings.IO_BLOCK_BYTES):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)

@@ -19,9 +19,8 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
-from tfcluster.transport.connector import SHELL_MESSAGE, UNUSABLE, Connector, unusable_streams
+from tfcluster.transport.connector import SHELL_MESSAGE, UNUSABLE, Connector, quote, unusable_streams
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
-from tfcluster.transport.quoting import quote
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 
 # The exit codes of every shell for a command that cannot be run or found.
@@ -67,7 +66,7 @@ class Session:
 
     def __init__(self, host: Host, connector: Connector, command: list[str]) -> None:
         self.host = host
-        self._connector = connector
+        self.connector = connector
         self.shipped_bytes = 0
         self._has_message = False  # whether a marked line has arrived
         self._is_at_shell = False  # whether the last message is one of the shell, which is about to run something
@@ -114,7 +113,7 @@ class Session:
                 self._has_message = True
                 self._is_at_shell = message == SHELL_MESSAGE
                 if UNUSABLE in message:
-                    raise unusable_streams(self.host, self._connector.program, message[UNUSABLE])
+                    raise unusable_streams(self.host, self.connector.program, message[UNUSABLE])
                 if not self._is_at_shell:
                     return message
                 continue
@@ -138,7 +137,7 @@ class Session:
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
         if not readable_fds([self.connection.fileno()], max(0.0, deadline - time.monotonic())):
-            raise no_response(self.host.name, self._connector.typed("true"), seconds, self.last_output())
+            raise no_response(self.host.name, self.connector.typed("true"), seconds, self.last_output())
         try:
             data = self.connection.recv(settings.IO_BLOCK_BYTES)
         except ConnectionError:
@@ -150,7 +149,7 @@ class Session:
         if self._received_bytes > settings.SSH_OUTPUT_MAX_BYTES and not self._has_message:
             raise ClusterError(
                 f"host {self.host.name!r}: its shell prints without end before anything is run{self.last_output()}",
-                hint=f"`{self._connector.typed('true')}` shows it.",
+                hint=f"`{self.connector.typed('true')}` shows it.",
             )
         return data
 
@@ -173,8 +172,8 @@ class Session:
 
     def exit_error(self, code: int | None, stderr: str) -> ClusterError:
         """Return the error for a process that has exited before it sent the expected message."""
-        if self._connector.has_failed(code, is_at_shell=self._is_at_shell):
-            return self._connector.failure(code, stderr)
+        if self.connector.has_failed(code, is_at_shell=self._is_at_shell):
+            return self.connector.failure(code, stderr)
         self._output += stderr.encode()
         if code == SHELL_FAILED and self.host.shell:
             return InterpreterError(
@@ -192,7 +191,7 @@ class Session:
         return InterpreterError(
             f"host {self.host.name!r}: {self.host.interpreter} {end} before it answered as Python does"
             f"{self.last_output()}",
-            hint=f"`{self._connector.typed(quote([self.host.interpreter, '-V']))}` shows whether it is one, of version "
+            hint=f"`{self.connector.typed(quote([self.host.interpreter, '-V']))}` shows whether it is one, of version "
             f"3.10 or newer. If not, correct `python:` of this host in the spec.",
         )
 
@@ -208,11 +207,6 @@ class Session:
     def pid(self) -> int:
         """Return the pid of the process, which leads a session of its own."""
         return self._process.pid
-
-    @property
-    def leads_group(self) -> bool:
-        """Return whether what the process has started ends with it: the shared connection of ssh may need a proxy."""
-        return self._connector.master is None
 
     def release(self) -> None:
         """Leave the process to another one, which has its standard streams."""
@@ -232,7 +226,7 @@ class Session:
         self.connection.close()
         # A process of another user, as after sudo, ends by itself: its input has ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if not self.leads_group:
+            if not self.connector.leads_group:
                 self._process.kill()
             elif self._process.returncode is None:  # otherwise its pid may be that of another process
                 os.killpg(self._process.pid, signal.SIGKILL)  # the command may be a script that starts others

@@ -55,19 +55,16 @@ class LiveHosts:
         self._version = 0
         self._was_up = False
         if snapshot is not None:
-            self._take_snapshot(snapshot)
+            for host in snapshot.status.hosts:
+                self._hosts[host.host] = _HostState("down")
+            for name, status in snapshot.statuses.items():
+                self.take_status(name, status)
+            for name, error in snapshot.errors.items():
+                self.lose(name, error.message, is_remote=True)
 
     def _state_of(self, host: str) -> _HostState:
         """Return what is known of a host; a new state that is not kept if it has left the cluster meanwhile."""
         return self._hosts.get(host) or _HostState()
-
-    def _take_snapshot(self, snapshot: ClusterSnapshot) -> None:
-        for host in snapshot.status.hosts:
-            self._hosts[host.host] = _HostState("down")
-        for name, status in snapshot.statuses.items():
-            self.take_status(name, status)
-        for name, error in snapshot.errors.items():
-            self.lose(name, error.message, is_remote=True)
 
     def counts(self) -> tuple[int, int]:
         """Return how often the status has changed, 0 while nothing can be shown, and how many samples there were."""

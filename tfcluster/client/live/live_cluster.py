@@ -13,29 +13,138 @@ when and why. A cluster that is down is looked for until it is up again.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live.events import LiveEvents
 from tfcluster.client.live.hosts import LiveHosts
-from tfcluster.client.live.runs import LiveRuns
-from tfcluster.client.live.stream_threads import StreamThreads
-from tfcluster.client.live.view import LiveView
+from tfcluster.client.live.run_history import RunHistory, read_run_events
+from tfcluster.client.live.view import LiveRun, LiveView
 from tfcluster.client.logs import Line, read_host
-from tfcluster.client.rpc.parallel import StreamContext
+from tfcluster.client.rpc.parallel import StreamContext, StreamStoppedError
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.log_levels import LogLevel
-from tfcluster.core.status import ClusterStatus
+from tfcluster.core.states import ACTIVE_RUN_STATES
+from tfcluster.core.status import ClusterStatus, RunStatus
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.cluster import TopologyRequest, UsageRequest, WatchRequest
-from tfcluster.protocol.api.logs import LogsRequest
-from tfcluster.protocol.api.runs import RunsRequest
+from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
+from tfcluster.protocol.api.runs import RunsRequest, RunSummary
+
+
+class LiveEvents:
+    """Keeps the latest events of hosts. Thread-safe. `count` is how many have arrived."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: list[tuple[float, int, Line]] = []  # with their times, and the numbers of their arrivals
+        self.count = 0
+
+    def take(self, event: Line) -> None:
+        """Take in an event, unless it is known: it is read once more if the link was lost."""
+        with self._lock:
+            if all(event != known for _, _, known in self._events):
+                self.count += 1
+                bisect.insort(self._events, (float(event["time"]), self.count, event))
+                del self._events[: -settings.LIVE_EVENTS]
+
+    def latest(self) -> tuple[Line, ...]:
+        """Return the latest events, the oldest first."""
+        with self._lock:
+            return tuple(event for _, _, event in self._events)
+
+    def between(self, first: int, last: int) -> list[Line]:
+        """Return those of the latest events that have arrived after `first` others and up to `last`, oldest first."""
+        with self._lock:
+            return [event for _, number, event in self._events if first < number <= last]
+
+
+class LiveRuns:
+    """Keeps the records of runs, and the histories of the latest ones that were active or looked at. Thread-safe.
+
+    `read` is called to start a thread that reads the events of a run, given its history and the host that leads it, if
+    that is known. `version` counts the changes of records.
+    """
+
+    def __init__(self, read: Callable[[RunHistory, str | None], None]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._records: dict[str, tuple[str, RunSummary]] = {}
+        self._histories: dict[str, RunHistory] = {}
+        self._followed: set[str] = set()
+        self.version = 0
+
+    def is_stale(self, host: str, runs: Iterable[RunStatus]) -> bool:
+        """Return whether runs of a host have other states than its records."""
+        with self._lock:
+            known = {name: record.state for name, (leader, record) in self._records.items() if leader == host}
+        return any(known.get(run.run) is not run.state for run in runs)
+
+    def take_records(self, host: str, records: Iterable[RunSummary]) -> None:
+        """Take in the records of a host's runs, and follow those that are active."""
+        with self._lock:
+            others = {name: each for name, each in self._records.items() if each[0] != host}
+            self._records = others | {record.run: (host, record) for record in records}
+            self.version += 1
+            active = [name for name, (_, record) in self._records.items() if record.state in ACTIVE_RUN_STATES]
+        for run in active:
+            self.follow(run)
+
+    def follow(self, run: str) -> RunHistory:
+        """Follow a run up to its result, in a thread of its own, unless that is done already; return its history."""
+        with self._lock:
+            history = self._histories.pop(run, None) or RunHistory(run)
+            self._histories[run] = history  # the last one that is dropped
+            is_new = run not in self._followed and history.result is None
+            if is_new:
+                self._followed.add(run)
+            host = self._records[run][0] if run in self._records else None
+            for other in list(self._histories)[: -settings.LIVE_HISTORIES]:
+                if other not in self._followed:
+                    del self._histories[other]
+        if is_new:
+            self._read(history, host)
+        return history
+
+    def unfollow(self, run: str) -> None:
+        """Note that the events of a run are no longer read; if it goes on, its next change of state starts again."""
+        with self._lock:
+            self._followed.discard(run)
+
+    def view(self) -> tuple[LiveRun, ...]:
+        """Return the runs, the oldest first."""
+        with self._lock:
+            runs = [
+                LiveRun(host, record, history.progress, history.metrics, history.step, history.wait)
+                if (history := self._histories.get(name)) is not None
+                else LiveRun(host, record)
+                for name, (host, record) in self._records.items()
+            ]
+        return tuple(sorted(runs, key=lambda run: run.record.started))
+
+    def versions(self) -> dict[str, int]:
+        """Return how often each history has changed, by run."""
+        with self._lock:
+            return {run: history.version for run, history in self._histories.items()}
+
+
+class _ViewContext(StreamContext):
+    """The context of a stream whose view shows by itself that a host is lost or back; nothing is printed."""
+
+    def __init__(self, host: str, stopped: threading.Event, report_lost: Callable[[str], None]) -> None:
+        super().__init__(host, lambda text: None, stopped)
+        self._report_lost = report_lost
+
+    def on_lost(self, reason: str) -> None:
+        """See `StreamContext.on_lost`."""
+        self._report_lost(reason)
 
 
 class LiveCluster:
@@ -49,13 +158,13 @@ class LiveCluster:
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot | None, changed: Callable[[], None]) -> None:
         self._cluster = cluster
         self._changed = changed
-        self._threads = StreamThreads()
+        self._closed = threading.Event()
         self._lock = threading.Lock()  # of the hosts that are followed
         self._stops: dict[str, threading.Event] = {}
         self._is_measured = threading.Event()
         self.hosts = LiveHosts(cluster, snapshot)
-        self.runs = LiveRuns(lambda: self._cluster, self._threads, changed)
-        self.events = LiveEvents(lambda: self._cluster, self._threads, self.hosts.is_down, changed)
+        self.runs = LiveRuns(self._follow_run)
+        self.events = LiveEvents()
 
     def start(self) -> None:
         """Start to follow the cluster on all its hosts."""
@@ -69,7 +178,7 @@ class LiveCluster:
 
     def close(self) -> None:
         """End all threads; they notice it in a moment, and nothing waits for them."""
-        self._threads.stop()
+        self._closed.set()
         with self._lock:
             for stopped in self._stops.values():
                 stopped.set()
@@ -101,15 +210,18 @@ class LiveCluster:
             for line in read_host(self._cluster.connect(host), request, {}, on_hidden, context):
                 show(line)
 
-        self._threads.start(host, read, stopped)
+        _start_thread(host, read, stopped)
         return stopped.set
+
+    def _follow_run(self, history: RunHistory, host: str | None) -> None:
+        _start_thread(host or self._cluster.head, partial(self._read_run, history, host), self._closed)
 
     def _follow_host(self, host: str) -> None:
         stopped = self._stops[host] = threading.Event()
         # The link is back when the next status arrives.
-        self._threads.start(host, partial(self._watch, host), stopped, partial(self._lose, host))
-        self._threads.start(host, partial(self._measure, host), stopped)
-        self.events.follow(host, stopped)
+        _start_thread(host, partial(self._watch, host), stopped, partial(self._lose, host))
+        _start_thread(host, partial(self._measure, host), stopped)
+        _start_thread(host, partial(self._read_events, host), stopped)
 
     def _lose(self, host: str, reason: str) -> None:
         self.hosts.lose(host, reason, is_remote=self._cluster.connect(host).transport.is_remote)
@@ -172,6 +284,7 @@ class LiveCluster:
     def _take_runs(self, host: str, *, start: bool) -> None:
         request = RunsRequest(settings.LIVE_RUNS)
         self.runs.take_records(host, self._cluster.connect(host).call(request, start=start).runs)
+        self._changed()
 
     def _measure(self, host: str, context: StreamContext) -> None:
         while True:
@@ -184,3 +297,43 @@ class LiveCluster:
                     self.hosts.take_usage(host, self._cluster.connect(host).call(UsageRequest()))
                     self._changed()
             context.sleep(settings.LIVE_USAGE_SECONDS)
+
+    def _read_events(self, host: str, context: StreamContext) -> None:
+        """Read the events of a host, which may be away at first, and on which the cluster may be down for a time."""
+        while True:
+            follows = not self.hosts.is_down(host)
+            request = EventsRequest(settings.LIVE_EVENTS, None, follows, {})
+            with contextlib.suppress(ClusterError):
+                for event in read_host(self._cluster.connect(host), request, {}, None, context):
+                    self.events.take(self._cluster.add_host(event, host))
+                    self._changed()
+            context.sleep(settings.LIVE_RETRY_SECONDS)
+            while not follows and self.hosts.is_down(host):
+                context.sleep(settings.LIVE_RETRY_SECONDS)
+
+    def _read_run(self, history: RunHistory, host: str | None, context: StreamContext) -> None:
+        """Read the events of a run; if that fails, the next change of a run's state tries again."""
+        cluster, run = self._cluster, history.run
+        try:
+            leader, run = locate_run(cluster, run, start=True) if host is None else (cluster.led_by(host), run)
+            for event in read_run_events(leader, run, context, history.version):
+                history.update(event)
+                self._changed()
+        finally:
+            self.runs.unfollow(history.run)
+            self._changed()
+
+
+def _start_thread(
+    host: str,
+    body: Callable[[StreamContext], None],
+    stopped: threading.Event,
+    report_lost: Callable[[str], None] = lambda reason: None,
+) -> None:
+    """Start a thread that reads streams of a host with `body`, until it is stopped or there is an error."""
+
+    def run() -> None:
+        with contextlib.suppress(StreamStoppedError, ClusterError):
+            body(_ViewContext(host, stopped, report_lost))
+
+    threading.Thread(target=run, daemon=True).start()

@@ -10,13 +10,11 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.client.rpc.parallel import StreamContext
-from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.runs import RunResponse, read_records
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.core.text import strip_forwarding
-from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.runs import AttachRequest, EventRecord
+from tfcluster.protocol.api.runs import AttachRequest
 
 Event = dict[str, Any]
 #: A point of a curve: the step, the value (None for one that is not finite), and the seconds since the run began.
@@ -129,16 +127,12 @@ def read_run_events(leader: Cluster, run: str, context: StreamContext, received:
         ClusterError: There is no such run, or its host cannot be reached.
     """
     client = leader.connect_head()
-    reconnector: Reconnector[EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
 
-    def attach() -> ResponseStream[EventRecord, Done]:
+    def attach() -> RunResponse:
         return client.stream(AttachRequest(run, received, None, cancel_on_disconnect=False), start=True)
 
-    for event in reconnector.events(attach, reap_agent=True):
-        if event is None:
-            continue
+    for record in read_records(client, context, attach):
         received += 1
-        record = event.record
         if record["event"] == "waiting" and len(leader.hosts) > 1:
             record = ask_hosts(leader, record)
         yield record

@@ -1,21 +1,117 @@
-"""The checks of a preflight, one function each, whose results `up` and `scale` act on and `doctor` prints."""
+"""What a preflight learns of a host, and the checks of it: `up` and `scale` act on them, and `doctor` prints them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfcluster import settings
-from tfcluster.client.rpc.parallel import with_host
+from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
+from tfcluster.client.rpc.parallel import StreamContext, with_host
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.core.forwarding import CertificateFacts
 from tfcluster.core.hosts import OtherAccounts
+from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api import Request
+from tfcluster.protocol.api.cluster import (
+    Allocation,
+    Observation,
+    ObserveRequest,
+    Preparation,
+    PrepareRequest,
+    ReachRequest,
+)
 
 if TYPE_CHECKING:
-    from tfcluster.client.preflight.host_preflight import HostPreflight
+    from tfcluster.transport.dry_run_probe import Probe
+    from tfcluster.transport.remote_transport import HostReport
+
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+class AgentInspector:
+    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
+
+    Attributes:
+        has_cluster: Whether the agent has got a cluster, so that it keeps running after `close`.
+    """
+
+    def __init__(self, client: AgentClient) -> None:
+        self.has_cluster = False
+        self._client = client
+        self._stream: ResponseStream[Any, Any] | None = None  # the latest one
+
+    def observe(self) -> Observation:
+        """Return what the cluster has on the host."""
+        policy = RetryPolicy(settings.WAIT_AGENTS, timeout=0.0, retry_initial=False)
+        reconnector: Reconnector[Any, Any] = Reconnector(
+            self._client, StreamContext(self._client.transport.host), policy
+        )
+        # An agent may exit or die just as the request arrives.
+        return reconnector.connect(lambda: self._request(ObserveRequest()).result())
+
+    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
+        """Check the host for a topology; with `listens`, its allocated ports accept connections until `close`."""
+        return next(self._request(PrepareRequest(topology, listens)))
+
+    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
+        """Connect to addresses from the host, each with a timeout in seconds, and return the reason of each failure."""
+        return self._client.call(ReachRequest(tuple(addresses), timeout)).failures
+
+    def close(self) -> None:
+        """End what was started on the host for the preflight, and wait for its exit."""
+        if self._stream is not None and self.has_cluster:
+            self._stream.close()
+        elif self._stream is not None:
+            self._stream.close_and_reap()
+        self._stream = None
+
+    def _request(self, request: Request[E, R]) -> ResponseStream[E, R]:
+        stream = self._client.stream(request, start=True)
+        self._stream = stream
+        return stream
+
+
+@dataclass
+class HostPreflight:
+    """What a preflight has learned of a host.
+
+    `problems` is everything that prevents the host from starting its tasks, each with the name of the check that
+    failed.
+    """
+
+    report: HostReport | None = None  # of the first contact; None for this machine
+    inspector: AgentInspector | Probe | None = None  # None if the host cannot be examined further
+    observed: ObservedState | None = None  # None if the cluster is not up there
+    tensorflow: str | None = None  # the version; None if unknown
+    allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
+    problems: list[tuple[str, ClusterError]] = field(default_factory=list)
+    certificate: CertificateFacts | None = None  # None if the host has none
+    accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
+    unexamined: list[str] = field(default_factory=list)  # what a dry run could not examine, and why
+    is_examined: bool = False  # the host's ports, GPUs, addresses and folders were examined
+
+    @property
+    def clock_offset(self) -> float:
+        """Return the seconds by which the host's clock is ahead of this machine's (negative if it is behind).
+
+        The offset is 0 if it is not larger than the error of its measurement.
+        """
+        if self.report is None or abs(self.report.clock_offset) <= self.report.clock_error:
+            return 0.0
+        return self.report.clock_offset
+
+    def reach_problem(self) -> ClusterError | None:
+        """Return why the host cannot be reached; None if it can."""
+        return next((error for check, error in self.problems if check == "reach"), None)
+
 
 ALL_HOSTS = "all"  # the `host` of a check that concerns all hosts together
 VERSIONS = "versions"  # the name of the check that compares the hosts' versions of TensorFlow
@@ -122,19 +218,15 @@ def check_accounts(host: str, preflight: HostPreflight, topology: ClusterTopolog
     accounts = preflight.accounts
     is_pod = any(each.image for each in topology.hosts)
     if accounts is not None and topology.network != PRIVATE and topology.has_servers and not is_pod:
-        note = _accounts_note(accounts, is_local=len(topology.hosts) == 1 and preflight.report is None)
+        names = ", ".join(accounts.names) + (", ..." if accounts.count > len(accounts.names) else "")
+        who = "it" if accounts.count == 1 else "any of them"
+        way = "through 127.0.0.1" if len(topology.hosts) == 1 and preflight.report is None else "from there"
+        note = (
+            f"{pluralize(accounts.count, 'other account')} can log in there ({names}): {who} can connect to this "
+            f"cluster's servers {way} and run code as {accounts.user}"
+        )
         hint = "`network: private` in the spec keeps them out."
         yield CheckResult(host, "accounts", Severity.NOTE, note, hint)
-
-
-def _accounts_note(accounts: OtherAccounts, *, is_local: bool) -> str:
-    names = ", ".join(accounts.names) + (", ..." if accounts.count > len(accounts.names) else "")
-    who = "it" if accounts.count == 1 else "any of them"
-    way = "through 127.0.0.1" if is_local else "from there"
-    return (
-        f"{pluralize(accounts.count, 'other account')} can log in there ({names}): {who} can connect to this cluster's "
-        f"servers {way} and run code as {accounts.user}"
-    )
 
 
 #: The checks of each host, in the order in which `doctor` prints them.
@@ -191,16 +283,10 @@ def to_error(results: Sequence[CheckResult], *, is_local: bool) -> ClusterError 
         return ClusterError("\n".join(error.result for error in errors), hint=" ".join(hints), exit_code=code)
     lines = [f"Nothing was started; {pluralize(len(errors), 'problem')} found:"]
     for error in errors:
-        lines += [f"  {line}" for line in _lines(error)]
+        message = error.result.splitlines() if error.host == ALL_HOSTS else with_host(error.host, error.result)
+        lines += [f"  {line}" for line in message]
         lines += [f"    {line}" for line in error.hint.splitlines()]
     return ClusterError("\n".join(lines), hint="`tfcluster doctor` runs the same checks by itself.", exit_code=code)
-
-
-def _lines(result: CheckResult) -> list[str]:
-    """Return the lines of a result, each with the host's name."""
-    if result.host == ALL_HOSTS:
-        return result.result.splitlines()
-    return with_host(result.host, result.result)
 
 
 def _passed(host: str, check: str, result: str) -> CheckResult:

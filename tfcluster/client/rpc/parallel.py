@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,8 +25,10 @@ from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
+    from tfcluster.protocol.api import Request
 
 E = TypeVar("E")
+R = TypeVar("R")
 T = TypeVar("T")
 
 #: Held while a host checks or starts what it has not yet. What hundreds of hosts send at the same time would keep the
@@ -95,13 +96,8 @@ class _Kind(Enum):
     END = 4
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """What a host's thread passes to the caller's thread."""
-
-    host: str
-    kind: _Kind
-    value: Any = None
+# What a host's thread passes to the caller's thread: the host, and a value of a kind.
+_Entry = tuple[str, _Kind, Any]
 
 
 def _pump(
@@ -115,7 +111,7 @@ def _pump(
     def put(kind: _Kind, value: Any = None) -> None:
         while not stopped.is_set():
             with contextlib.suppress(queue.Full):
-                entries.put(_Entry(host, kind, value), timeout=settings.THREAD_POLL_SECONDS)
+                entries.put((host, kind, value), timeout=settings.THREAD_POLL_SECONDS)
                 return
         raise StreamStoppedError
 
@@ -158,19 +154,19 @@ def merge_streams(
             # A signal that arrives just before Python blocks in get() is handled when get() returns.
             remaining = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                entry = entries.get(timeout=min(remaining, settings.SIGNAL_POLL_SECONDS))
+                host, kind, value = entries.get(timeout=min(remaining, settings.SIGNAL_POLL_SECONDS))
             except queue.Empty:
                 if remaining == 0:
                     return
                 continue
-            if entry.kind is _Kind.END:
-                running -= entry.host in streams
-            elif entry.kind is _Kind.EXCEPTION:
-                raise entry.value
-            elif entry.kind is _Kind.WARNING:
-                warn(entry.value)
+            if kind is _Kind.END:
+                running -= host in streams
+            elif kind is _Kind.EXCEPTION:
+                raise value
+            elif kind is _Kind.WARNING:
+                warn(value)
             else:
-                yield entry.host, entry.value
+                yield host, value
     finally:
         stopped.set()
 
@@ -181,7 +177,7 @@ def map_hosts(
     timeout: float | None,
     progress: Callable[[int], None] | None = None,
     find_lost: Callable[[T], ClusterError | None] | None = None,
-) -> dict[str, T | ClusterError]:
+) -> tuple[dict[str, T], dict[str, ClusterError]]:
     """Call a function for each host, for all hosts in parallel.
 
     Args:
@@ -191,7 +187,7 @@ def map_hosts(
             moment. Returns this error if the function's value contains it, else None.
 
     Returns:
-        The value that the function returned, or the ClusterError that it raised, by host in the order of `hosts`.
+        The values that the function returned, and the errors that it raised, each by host in the order of `hosts`.
     """
 
     def call(context: StreamContext) -> Iterator[T | ClusterError]:
@@ -217,21 +213,34 @@ def map_hosts(
                 progress(len(outcomes))
             if len(outcomes) == len(names):
                 break
-    return {name: outcomes[name] if name in outcomes else _timed_out(name, timeout or 0.0) for name in names}
+    outcomes |= {name: _timed_out(name, timeout) for name in names if name not in outcomes}
+    errors = {name: outcome for name in names if isinstance(outcome := outcomes[name], ClusterError)}
+    return {name: outcome for name in names if not isinstance(outcome := outcomes[name], ClusterError)}, errors
 
 
-def partition(outcomes: Mapping[str, T | ClusterError]) -> tuple[dict[str, T], dict[str, ClusterError]]:
-    """Partition the outcomes of `map_hosts` into the returned values and the errors, each by host."""
-    errors = {host: outcome for host, outcome in outcomes.items() if isinstance(outcome, ClusterError)}
-    return {host: outcome for host, outcome in outcomes.items() if not isinstance(outcome, ClusterError)}, errors
-
-
-def _timed_out(host: str, timeout: float) -> ClusterError:
+def _timed_out(host: str, timeout: float | None) -> ClusterError:
     return ClusterError(
         f"host {host!r} has not answered within {timeout:g} s",
         hint="It may be busy: try again; `tfcluster status --timeout 120` waits longer.",
         exit_code=ExitCode.UNREACHABLE,
     )
+
+
+def host_timeout(cluster: Cluster, timeout: float | None = None) -> float | None:
+    """Return the seconds to wait for all hosts of a cluster; None if each request has a timeout of its own.
+
+    That is so on this machine, where it reports an agent that hangs with its pid.
+    """
+    if cluster.is_local:
+        return None
+    return settings.HOST_TIMEOUT_SECONDS if timeout is None else timeout
+
+
+def call_hosts(
+    cluster: Cluster, hosts: Iterable[str], request: Request[Any, R], timeout: float | None
+) -> tuple[dict[str, R], dict[str, ClusterError]]:
+    """Send a request to hosts of a cluster in parallel, and return the replies and the errors; see `map_hosts`."""
+    return map_hosts(hosts, lambda host: cluster.connect(host).call(request), timeout)
 
 
 def unreachable(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
@@ -250,6 +259,17 @@ def format_host_errors(cluster: Cluster, errors: Mapping[str, ClusterError]) -> 
     if cluster.is_local:
         return [error.message for error in errors.values()]
     return [line for host, error in errors.items() for line in with_host(host, error.message)]
+
+
+def combine_errors(
+    cluster: Cluster, errors: Mapping[str, ClusterError], before: str = "", after: str = "", hint: str = ""
+) -> ClusterError:
+    """Build one error from those of hosts; `before` and `after` are more lines of its message, `hint` of its hint."""
+    return ClusterError(
+        "\n".join(filter(None, [before, *format_host_errors(cluster, errors), after])),
+        hint=" ".join(filter(None, [join_hints(errors), hint])),
+        exit_code=max(error.exit_code for error in errors.values()),
+    )
 
 
 def join_hints(errors: Mapping[str, ClusterError]) -> str:

@@ -48,18 +48,11 @@ class StdinServer:
 
 def _send_stdin(connection: socket.socket) -> None:
     """Send the standard input; of a command in the background, whose terminal another process reads, /dev/null."""
-    if not _is_in_background():
-        socket.send_fds(connection, [b"\0"], [_STDIN])
-        return
+    is_in_background = False
+    with contextlib.suppress(OSError):  # a terminal that does not control this session can be read like a pipe
+        is_in_background = os.isatty(_STDIN) and os.tcgetpgrp(_STDIN) != os.getpgrp()
     with open(os.devnull, "rb") as nothing:
-        socket.send_fds(connection, [b"\0"], [nothing.fileno()])
-
-
-def _is_in_background() -> bool:
-    try:
-        return os.isatty(_STDIN) and os.tcgetpgrp(_STDIN) != os.getpgrp()
-    except OSError:  # a terminal that does not control this session, as after `setsid`, can be read like a pipe
-        return False
+        socket.send_fds(connection, [b"\0"], [nothing.fileno() if is_in_background else _STDIN])
 
 
 def describe_caller(stdin: str | None) -> Caller:

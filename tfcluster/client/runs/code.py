@@ -1,4 +1,4 @@
-"""The code of a script that runs on another host: which folder is sent, and how.
+"""The code of a script that runs on another host: which folder is sent, which of its files, and how.
 
 tree = CodeTree.of(CodeFolder.of(script, folder))
 tree.send(client, report, show_sending)
@@ -7,26 +7,40 @@ request = api.RunRequest(..., code=tree.location)
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
+import re
 import stat
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
-from tfcluster.client.runs.code_files import IGNORE_FILE, git_work_tree, list_files
 from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
 from tfcluster.core.text import format_size, pluralize
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, usage_error
+from tfcluster.os.atomic_file import read_file
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
 
 #: Shows that code is sent; the arguments are the host, the bytes that it needs, and how many of them are left.
 ShowSending = Callable[[str, int, int], None]
+IGNORE_FILE = ".tfclusterignore"
+# Folders that are never code: the history, compiled modules.
+_NEVER = {".git", "__pycache__"}
+# Python's interpreter and packages in a virtual environment work at its place only; this file marks one.
+_ENVIRONMENT_MARK = "pyvenv.cfg"
+# By these git names a repository to the programs that it starts, as hooks, whatever folder they ask about.
+_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
+# The configuration of a repository can name a command, which git would execute to list files: of one that was fetched,
+# for example, a host has decided what it is.
+_NO_COMMANDS = ("-c", "core.fsmonitor=false")
 
 
 @dataclass(frozen=True)
@@ -226,3 +240,221 @@ def _changed(file: CodeFile, reason: str) -> ClusterError:
         f"{file.path} was changed while it was sent: {reason}",
         hint=f"Run it again. Files that change all the time belong in {IGNORE_FILE}.",
     )
+
+
+def git_work_tree(folder: str) -> str | None:
+    """Return the top folder of the git work tree that a folder is in; None if there is none."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+    return folder
+
+
+def run_git(folder: str, *arguments: str, timeout: float) -> bytes:
+    """Return the output of git in a folder.
+
+    The folder decides on the repository. The timeout is in seconds. If git is missing, fails, or takes too long, a
+    ClusterError is raised.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY}
+    try:
+        result = subprocess.run(
+            ["git", "-C", folder, *_NO_COMMANDS, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=timeout,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"git cannot be asked about {folder}: {error}") from error
+    if result.returncode:
+        reason = (result.stderr.decode(errors="replace").splitlines() or ["no reason given"])[0]
+        raise ClusterError(f"git cannot be asked about {folder}: {reason}")
+    return result.stdout
+
+
+def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
+    """List the files of a folder that are code.
+
+    In a git work tree these are the files that git tracks and those that it does not know and does not ignore;
+    elsewhere, and in a folder that git ignores, all. In both, what a .tfclusterignore names is left out.
+
+    The result has the relative path and status of each file, symbolic link and empty folder, and notes about what is
+    left out.
+    """
+    notes: list[str] = []
+    paths: list[str] = []
+    if git_work_tree(root) is not None:
+        try:
+            paths = list(_list_by_git(root))
+        except ClusterError as error:
+            notes.append(f"{error.message}: its .gitignore is not applied")
+    filter_ = _Filter(root)
+    files, special = [], []
+    for path in filter(filter_.keeps, paths) if paths else _walk(root, filter_, notes):
+        try:
+            status = os.lstat(os.path.join(root, path))
+        except OSError:  # git tracks it, and it has been deleted
+            continue
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            special.append(path)
+        elif stat.S_ISREG(status.st_mode) and not os.access(os.path.join(root, path), os.R_OK):
+            notes.append(f"{path} cannot be read and is left out")
+        else:
+            files.append((path, status))
+        if len(files) > settings.CODE_FILES_MAX:
+            raise ClusterError(
+                f"{root} has more than {settings.CODE_FILES_MAX:,} files",
+                hint=f"Leave files out: {IGNORE_FILE} names them as .gitignore does.",
+            )
+    if special:
+        notes.append(
+            f"left out, because they are neither files nor folders: {', '.join(special[: settings.LISTED_NAMES])}"
+        )
+    return files, notes
+
+
+def _list_by_git(root: str) -> Iterator[str]:
+    """Return the files below a folder of a work tree, with those of submodules and of other work trees in it."""
+    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", timeout=settings.GIT_SECONDS)
+    paths = {os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path}
+
+    for path in sorted(paths):
+        folder = os.path.join(root, path)
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            if os.path.lexists(os.path.join(folder, ".git")):
+                yield from (f"{path}/{inner}" for inner in _list_by_git(folder))
+        else:
+            yield path
+
+
+def _walk(root: str, filter_: _Filter, notes: list[str]) -> Iterator[str]:
+    """Yield the files, the links and the empty folders below a folder."""
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(os.path.join(root, folder)) as entries:
+                names = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except PermissionError:
+            notes.append(f"{folder or root} cannot be read and is left out")
+            continue
+        if folder and not names:
+            yield folder
+        for name, is_folder in names:
+            path = f"{folder}/{name}" if folder else name
+            if not is_folder:
+                if filter_.keeps(path):
+                    yield path
+            elif filter_.keeps_folder(path):
+                pending.append(path)
+
+
+class _Filter:
+    """Decides by .tfclusterignore, in the folder and in those below it, and by what is never code."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._patterns: dict[str, Sequence[_Pattern]] = {}
+        self._folders: dict[str, bool] = {"": True}
+
+    def keeps(self, path: str) -> bool:
+        """Return whether a file belongs to the code."""
+        folder, _, name = path.rpartition("/")
+        return name not in _NEVER and self.keeps_folder(folder) and not self._is_ignored(path)
+
+    def keeps_folder(self, folder: str) -> bool:
+        """Return whether files in a folder may belong to the code."""
+        if folder not in self._folders:
+            parent, _, name = folder.rpartition("/")
+            is_environment = os.path.lexists(os.path.join(self._root, folder, _ENVIRONMENT_MARK))
+            self._folders[folder] = (
+                name not in _NEVER
+                and self.keeps_folder(parent)
+                and not is_environment
+                and not self._is_ignored(f"{folder}/")
+            )
+        return self._folders[folder]
+
+    def _is_ignored(self, path: str) -> bool:
+        """Return what the nearest .tfclusterignore that has a pattern for a path says."""
+        folder = path.rstrip("/").rpartition("/")[0]
+        while True:
+            relative = path[len(folder) + 1 :] if folder else path
+            for pattern in reversed(self._read(folder)):  # the last one that matches decides
+                if pattern.matches(relative):
+                    return pattern.ignores
+            if not folder:
+                return False
+            folder = folder.rpartition("/")[0]
+
+    def _read(self, folder: str) -> Sequence[_Pattern]:
+        """Return the patterns of a folder's own .tfclusterignore."""
+        if folder not in self._patterns:
+            self._patterns[folder] = ()
+            path = Path(self._root, folder, IGNORE_FILE)
+            try:
+                lines = read_file(path, settings.SPEC_MAX_BYTES).decode(errors="replace").splitlines()
+                self._patterns[folder] = [_Pattern(line) for line in lines if line.strip() and not line.startswith("#")]
+            except OSError:
+                pass
+            except (ValueError, re.error) as error:
+                raise usage_error(f"{path}: {error}") from error
+        return self._patterns[folder]
+
+
+class _Pattern:
+    """A line of .tfclusterignore, with the meaning that it has in a .gitignore.
+
+    The names in a path are matched one by one, each by an expression of fnmatch, which does not backtrack: no pattern
+    takes long, whoever has written it.
+    """
+
+    def __init__(self, line: str) -> None:
+        if len(line) > settings.IGNORE_LINE_MAX_CHARS:
+            raise ValueError(f"a line with {len(line)} characters, it has at most {settings.IGNORE_LINE_MAX_CHARS}")
+        self.ignores = not line.startswith("!")
+        text = line.removeprefix("!").rstrip()
+        if text.endswith("\\") and not line.endswith("\\"):  # a space at the end that counts
+            text += " "
+        self._only_folders = text.endswith("/")
+        names = text.removesuffix("/").removeprefix("/").split("/")
+        is_anchored = "/" in text.removesuffix("/")
+        names = names if is_anchored else ["**", *names]
+        if names[-1] == "**":  # something in the folder
+            names.append("*")
+        # None stands for any number of names.
+        self._names = [None if name == "**" else re.compile(fnmatch.translate(_to_fnmatch(name))) for name in names]
+
+    def matches(self, path: str) -> bool:
+        """Return whether it matches a path, at the end of which a slash stands for a folder."""
+        if self._only_folders and not path.endswith("/"):
+            return False
+        names = path.rstrip("/").split("/")
+        if len(self._names) == 2 and self._names[0] is None and self._names[1] is not None:  # most are such
+            return self._names[1].match(names[-1]) is not None
+        positions = self._skip({0})
+        for name in names:
+            after = {at for at in positions if at < len(self._names) and self._names[at] is None}
+            for at in positions - after:
+                expression = self._names[at] if at < len(self._names) else None
+                if expression is not None and expression.match(name):
+                    after.add(at + 1)
+            positions = self._skip(after)
+        return len(self._names) in positions
+
+    def _skip(self, positions: set[int]) -> set[int]:
+        """Add the positions that follow those at which no name is needed."""
+        for at, name in enumerate(self._names):
+            if at in positions and name is None:
+                positions.add(at + 1)
+        return positions
+
+
+def _to_fnmatch(name: str) -> str:
+    """Translate a name in a pattern: fnmatch has no backslash, and negates a set of characters by `!` alone."""
+    text = re.sub(r"\\(.)", lambda escaped: f"[{escaped[1]}]" if escaped[1] in "*?[" else escaped[1], name)
+    return text.replace("[^", "[!")

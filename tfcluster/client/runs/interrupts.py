@@ -13,7 +13,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.parallel import StreamContext, map_hosts
+from tfcluster.client.rpc.parallel import StreamContext, call_hosts
 from tfcluster.client.runs.caller import terminal_size
 from tfcluster.core.run_events import InterruptEvent, MemberEvent
 from tfcluster.errors import ClusterError, ExitCode
@@ -72,8 +72,7 @@ class ScriptTerminal:
     def _send(self, run: str, number: ScriptSignal) -> None:
         """Send a signal to the agent; one that cannot be reached is not waited for long, and no error."""
         request = SignalRequest(run, number, *self._size)
-        timeout = settings.SIGNAL_TIMEOUT_SECONDS
-        map_hosts([self._cluster.head], lambda host: self._cluster.connect(host).call(request), timeout)
+        call_hosts(self._cluster, [self._cluster.head], request, settings.SIGNAL_TIMEOUT_SECONDS)
 
 
 class RunCanceller:
@@ -99,17 +98,15 @@ class RunCanceller:
             return
         request = CancelRequest(self.run, interrupt=interrupt and self.is_script)
         self._is_requested = self._is_requested or not request.interrupt
-        run, head = self.run, self._cluster.head
-        outcome = map_hosts(
-            [head], lambda host: self._cluster.connect(host).call(request), settings.CANCEL_TIMEOUT_SECONDS
-        )[head]
-        # Any other error means that the cluster went down meanwhile, which ended the run too.
-        if isinstance(outcome, ClusterError) and outcome.exit_code is ExitCode.UNREACHABLE:
-            raise ClusterError(
-                f"run {run} continues: {outcome.message}",
-                hint=f"When the host is back, `tfcluster cancel {run}` stops it, `tfcluster attach {run}` shows it.",
-                exit_code=ExitCode.UNREACHABLE,
-            )
+        _, errors = call_hosts(self._cluster, [self._cluster.head], request, settings.CANCEL_TIMEOUT_SECONDS)
+        for error in errors.values():
+            if error.exit_code is ExitCode.UNREACHABLE:  # else the cluster went down meanwhile, which ended the run too
+                raise ClusterError(
+                    f"run {self.run} continues: {error.message}",
+                    hint=f"When the host is back, `tfcluster cancel {self.run}` stops it, "
+                    f"`tfcluster attach {self.run}` shows it.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
 
     def __enter__(self) -> RunCanceller:
         return self

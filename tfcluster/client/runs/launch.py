@@ -7,7 +7,7 @@ import itertools
 import math
 import secrets
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
 from tfcluster.client.resolve import find_cluster
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
-from tfcluster.client.rpc.parallel import format_host_errors, join_hints, map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import combine_errors, map_hosts, warn
 from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
@@ -76,10 +76,11 @@ def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
             cluster.connect(host), lambda _, what: reports.setdefault(what, []).append(host), submission.show_sending
         )
 
-    outcomes = map_hosts(list(hosts), send, None)
+    _, errors = map_hosts(hosts, send, None)
     for what, names in reports.items():  # from this thread, as `warn` requires
         warn(f"sending to {summarize_list(sorted(names))}: {what}")
-    _reject_failures(cluster, "nothing was started", outcomes)
+    if errors:
+        raise combine_errors(cluster, errors, "nothing was started")
 
 
 def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -> None:
@@ -93,8 +94,9 @@ def _join(submission: RunSubmission, cluster: Cluster, run: str, event: Event) -
             hint = "Type the command again when the host is back."
             raise HostUnreachableError(host, f"it was lost before {run} had started", hint) from error
 
-    outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
-    _reject_failures(cluster, f"{run} was not started", outcomes)
+    _, errors = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
+    if errors:
+        raise combine_errors(cluster, errors, f"{run} was not started")
 
 
 def _join_request(submission: RunSubmission, run: str, event: Event) -> JoinRequest:
@@ -137,17 +139,6 @@ class _LostHosts:
                     if self._requests[host] is request:  # else it was lost again since then
                         del self._requests[host]
                         return
-
-
-def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:
-    """Raise the errors of hosts, if there are any, as one error."""
-    _, errors = partition(outcomes)
-    if errors:
-        raise ClusterError(
-            "\n".join([consequence, *format_host_errors(cluster, errors)]),
-            hint=join_hints(errors),
-            exit_code=max(error.exit_code for error in errors.values()),
-        )
 
 
 @contextlib.contextmanager

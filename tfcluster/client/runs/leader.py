@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.parallel import map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import map_hosts, warn
 from tfcluster.core.devices import may_be_on
 from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task, latest_topology
@@ -23,16 +23,14 @@ def find_leader(cluster: Cluster, patterns: Sequence[str]) -> Cluster:
     if len(cluster.hosts) == 1:
         return cluster
     try:
-        _topology_on(cluster, cluster.head)
-        return cluster
+        topologies, failure = _read_topologies(cluster)
     except ClusterError as error:
-        if error.exit_code is not ExitCode.UNREACHABLE:
-            return cluster  # the run itself is refused for the same reason
-        failure = error
-    others = [host for host in cluster.hosts if host != cluster.head]
-    timeout = settings.HOST_TIMEOUT_SECONDS
-    topologies, _ = partition(map_hosts(others, lambda host: _topology_on(cluster, host), timeout))
-    tasks = latest_topology(topologies.values()).tasks if topologies else ()
+        if error.exit_code is ExitCode.UNREACHABLE:
+            raise
+        return cluster  # the run itself is refused for the same reason
+    if failure is None:
+        return cluster
+    tasks = latest_topology(topologies.values()).tasks
     candidates = _candidates([task for task in tasks if task.host in topologies], patterns)
     if not candidates:
         raise failure
@@ -70,7 +68,7 @@ def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str
         failure = error
     if run not in leaders:  # a name, or the beginning of an id, may mean a run that another host leads
         others = [host for host in cluster.hosts if host != cluster.head]
-        replies, _ = partition(map_hosts(others, list_ids, settings.HOST_TIMEOUT_SECONDS))
+        replies, _ = map_hosts(others, list_ids, settings.HOST_TIMEOUT_SECONDS)
         leaders = {each: host for host, ids in replies.items() for each in ids} | leaders
     if matching_runs(run, leaders):
         run_id = find_run(run, leaders)
@@ -82,10 +80,29 @@ def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str
     return cluster, run
 
 
-def _topology_on(cluster: Cluster, host: str) -> ClusterTopology:
+def read_topology(cluster: Cluster) -> ClusterTopology:
+    """Return the topology of a cluster that is up; if the head's host cannot be reached, from the other hosts."""
+    return latest_topology(_read_topologies(cluster)[0].values())
+
+
+def _read_topologies(cluster: Cluster) -> tuple[dict[str, ClusterTopology], ClusterError | None]:
+    """Return the topology that the head's host has; if it cannot be reached, those of the others, and its error."""
     from tfcluster.protocol.api.cluster import TopologyRequest  # a run on a single host does not need it
 
-    return cluster.connect(host).call(TopologyRequest())
+    def read(host: str) -> ClusterTopology:
+        return cluster.connect(host).call(TopologyRequest())
+
+    try:
+        return {cluster.head: read(cluster.head)}, None
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        failure = error
+    others = [host for host in cluster.hosts if host != cluster.head]
+    topologies, _ = map_hosts(others, read, settings.HOST_TIMEOUT_SECONDS)
+    if not topologies:
+        raise failure
+    return topologies, failure
 
 
 def _candidates(tasks: Sequence[Task], patterns: Sequence[str]) -> Sequence[Task]:

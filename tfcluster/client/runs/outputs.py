@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import BinaryIO
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.rpc.agent_client import AgentClient
-from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
-from tfcluster.client.runs.code_files import IGNORE_FILE
+from tfcluster.client.rpc.parallel import host_timeout, map_hosts, unreachable
+from tfcluster.client.runs.code import IGNORE_FILE
 from tfcluster.core.code import is_inside
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
@@ -52,8 +52,7 @@ def find_outputs(cluster: Cluster, run: str) -> tuple[list[HostOutputs], Cluster
     the hosts that cannot be reached; None if all answered.
     """
     unknown: dict[str, ClusterError] = {}
-    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
-    replies, errors = partition(map_hosts(cluster.hosts, partial(_query, cluster, run, unknown), timeout))
+    replies, errors = map_hosts(cluster.hosts, partial(_query, cluster, run, unknown), host_timeout(cluster))
     outputs = {host: reply for host, reply in replies.items() if reply is not None}
     problem = unreachable(cluster, errors) if errors else None
     if not outputs:
@@ -103,9 +102,16 @@ def fetch(cluster: Cluster, outputs: HostOutputs, folder: Path, progress: Callab
             (folder / IGNORE_FILE).write_text(_NOT_CODE)
         for file in new:
             if file.link is not None:
-                _make_link(folder, file)
+                path = _place_of(folder, file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part = _part_of(path)
+                part.unlink(missing_ok=True)
+                part.symlink_to(file.link)
+                part.replace(path)
                 result.files += 1
-        for batch in _batches([file for file in new if file.link is None]):
+        files = [file for file in new if file.link is None]
+        for start in range(0, len(files), settings.CODE_FILES_PER_TURN):
+            batch = files[start : start + settings.CODE_FILES_PER_TURN]
             _copy(client, outputs.run, folder, batch, result, progress)
     except OSError as error:
         raise ClusterError(f"{error.filename or folder}: cannot write it: {error.strerror}") from error
@@ -149,20 +155,6 @@ def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
             f"{folder} has other files of the same names: {summarize_list(existing)}",
             "Name another folder, or replace them with --overwrite.",
         )
-
-
-def _make_link(folder: Path, file: OutputFile) -> None:
-    path = _place_of(folder, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part_of(path)
-    part.unlink(missing_ok=True)
-    part.symlink_to(file.link or "")
-    part.replace(path)
-
-
-def _batches(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
-    for start in range(0, len(files), settings.CODE_FILES_PER_TURN):
-        yield list(files[start : start + settings.CODE_FILES_PER_TURN])
 
 
 def _copy(

@@ -1,23 +1,33 @@
-"""Follow, list and cancel runs; a run is followed across dead agents and lost connections."""
+"""Follow, list, cancel and wait for runs; a run is followed across dead agents and lost connections."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
-from tfcluster.client.rpc.agent_client import ResponseStream
-from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition, unreachable
+from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
+from tfcluster.client.rpc.parallel import (
+    StreamContext,
+    call_hosts,
+    host_timeout,
+    map_hosts,
+    merge_streams,
+    unreachable,
+)
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.output_lines import encode
 from tfcluster.core.runs import find_run
+from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
 from tfcluster.protocol.serialization import to_json
@@ -72,14 +82,8 @@ def follow(
         return client.stream(request, start=True, interrupt=interrupt)
 
     context = _stream_context(client.transport.host, interrupt, placements)
-    # A run continues while its agent is dead or its host cannot be reached.
-    policy = RetryPolicy(settings.STREAM_AGENTS)
-    reconnector: Reconnector[api.EventRecord, Done] = Reconnector(client, context, policy)
     with keep_leases_alive(cluster, {cluster.head}):
-        for event in reconnector.events(attach_again, reap_agent=True):
-            if event is None:
-                continue
-            record = event.record
+        for record in read_records(client, context, attach_again):
             if record["event"] == "waiting":  # `attach`, which has no interrupt, replays what is over perhaps
                 record = _complete_wait(cluster, record, with_logs=interrupt is not None)
             if record["event"] != "placement":
@@ -90,6 +94,17 @@ def follow(
                     events += 1
             if record["event"] != "interrupt" if interrupt is None else interrupt.on_event(record):
                 yield record
+
+
+def read_records(client: AgentClient, context: StreamContext, attach: Callable[[], RunResponse]) -> Iterator[Event]:
+    """Yield the events of a run, which continues while its agent is dead or its host cannot be reached.
+
+    `attach` follows it after the last event that has arrived.
+    """
+    reconnector: Reconnector[api.EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+    for event in reconnector.events(attach, reap_agent=True):
+        if event is not None:
+            yield event.record
 
 
 def _stream_context(host: str, interrupt: GracefulInterrupt | None, placements: Placements | None) -> StreamContext:
@@ -138,7 +153,7 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
             topology = cluster.connect_head().call(TopologyRequest())
     lease = topology.lease
     while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
-        map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)
+        call_hosts(cluster, hosts, StatusRequest(), settings.LEASE_TIMEOUT_SECONDS)
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:
@@ -156,9 +171,7 @@ def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]]
         # If the cluster is down, an agent is started to read the records of its host.
         return client.call(api.RunsRequest(lines), start=True).runs if client.transport.has_state() else None
 
-    # A hanging agent on this machine is reported by its own timeout, with its pid.
-    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
-    replies, errors = partition(map_hosts(cluster.hosts, query, timeout))
+    replies, errors = map_hosts(cluster.hosts, query, host_timeout(cluster))
     answers = [runs for runs in replies.values() if runs is not None]
     if errors and not answers:
         raise unreachable(cluster, errors)
@@ -192,3 +205,40 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     """
     leader, run_id = locate_run(cluster, run, start=False)
     return {"run": leader.connect_head().call(api.CancelRequest(run_id)).run}
+
+
+def wait_for_runs(cluster: Cluster, runs: Sequence[str], timeout: float | None) -> Iterator[tuple[str, Event]]:
+    """Wait until runs have ended. Their agents say so: nothing is polled, and no output is read.
+
+    The cluster may be down. Runs are named by ids, names, or unique prefixes of ids. Yield the result event of each run
+    as it ends, with the run as it is named in `runs`.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    located = {name: locate_run(cluster, name, start=True) for name in runs}
+    streams = {name: partial(_wait_for_run, *place) for name, place in located.items()}
+    waiting = dict.fromkeys(streams)
+    remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+    leaders = {leader.head for leader, _ in located.values()}
+    with keep_leases_alive(cluster, leaders), contextlib.closing(merge_streams(streams, remaining)) as results:
+        for name, result in results:
+            if isinstance(result, ClusterError):
+                raise result
+            del waiting[name]
+            yield name, result
+    if waiting:
+        raise ClusterError(
+            f"{summarize_list(list(waiting))} did not end within {timeout:g} s",
+            hint="The runs continue: `tfcluster runs` lists them, `tfcluster cancel RUN` ends one.",
+            exit_code=ExitCode.TIMED_OUT,
+        )
+
+
+def _wait_for_run(cluster: Cluster, run: str, context: StreamContext) -> Iterator[Event]:
+    """Wait for the end of one run, through agents that die and connections that break; yield its result event."""
+    client = cluster.connect_head()
+    if not client.transport.has_state():
+        raise unknown_cluster(cluster.name)
+    request = api.AttachRequest(run, events=0, output=0, cancel_on_disconnect=False, only_result=True)
+    for record in read_records(client, context, lambda: client.stream(request, start=True)):
+        if record["event"] == "result":
+            yield record

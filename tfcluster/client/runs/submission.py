@@ -1,13 +1,19 @@
-"""Submit a run and follow it up to its result."""
+"""Submit a run, record what it is started from, follow it up to its result, and tell the user that it has ended."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
@@ -15,9 +21,13 @@ from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, Sc
 from tfcluster.client.runs.leader import find_leader
 from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.caller import Caller, OutputStreams
-from tfcluster.core.code import CodeLocation
+from tfcluster.core.code import CodeLocation, digest_of
+from tfcluster.core.notices import Notice, environment_of, run_notice
 from tfcluster.core.runs import RunOptions, script_exit_code
+from tfcluster.errors import ClusterError
+from tfcluster.input_file import is_descriptor
 from tfcluster.protocol.api import runs as api
+from tfcluster.version import __version__
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.code import CodeTree, ShowSending
@@ -84,9 +94,6 @@ class RunSubmission:
                 result = event
                 yield event
         if options.notify is not None and not self.detach and result.get("event") == "result":
-            from tfcluster.client.runs.notify import run_notify_command
-            from tfcluster.core.notices import run_notice
-
             run_notify_command(options.notify, run_notice(cluster.name, result))
         if script_exit_code(result) is None:
             interrupt.raise_if_any()
@@ -141,3 +148,70 @@ class RunSubmission:
                     cancel_on_disconnect=cancel_on_disconnect,
                     placements=placements,
                 )
+
+
+def with_origin(options: RunOptions, upload: BinaryIO | None) -> RunOptions:
+    """Return the options of a run with what the run is started from now."""
+    digest, commit, is_clean = None, None, None
+    if options.traits.is_script and upload is None:
+        digest, commit, is_clean = describe_script(options.parameters)
+    path = None
+    if upload is not None:  # empty if it is no file that can be read again
+        path = os.path.abspath(upload.name) if isinstance(upload.name, str) else ""
+        path = path if os.path.isfile(path) and not is_descriptor(path) else ""
+    return replace(options, version=__version__, digest=digest, commit=commit, is_clean=is_clean, upload=path)
+
+
+def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
+    """Return the digest of a script, its commit, and whether the work tree is clean, as far as they are known."""
+    from tfcluster.client.runs.code import git_work_tree, run_git  # other programs need no git
+
+    path = parameters["path"]
+    digest = None
+    if path is not None and os.path.isfile(path):
+        digest = digest_of(Path(path).read_bytes())
+    folder = os.path.realpath(parameters["cwd"]) if path is None else os.path.dirname(os.path.realpath(path))
+    if git_work_tree(folder) is None:
+        return digest, None, None
+    try:
+        arguments = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        status = run_git(folder, *arguments, timeout=settings.GIT_STATUS_SECONDS).decode(errors="replace")
+    except ClusterError:  # no git is installed, it takes too long, or the folder is another user's
+        return digest, None, None
+    first, *rest = status.splitlines()
+    commit = first.removeprefix("# branch.oid ")
+    return (digest, None, None) if commit == "(initial)" else (digest, commit, all(line[0] == "#" for line in rest))
+
+
+def describe_changes(run: str, then: RunOptions, now: RunOptions) -> list[str]:
+    """Describe what has changed between `then` and `now`, of the script of a run and its work tree."""
+    changes = []
+    if then.digest != now.digest:
+        changes.append(f"{os.path.basename(now.parameters['path'])} has changed since {run}")
+    if then.commit != now.commit or (then.commit is not None and not (then.is_clean and now.is_clean)):
+        changes.append(f"{run} ran at {then.describe_commit()}; now it is {now.describe_commit()}")
+    return changes
+
+
+def run_notify_command(command: str, notice: Notice) -> None:
+    """Run a command with a notice, as JSON on its standard input and as environment variables; warn if it fails.
+
+    What it prints goes to standard error: standard output is the run's.
+    """
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=2,
+        env={**os.environ, **environment_of(notice)},
+        start_new_session=True,
+    )
+    try:
+        process.communicate(json.dumps(notice).encode() + b"\n", settings.NOTICE_SECONDS)
+    except subprocess.TimeoutExpired:
+        warn(f"the command of --notify did not end within {settings.NOTICE_SECONDS:g} s, and was killed")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode > 0:
+        warn(f"the command of --notify ended with exit code {process.returncode}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, recorded_spec
-from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts
 from tfcluster.core.hints import complete_commands
 from tfcluster.core.stacks import describe_wait
 from tfcluster.errors import ClusterError
@@ -36,7 +36,7 @@ def ask_hosts(cluster: Cluster, event: Event) -> Event:
         replies = {task: client.call(TaskThreadsRequest(task)) for task in tasks if host != cluster.head}
         return client.call(StatusRequest()).hosts[0].tensorflow, replies
 
-    answers, errors = partition(map_hosts(cluster.hosts, ask, settings.WAIT_HOSTS_SECONDS))
+    answers, errors = map_hosts(cluster.hosts, ask, settings.WAIT_HOSTS_SECONDS)
     explained = [_explain(each, cluster.head, answers, errors) for each in problems] + _other_versions(cluster, answers)
     spec = recorded_spec(cluster.name) or ""
     explained = [{**each, "hint": complete_commands(each["hint"], cluster.name, spec)} for each in explained]
@@ -55,7 +55,7 @@ def add_logs(cluster: Cluster, event: Event) -> Event:
         lines = [part.line for part in parts if isinstance(part, LogEvent)]
         return (lines[0].task if lines else task), [line.line for line in lines]
 
-    replies, _ = partition(map_hosts(hosts, read, settings.WAIT_HOSTS_SECONDS))
+    replies, _ = map_hosts(hosts, read, settings.WAIT_HOSTS_SECONDS)
     return {**event, "logs": {short: lines for short, lines in replies.values() if lines}}
 
 

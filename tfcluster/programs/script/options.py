@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import click
 from click.shell_completion import CompletionItem
 
-from tfcluster.cli.code import approve_code
 from tfcluster.cli.completion import complete_files, complete_modules
 from tfcluster.cli.options import InputFile, seconds
+from tfcluster.cli.output import approve_code
 from tfcluster.input_file import is_descriptor
 from tfcluster.programs.api import SharedOptions, Submission
 

@@ -19,11 +19,10 @@ from tfcluster.os.file_lock import locked_folder
 from tfcluster.process_mark import MARK, NO_MARK
 from tfcluster.protocol.codec import Message, decode_line, encode
 from tfcluster.runtime_dir import relay_socket_path
-from tfcluster.transport.channel import connect_unix, readable_fds
+from tfcluster.transport.channel import RemoteAgent, connect_unix, readable_fds
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.relay.multiplexer import VERSION
 from tfcluster.transport.relay.process import REPLY_HEADER
-from tfcluster.transport.remote_agent import RemoteAgent
 from tfcluster.transport.session import Session, release_child
 
 
@@ -67,7 +66,7 @@ class HostLink:
                 session.end()
                 return True
             session.request("link", settings.REMOTE_REPLY_SECONDS)
-            message = {"pid": session.pid, "leads_group": session.leads_group, "agent": known}
+            message = {"pid": session.pid, "leads_group": session.connector.leads_group, "agent": known}
             try:
                 socket.send_fds(connection, [encode(message)], [session.connection.fileno()])
                 is_linked = bool(_receive_reply(connection)["linked"])
@@ -128,7 +127,19 @@ class HostLink:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                     listener.bind(str(path))
                     listener.listen(socket.SOMAXCONN)
-                    _spawn_relay(listener, path, f"tfcluster: {self._cluster} connections")
+                    title = f"tfcluster: {self._cluster} connections"
+                    arguments = (str(listener.fileno()), str(path), title)
+                    process = subprocess.Popen(
+                        boot.command("tfcluster.transport.relay.process", "main", *arguments),
+                        cwd="/",
+                        env={**os.environ, MARK: NO_MARK},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        pass_fds=[listener.fileno()],
+                        start_new_session=True,  # a Ctrl-C is meant for the command, not for the connections
+                    )
+                    release_child(process)
             return True
         return False
 
@@ -141,21 +152,6 @@ def _remove_stale(path: Path) -> bool:
         return False
     path.unlink(missing_ok=True)
     return True
-
-
-def _spawn_relay(listener: socket.socket, path: Path, title: str) -> None:
-    descriptor = listener.fileno()
-    process = subprocess.Popen(
-        boot.command("tfcluster.transport.relay.process", "main", str(descriptor), str(path), title),
-        cwd="/",
-        env={**os.environ, MARK: NO_MARK},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[descriptor],
-        start_new_session=True,  # a Ctrl-C is meant for the command, not for the connections
-    )
-    release_child(process)
 
 
 def _receive_reply(connection: socket.socket) -> Message:

@@ -20,8 +20,7 @@ from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import Observation, ObserveRequest, PrepareRequest
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import agent_pid, check_runtime_dir
-from tfcluster.transport.agent_process import AgentProcess
-from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
+from tfcluster.transport.local import AgentProcess, LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote.bootstrap import CANNOT_STORE, STORE_HINT, cache_folders
 from tfcluster.transport.remote.session import serve_requests, survey
 

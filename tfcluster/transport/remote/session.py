@@ -61,25 +61,16 @@ def serve(session: dict[str, Any]) -> None:
             "time": lambda: {"time": time.time()},
             "open": server.open,
             "proxy": server.proxy,
-            "link": server.link,
+            "link": lambda: {"is_carried": True},
             "state": server.state,
         }
     )
     if server.carried is not None:
         _relay(server.carried)
     else:
-        from tfcluster.transport.relay.host_end import serve_link  # imports asyncio
+        from tfcluster.transport.relay.multiplexer import serve_link  # imports asyncio
 
         serve_link(server.leave_agent)
-
-
-def _keep_code(state: Path) -> None:
-    """Keep the version of the code that a journal names in the cache of code; see `remote.install.prune`.
-
-    The link leads to one beside the journal, which the agent may not have written yet.
-    """
-    with contextlib.suppress(OSError):  # it is there already
-        (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
 
 
 def serve_requests(handlers: Mapping[str, Handler]) -> None:
@@ -120,7 +111,11 @@ class _Server:
             self._agent = self._transport.open(start=start, upgrade=upgrade)
         except UnrecordedProcessesError as error:
             return {"unrecorded": error.message}
-        _keep_code(state_folder(self._transport.cluster, self._transport.host))
+        # Keep the version of the code that a journal names, see `remote.install.prune`. The link leads to one beside
+        # the journal, which the agent may not have written yet.
+        state = state_folder(self._transport.cluster, self._transport.host)
+        with contextlib.suppress(OSError):  # it is there already
+            (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
         path = agent_socket(self._transport.cluster, self._transport.host)
         return {"socket": str(path), "pid": self._agent.pid, "notes": self._notes}
 
@@ -128,9 +123,6 @@ class _Server:
         self.carried = connect(self._transport.cluster, self._transport.host)
         self._agent = None
         return {"is_carried": self.carried is not None}
-
-    def link(self) -> dict[str, Any]:
-        return {"is_carried": True}
 
     def leave_agent(self) -> None:
         """Disconnect from the agent: a command is connected now, or has been."""

@@ -57,12 +57,8 @@ def _find_logdir(folders: Iterable[str], run_folder: str | None) -> str | None:
         path = Path.home() / os.path.expanduser(folder)
         if path.is_dir():
             return str(path)
-    return run_folder if run_folder is not None and _has_data(run_folder) else None
-
-
-def _has_data(folder: str) -> bool:
-    """Return whether a folder has files for TensorBoard, at any depth."""
-    return any("tfevents" in name or name.endswith(".xplane.pb") for *_, names in os.walk(folder) for name in names)
+    files = [] if run_folder is None else [name for *_, names in os.walk(run_folder) for name in names]
+    return run_folder if any("tfevents" in name or name.endswith(".xplane.pb") for name in files) else None
 
 
 def _find_command() -> list[str]:
