@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
+import itertools
+import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -48,6 +51,10 @@ def show(browser: Browser, url: str, view: str, width: int = 1280, colours: str 
     browser.run("location.hash = arguments[0]", view)
     shown = {"overview": "#runs tr", "logs": ".log div", "events": "#events tr"}.get(view, ".u-over")
     wait_for(lambda: browser.run("return document.querySelectorAll(arguments[0]).length", shown))
+
+
+def is_text(browser: Browser, selector: str, text: str) -> bool:
+    return browser.text(selector) == text
 
 
 def rows(browser: Browser, table: str) -> int:
@@ -163,30 +170,46 @@ def test_the_page_says_nothing_before_it_is_known_and_its_header_stays(browser: 
         assert (browser.run(nav, "nav"), browser.run(nav, "#top")[1:]) == before
 
 
-def test_a_death_is_seen_over_what_came_within_the_same_second(browser: Browser, url: str) -> None:
-    show(browser, url, "events")
-    script = (
-        "const lane = [...document.querySelectorAll('.lanes > div')].find((each) => each.innerText === 'worker:2');"
-        "return [...lane.querySelectorAll('.mark')].slice(-3).map((mark) => {"
-        "  const box = mark.getBoundingClientRect(), style = getComputedStyle(mark);"
-        "  const place = [box.left, box.right, Number(style.zIndex) || 0];"
-        "  return [mark.dataset.kind, ...place, style.backgroundColor, mark.style.left]; })"
-    )
-    died, started, ready = browser.run(script)
-    assert [died[0], started[0], ready[0]] == ["bad", "plain", "good"]
-    assert died[2] <= started[1] + 3, "they lie side by side"
-    assert started[2] <= ready[1] + 3
-    assert died[3] > ready[3]
-    assert died[4] != ready[4]
-    wait_for(lambda: float(browser.run(script)[0][5].rstrip("%")) < float(died[5].rstrip("%")))  # the axis moves
+MARKS = (
+    "const lanes = [...document.querySelectorAll('.lanes > div')];"
+    "const lane = lanes.find((each) => each.innerText.startsWith(arguments[0]));"
+    "return [...lane.querySelectorAll('.mark')].map((mark) => {"
+    "  const box = mark.getBoundingClientRect(), style = getComputedStyle(mark);"
+    "  return {kind: mark.dataset.kind, count: mark.innerText, left: box.left, right: box.right,"
+    "    color: style.backgroundColor, order: Number(style.zIndex) || 0, at: parseFloat(mark.style.left)}; })"
+)
 
 
-def test_an_event_is_named_under_the_pointer(browser: Browser, url: str) -> None:
+def test_events_that_would_overlap_are_one_mark_with_their_number(browser: Browser, url: str) -> None:
     show(browser, url, "events")
-    mark = browser.chrome.find_element(By.CSS_SELECTOR, ".mark[data-kind=bad]")
+    ready, died = browser.run(MARKS, "worker:2")
+    assert [(mark["kind"], mark["count"]) for mark in (ready, died)] == [("good", ""), ("bad", "3")]
+    assert died["order"] > ready["order"]
+    assert died["color"] != ready["color"]
+    wait_for(lambda: browser.run(MARKS, "worker:2")[1]["at"] < died["at"])  # the axis moves
+    browser.run(CHOOSE, "[aria-label='time shown']", "86400")
+    for name in ("worker:2", "worker:50", "ps:1"):
+        marks = browser.run(MARKS, name)
+        assert sum(int(mark["count"] or 1) for mark in marks) == {"worker:2": 4, "worker:50": 6, "ps:1": 7}[name]
+        assert all(one["right"] <= other["left"] for one, other in itertools.pairwise(marks))
+        assert marks[-1]["kind"] == "bad"
+
+
+def test_all_events_of_a_mark_are_named_under_the_pointer_and_a_click_enlarges_them(browser: Browser, url: str) -> None:
+    show(browser, url, "events")
+    everything = rows(browser, "events")
+    lane = browser.chrome.find_element(By.XPATH, "//*[@class='lane'][starts-with(., 'worker:2')]")
+    mark = lane.find_element(By.CSS_SELECTOR, ".mark[data-kind=bad]")
     ActionChains(browser.chrome).move_to_element(mark).perform()
-    wait_for(lambda: "died" in browser.text(".timeline .tip"))
-    assert "SIGKILL; out of memory" in browser.text(".timeline .tip")
+    wait_for(lambda: len(browser.text(".timeline .tip").splitlines()) == 3)
+    died, started, ready = browser.text(".timeline .tip").splitlines()
+    assert died.endswith("worker:2 · died · SIGKILL; out of memory")
+    assert started.endswith("worker:2 · started · pid 812")
+    assert ready.endswith("worker:2 · ready")
+    ActionChains(browser.chrome).click().perform()
+    wait_for(lambda: rows(browser, "events") == 3)
+    browser.click(".now")
+    wait_for(lambda: rows(browser, "events") == everything)
 
 
 def test_a_part_of_the_time_can_be_chosen(browser: Browser, url: str) -> None:
@@ -295,6 +318,34 @@ def test_logs_fill_the_window_and_have_a_level_follow_and_wrap(browser: Browser,
     browser.click("input.follow")
     browser.click("input.follow")
     assert browser.run(at_end)
+
+
+class _QuietApi(RecordedApi):
+    """Has logs without a line from warnings on, and then without any."""
+
+    def _follow_logs(self, level: str) -> Stream:
+        yield [*([("hidden", 60)] if level != "info" else []), ("lines", [])]
+        while True:
+            time.sleep(2)
+            yield []
+
+
+def test_a_log_without_lines_says_why(browser: Browser) -> None:
+    with serve_recorded(_QuietApi()) as url:
+        browser.resize(1280)
+        browser.open(url)
+        wait_for(lambda: browser.text("#link") == "live")
+        browser.run("location.hash = 'logs'")
+        wait_for(lambda: browser.text(".log") == "No entries at this level (60 hidden).")
+        assert browser.violations() == []
+        browser.run(CHOOSE, ".level", "info")
+        wait_for(lambda: browser.text(".log") == "No lines.")
+        browser.type("#log-grep", "absent")
+        browser.click(".filters button")
+        wait_for(lambda: browser.text(".log") == "No lines match.")
+        for run, text in (("linear-0061", "No output yet."), ("linear-005d", "No output.")):
+            browser.run("location.hash = arguments[0]", f"run/{run}")
+            wait_for(functools.partial(is_text, browser, ".log", text))
 
 
 def test_the_keyboard_reaches_everything_and_the_focus_is_seen(browser: Browser, url: str) -> None:

@@ -20,6 +20,8 @@ export class LogPane {
     this.problem = element("p", { class: "problem", hidden: true });
     this.node = element("div", { class: "logs" }, this.problem, this.lines);
     this.colors = new Map();
+    this.none = element("p", { class: "quiet" });  // in place of the lines while there are none
+    this.whenEmpty = "No lines.";
     // Who scrolls up reads; who is back at the end follows again.
     this.lines.addEventListener("wheel", () => requestAnimationFrame(() => { this.follows.checked = this.isAtEnd(); }), { passive: true });
   }
@@ -31,10 +33,11 @@ export class LogPane {
   show(filter) {
     this.close();
     this.filter = filter;
-    this.count = 0;
-    this.lines.replaceChildren();
-    setText(this.note, "");
+    this.hidden = 0;
+    this.isKnown = false;
+    this.lines.replaceChildren(this.none);
     this.problem.hidden = true;
+    this.describe();
     this.controller = new AbortController();
     this.read(new URLSearchParams(Object.entries({ ...filter, level: this.level.value }).filter(([, value]) => value)), this.controller.signal);
   }
@@ -46,16 +49,28 @@ export class LogPane {
         this.problem.hidden = kind !== "problem";
         if (kind === "problem") setText(this.problem, value);
         if (kind === "lines") this.add(value);
-        if (kind === "hidden") setText(this.note, `${(this.count += value).toLocaleString("en")} entries below this level are hidden`);
+        if (kind === "hidden") this.hidden += value;
+        this.isKnown ||= kind === "lines";
+        this.describe();
       });
     } catch (error) {
       if (signal.aborted) return;
       this.problem.hidden = false;
       setText(this.problem, error.message);
+      this.describe();
     }
   }
 
+  // Say how many entries are hidden, or why there are no lines.
+  describe() {
+    const { grep, since, until } = this.filter, count = this.hidden.toLocaleString("en");
+    const empty = this.hidden ? `No entries at this level (${count} hidden).` : grep || since || until ? "No lines match." : this.whenEmpty;
+    setText(this.none, !this.problem.hidden ? "" : this.isKnown ? empty : "Reading…");
+    setText(this.note, this.hidden && !this.none.isConnected ? `${count} entries below this level are hidden` : "");
+  }
+
   add(lines) {
+    if (lines.length) this.none.remove();
     this.lines.append(...lines.map((line) => this.format(line)));
     while (this.lines.childElementCount > KEPT) this.lines.firstElementChild.remove();
     this.scroll();

@@ -66,6 +66,8 @@ export class RunView {
     this.state = record.state;
     const isActive = ACTIVE.includes(record.state);
     this.cancel.hidden = !isActive;
+    this.pane.whenEmpty = isActive ? "No output yet." : "No output.";
+    this.pane.describe();
     this.parts.head.replaceChildren(runHead(record, record.state));
     this.parts.progress.replaceChildren(...(progress && isActive ? [
       element("progress", { max: progress.total || 1, value: progress.done, "aria-label": "progress" }),

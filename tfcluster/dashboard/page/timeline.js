@@ -2,7 +2,9 @@
 import { element, setText, synchronize } from "./dom.js";
 import { formatTime } from "./format.js";
 
-const ROWS = 12, APART = 16;  // at most; pixels between events of the same second
+const ROWS = 12, NAMED = 12;  // at most: tasks on the axis, events that are named under the pointer
+const AROUND = 5;  // seconds that are shown before and after events that were clicked
+const APART = 22;  // pixels between two marks; events that are closer share one
 const SPANS = [["10 minutes", 600], ["hour", 3600], ["day", 86400], ["all", 0]];
 const STEPS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400];  // seconds between ticks
 const nameOf = (event) => event.task ?? event.host ?? "cluster";
@@ -76,7 +78,7 @@ export class Timeline {
   point(mark) {
     this.tip.hidden = !mark?.classList.contains("mark");
     if (this.tip.hidden) return;
-    setText(this.tip, mark.dataset.text);
+    setText(this.tip, describe(mark.events));
     const plot = this.plot.getBoundingClientRect(), box = mark.getBoundingClientRect();
     this.tip.style.left = `${Math.max(0, Math.min(box.left - plot.left, plot.width - this.tip.offsetWidth))}px`;
     this.tip.style.top = `${box.bottom - plot.top + 4}px`;
@@ -99,29 +101,35 @@ export class Timeline {
       const times = [begin, part(event)].sort((one, other) => one - other).map((each) => first + each * (last - first));
       const isChosen = !this.brush.hidden && event.type === "pointerup";
       this.brush.hidden = true;
+      const group = down.target.events ?? [];
       if (isChosen) this.choose(times);
+      else if (group.length > 1) this.choose([group[0].time - AROUND, group.at(-1).time + AROUND]);
     };
     addEventListener("pointermove", show, { signal });
     for (const name of ["pointerup", "pointercancel"]) addEventListener(name, end, { signal });
   }
 }
 
-// What lies within a second is spread side by side, to the left of the axis' end; what is bad covers the rest.
+// Events that would overlap share a mark, which has their number, and looks bad if one of them is.
 function marks(events, at, width) {
   const groups = [];
   for (const event of [...events].sort((one, other) => one.time - other.time)) {
-    if (event.time - (groups.at(-1)?.[0].time ?? -Infinity) < 1) groups.at(-1).push(event);
+    const isNear = groups.length && ((at(event.time) - at(groups.at(-1)[0].time)) * width) / 100 < APART;
+    if (isNear) groups.at(-1).push(event);
     else groups.push([event]);
   }
-  return groups.flatMap((group) => {
-    const apart = Math.min(APART, width / group.length), room = width * (1 - at(group[0].time) / 100) - apart * (group.length - 1);
-    return group.map((event, index) => {
-      const text = [formatTime(event.time), event.task ?? event.host, event.event, event.detail].filter(Boolean).join(" · ");
-      const mark = place(element("span", { class: "mark", "data-kind": kindOf(event.event), "data-text": text }), at(group[0].time));
-      mark.style.marginLeft = `${apart * index + Math.min(0, room)}px`;
-      return mark;
-    });
+  return groups.map((group) => {
+    const kinds = group.map((event) => kindOf(event.event)), count = group.length > 1 ? group.length : null;
+    const kind = kinds.includes("bad") ? "bad" : kinds.at(-1);
+    const mark = place(element("span", { class: "mark", "data-kind": kind }, count), at(group[0].time));
+    mark.events = group;
+    return mark;
   });
+}
+
+function describe(events) {
+  const lines = events.slice(0, NAMED).map((event) => [formatTime(event.time), event.task ?? event.host, event.event, event.detail].filter(Boolean).join(" · "));
+  return [...lines, events.length > NAMED ? `and ${events.length - NAMED} more` : ""].filter(Boolean).join("\n");
 }
 
 function place(node, percent) {
