@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,16 +57,19 @@ def account(prefix: str) -> Iterator[Account]:
         subprocess.run(["userdel", name], check=True)
 
 
-def show_hidden_folders() -> str:
-    """Return shell commands for a mount namespace, in which each account sees this Python and the project then."""
-    return _show(_hidden_folders())
+def show_hidden_folders(*emptied: str) -> str:
+    """Return shell commands for a mount namespace, in which each account sees this Python and the project then.
+
+    `emptied` are folders that have nothing else there.
+    """
+    return _show(_hidden_folders(emptied))
 
 
-def _hidden_folders() -> dict[Path, list[Path]]:
-    """Return the folders that other accounts cannot enter, each with what is needed of it."""
-    hidden: dict[Path, list[Path]] = {}
+def _hidden_folders(emptied: Iterable[str]) -> dict[Path, list[Path]]:
+    """Return the folders that other accounts cannot enter, and those to empty, each with what is needed of it."""
+    hidden: dict[Path, list[Path]] = {Path(folder): [] for folder in emptied}
     for needed in dict.fromkeys(Path(path).resolve() for path in (sys.base_prefix, sys.prefix, ROOT)):
-        parents = [path for path in reversed(needed.parents) if not path.stat().st_mode & 1]
+        parents = [path for path in reversed(needed.parents) if not path.stat().st_mode & 1 or path in hidden]
         if parents:
             hidden.setdefault(parents[0], []).append(needed)
     return hidden

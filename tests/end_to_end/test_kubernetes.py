@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests import kubernetes
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, ROOT
-from tests.end_to_end.test_ssh import Over, over
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, ROOT, wait_for
+from tests.end_to_end.test_ssh import Over, over, read_until
 
 NAMES = ("train-0", "train-1", "train-2")
 JOBS = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -27,67 +31,207 @@ def text(pods: int, image: str = "tensorflow/tensorflow:2.21.0", more: str = "")
 
 
 class Pods:
-    """The played kubectl on a network of hosts, which are its pods."""
+    """A played Kubernetes whose pods are machines of a network, and its kubectl on the machine `here`."""
 
     def __init__(self, sandbox: Over, folder: Path) -> None:
         self.sandbox, self.folder = sandbox, folder
-        hosts = sandbox.network
-        names = "".join(f"{hosts.address(name)} {name}.train.ml.svc\n" for name in NAMES)
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        program = shlex.join([sys.executable, kubernetes.__file__, str(folder)])
-        path = hosts.folder / "bin" / "kubectl"
+        network = sandbox.network.network
+        for name in NAMES:
+            path = folder / "namespaces" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(network[name].namespace)
+        (folder / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+        modules = f"{ROOT}:{Path(yaml.__file__).parent.parent}"
+        program = f"env PYTHONPATH={shlex.quote(modules)} {sys.executable} -S -m tests.kubernetes {folder}"
+        path = sandbox.network.folder / "bin" / "kubectl"
         path.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
         path.chmod(0o755)
-        self.change()
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """What kubectl prints."""
+        environment = self.sandbox.environment
+        program = self.sandbox.network.folder / "bin" / "kubectl"
+        options: dict[str, Any] = {"env": environment, "capture_output": True, "text": True, "timeout": 60}
+        result: subprocess.CompletedProcess[str] = subprocess.run(
+            [str(program), *arguments], input=stdin, check=True, **options
+        )
+        return result.stdout
 
     def change(self, **values: Any) -> None:
-        """Change what kubectl has: rights that are `forbidden`, or `states` of pods."""
-        path = self.folder / "state.json"
-        state = json.loads(path.read_text()) if path.exists() else {"objects": {}, "pods": {}}
-        path.write_text(json.dumps({"forbidden": [], "states": {}, **state, **values}))
+        """Change what a test may set: rights that are `forbidden`, or `states` of pods, for example."""
+        with kubernetes.changing(self.folder) as state:
+            state.update(values)
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads((self.folder / "state.json").read_text())
-        return state
+        return kubernetes.read(self.folder)
+
+    def revisions(self) -> dict[str, str]:
+        """The revision of each pod."""
+        return {name: pod["labels"]["controller-revision-hash"] for name, pod in self.state()["pods"].items()}
+
+    def addresses(self) -> dict[str, str]:
+        """The address of each pod; one that replaces another has another one."""
+        return {name: pod["address"] for name, pod in self.state()["pods"].items()}
+
+    def is_replaced(self, name: str, before: dict[str, str]) -> bool:
+        """Whether another pod has the name now; `before` are earlier addresses."""
+        return self.addresses().get(name, before[name]) != before[name]
+
+    def ready(self) -> set[str]:
+        """The pods whose probe succeeds."""
+        pods = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
+        return {
+            pod["metadata"]["name"]
+            for pod in pods
+            if all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
+        }
 
 
 @pytest.fixture
 def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
-        patch.setenv("PYTHONPATH", str(ROOT))
-        with over(tmp_path_factory.mktemp("kube"), *NAMES, has_sshd=False) as sandbox:
-            made = Pods(sandbox, tmp_path_factory.mktemp("kubectl"))
+        with (
+            tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder,  # pods have their own /tmp
+            over(tmp_path_factory.mktemp("kube"), *NAMES, has_sshd=False) as sandbox,
+        ):
+            made = Pods(sandbox, Path(folder))
             yield made
             made.change(states={})
-            sandbox("down", "-c", "train", code=None)
+            if made.state()["objects"]:
+                sandbox("down", "-c", "train", code=None)
+            wait_for(lambda: not made.state()["pods"])
+
+
+#: A program that serves at the address of its task, and connects to all of `cluster`.
+MEET = """\
+import json, os, socket, time
+
+def resolve(address):
+    host, port = address.split(":")
+    return host, int(port)
+
+def connect(address):
+    while True:
+        try:
+            return socket.create_connection(resolve(address)).close()
+        except OSError:
+            time.sleep(0.1)
+
+config = json.loads(os.environ["TF_CONFIG"])
+cluster, task = config["cluster"], config["task"]
+addresses = [address for job in cluster.values() for address in job]
+if task["type"] in cluster:
+    server = socket.create_server(resolve(cluster[task["type"]][task["index"]]))
+    for address in addresses:
+        connect(address)
+    for _ in addresses:
+        server.accept()
+print(json.dumps(config))
+"""
 
 
 def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     sandbox = pods.sandbox
+    foreign = {"Service/web": {"kind": "Service", "metadata": {"name": "web", "labels": {"app": "web"}}, "spec": {}}}
+    pods.change(objects=foreign)
     up = sandbox("up", sandbox.spec(text(2)))
     assert "a network plugin has to enforce the NetworkPolicy" in up.stderr
-    assert [*pods.state()["objects"]] == ["Service/train", "NetworkPolicy/train", "StatefulSet/train"]
+    assert {*pods.state()["objects"]} == {*foreign, "Service/train", "NetworkPolicy/train", "StatefulSet/train"}
     status = sandbox.status()
     assert (status["state"], status["network"]) == ("running", "closed")
     assert {task["address"].rpartition(":")[0] for task in status["tasks"] if task["job"] == "ps"} == {
         "train-0.train.ml.svc"
     }
     assert {task["host"] for task in status["tasks"] if task["job"] == "worker"} == {"pod1"}
+
     assert sandbox.json("run", "pi", "--samples", "1e5", "--seed", "7")["state"] == "succeeded"
+    script = sandbox.spec("import os, socket; print('on', socket.gethostname(), os.getuid())\n", "where.py")
+    assert "on train-1 1000\n" in sandbox("run", script).stdout
+    launched = sandbox("launch", sandbox.spec(MEET, "meet.py")).stdout.splitlines()
+    configs = [json.loads(line[line.index("{") :]) for line in launched]
+    assert {config["task"]["index"] for config in configs} == {0, 1}
+    for config in configs:
+        assert {address.rpartition(":")[0] for address in config["cluster"]["worker"]} == {"train-1.train.ml.svc"}
+    assert "Started server with target" in sandbox("logs", "worker:1").stdout
+    shown = sandbox("exec", "--on", "pod1", "--", "sh", "-c", "echo $(hostname) $HOME; exit 7", code=7)
+    assert shown.stdout == "train-1 /home/tfcluster\n"
 
-    sandbox("up", sandbox.spec(text(3)), "--yes")  # in place
-    assert [*pods.state()["pods"]] == [*NAMES]
-    assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1", "pod2"}
-    sandbox("up", sandbox.spec(text(2)), "--yes")
-    assert [*pods.state()["pods"]] == [*NAMES[:2]]
+    wait_for(lambda: pods.ready() == {*NAMES[:2]})
+    sandbox("down")
+    wait_for(lambda: not pods.state()["pods"])
+    assert pods.state()["objects"] == foreign
 
-    before = pods.state()
+
+#: A program that has two seconds of work after SIGTERM.
+SAVE = """\
+import os, signal, sys, time
+
+def save(*_):
+    time.sleep(2)
+    print("saved", flush=True)
+    sys.exit(3)
+
+signal.signal(signal.SIGTERM, save)
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_pod_that_is_deleted_is_a_host_that_was_rebooted(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    sandbox("up", sandbox.spec(text(3, more=", storage: 1Gi")))
+    before = pods.addresses()
+    saving = sandbox.start("run", sandbox.spec(SAVE, "save.py"))  # in the pod of worker:0
+    read_until(saving.stdout, "started")
+    pods.kubectl("delete", "pods", "train-1", "--wait=false")
+    output, errors = saving.communicate(timeout=90)
+    assert "saved" in output
+    assert "error: the pod was deleted" in errors
+    assert "hint: `tfcluster up`, then `tfcluster rerun`." in errors
+    wait_for(lambda: pods.is_replaced("train-1", before))
+    sandbox.wait_until("running")
+    assert sandbox.task("worker:0")["restarts"] == 1
+    assert [run["state"] for run in sandbox.json("runs")] == ["failed"]
+
+    pi = sandbox.start("run", "pi", "--samples", "1e12", stderr=subprocess.STDOUT)  # led by the same host
+    read_until(pi.stdout, " samples/s")
+    pods.kubectl("delete", "pods", "train-2", "--wait=false")
+    wait_for(lambda: pods.is_replaced("train-2", before))
+    sandbox.wait_until("running")
+    sandbox("cancel", next(run["run"] for run in sandbox.json("runs") if run["state"] == "running"))
+    pi.communicate(timeout=90)
+
+    os.kill(pods.state()["pods"]["train-0"]["pid"], signal.SIGKILL)  # the container alone is restarted
+    wait_for(lambda: pods.state()["pods"]["train-0"]["restarts"])
+    sandbox.wait_until("running")
+    assert sandbox.task("ps:0")["restarts"] == 1
+
+
+@pytest.mark.slow
+def test_a_pod_without_storage_that_is_deleted_has_lost_its_tasks_until_the_next_up(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    spec = sandbox.spec(text(2))
+    sandbox("up", spec)
+    before = pods.addresses()
+    pods.kubectl("delete", "pods", "train-1", "--wait=false")
+    wait_for(lambda: pods.is_replaced("train-1", before))
+    wait_for(lambda: "pod1 is down" in sandbox("status", code=None).stdout)
+    sandbox("up", spec)
+    assert sandbox.status()["state"] == "running"
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_pods_replaces_them(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    sandbox("up", sandbox.spec(text(2)))
+    before, revisions = pods.state()["objects"], pods.revisions()
     other = sandbox.spec(text(2, image="tensorflow/tensorflow:2.20.0"))
     lost = "train-0, train-1 must be replaced; LOST: the variables of ps:0"
     assert lost in sandbox("up", other, "--dry-run").stderr
     assert lost in sandbox("up", other, code=2).stderr
-    assert pods.state() == before, "what was refused leaves nothing"
+    assert (pods.state()["objects"], pods.revisions()) == (before, revisions), "what was refused leaves nothing"
     wider = sandbox("up", sandbox.spec(text(3, image="tensorflow/tensorflow:2.20.0")), "--dry-run")
     assert lost in wider.stderr
     assert "replicas: 3" in wider.stdout
@@ -95,25 +239,9 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert "or has its pods in another namespace or context" in moved.stderr
     replaced = sandbox("up", sandbox.spec(text(2, image="tensorflow/tensorflow:2.20.0")), "--yes")
     assert lost in replaced.stderr
-    assert {pods.state()["pods"][name] for name in NAMES[:2]}.isdisjoint(before["pods"].values())
+    assert {*pods.revisions().values()}.isdisjoint(revisions.values())
     sandbox("up", sandbox.spec(text(2)), "--yes")
     assert sandbox("up", sandbox.spec(text(2)), "--dry-run").stdout == "train is up already: nothing to do\n"
-    sandbox("down")
-    assert pods.state()["objects"] == pods.state()["pods"] == {}
-
-
-@pytest.mark.slow
-def test_launch_gives_each_member_the_dns_names_of_the_pods(pods: Pods, tmp_path: Path) -> None:
-    sandbox = pods.sandbox
-    sandbox("up", sandbox.spec(text(3)))
-    script = sandbox.spec("import os; print(os.environ['TF_CONFIG'])\n", "show.py")
-    lines = sandbox("launch", script).stdout.splitlines()
-    configs = [json.loads(line[line.index("{") :]) for line in lines]
-    assert {config["task"]["index"] for config in configs} == {0, 1}
-    for config in configs:
-        hosts = [address.rpartition(":")[0] for address in config["cluster"]["worker"]]
-        assert hosts == ["train-1.train.ml.svc", "train-2.train.ml.svc"]
-    sandbox("down")
 
 
 def test_what_a_person_must_act_on_is_named_before_anything_is_applied(pods: Pods) -> None:
@@ -176,7 +304,8 @@ def test_up_says_why_a_pod_is_not_made(pods: Pods) -> None:
 
 @pytest.mark.slow
 def test_what_the_image_lacks_is_named_with_the_lines_that_add_it(pods: Pods) -> None:
-    bare = pods.sandbox.folder / "bare-python"  # a Python without packages
+    pods.folder.chmod(0o711)  # for the user of the pods
+    bare = pods.folder / "bare-python"  # a Python without packages
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     failed = pods.sandbox("up", pods.sandbox.spec(text(1).replace(sys.executable, str(bare))), code=1)
@@ -197,17 +326,18 @@ def test_a_machine_without_kubectl_or_a_context(pods: Pods) -> None:
     assert "Name one by `context:` in the spec" in failed.stderr
 
 
+@pytest.mark.slow
 def test_pods_of_another_persons_cluster_of_that_name_are_not_taken_over(pods: Pods) -> None:
     sandbox = pods.sandbox
     spec = sandbox.spec(text(2))
     # Another machine, or another person.
     elsewhere = {"XDG_STATE_HOME": str(pods.folder / "elsewhere"), "XDG_RUNTIME_DIR": str(pods.folder)}
     sandbox("up", spec)
-    before = pods.state()
+    before = pods.state()["objects"], pods.revisions()
     refused = sandbox("up", spec, code=2, env=elsewhere)
     assert "namespace 'ml' has pods of a cluster 'train' that was not started from here" in refused.stderr
     assert "if that one is yours, add --yes to continue with it" in refused.stderr
-    assert pods.state() == before
+    assert (pods.state()["objects"], pods.revisions()) == before
 
 
 def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
@@ -222,9 +352,31 @@ def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
 def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
     sandbox = pods.sandbox
     labels = {"app.kubernetes.io/managed-by": "tfcluster", "app.kubernetes.io/instance": "train"}
-    there = {"kind": "StatefulSet", "metadata": {"name": "train", "labels": labels}, "spec": {"replicas": 2}}
-    pods.change(objects={"StatefulSet/train": there})
+    metadata = {"name": "train", "labels": labels}
+    template = {"metadata": metadata}
+    there = {"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 2, "template": template}}
+    pods.change(objects={"StatefulSet/train": there}, quota=0)
     sandbox.spec("print(1)\n", "one.py")
     failed = sandbox("launch", "--spec", sandbox.spec(text(2)), "one.py", code=2)
     assert "has pods of a cluster 'train' that was not started from here" in failed.stderr
     assert [*pods.state()["objects"]] == ["StatefulSet/train"]
+
+
+@pytest.mark.slow
+def test_an_exported_job_runs_its_program_once_for_each_task(pods: Pods) -> None:
+    jobs = "jobs: {ps: {tasks: 1}, worker: {tasks: 1}, evaluator: {tasks: 1}}\n"
+    spec = pods.sandbox.spec(text(1).replace(JOBS, jobs))
+    manifests = pods.sandbox("manifests", "--export", "job", spec, sys.executable, "-c", MEET).stdout
+    pods.kubectl("apply", "--server-side", "--field-manager=me", "--filename=-", stdin=manifests)
+
+    def ended() -> bool:
+        found = json.loads(pods.kubectl("get", "pods", "--output=json"))["items"]
+        return all(pod["status"]["phase"] == "Succeeded" for pod in found)
+
+    wait_for(ended)
+    configs = [json.loads((pods.folder / f"{name}.log").read_text()) for name in NAMES]
+    assert [config["task"]["type"] for config in configs] == ["ps", "worker", "evaluator"]
+    for config in configs:
+        assert config["cluster"] == {"ps": ["train-0.train:2222"], "worker": ["train-1.train:2222"]}
+    pods.kubectl("delete", "jobs,services,networkpolicies", "--selector=app.kubernetes.io/instance=train")
+    wait_for(lambda: not pods.state()["pods"])

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +50,7 @@ def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
 
 def check(pods: PodSet) -> None:
     """Raise an error if the namespace does not exist, the user lacks a right, or objects there are not tfcluster's."""
-    with ThreadPoolExecutor(len(_RIGHTS)) as pool:
-        allowed = pool.map(lambda right: _is_allowed(pods, *right), _RIGHTS)
-        missing = [
-            f"{verb} {kind}" for (verb, kind), is_allowed in zip(_RIGHTS, allowed, strict=True) if not is_allowed
-        ]
-    if missing:
+    if missing := _missing_rights(pods):
         raise ClusterError(
             f"context {pods.context!r} has no right in namespace {pods.namespace!r} to {', '.join(missing)}: "
             "nothing was applied",
@@ -74,12 +68,27 @@ def check(pods: PodSet) -> None:
             )
 
 
-def _is_allowed(pods: PodSet, verb: str, kind: str) -> bool:
-    result = _call([*_options(pods), "auth", "can-i", verb, kind])
-    answer = result.stdout.partition(" ")[0].strip()  # a reason may follow
-    if answer not in ("yes", "no"):
-        raise _failed(result, "`kubectl cluster-info` shows whether the API server answers.")
-    return answer == "yes"
+def _missing_rights(pods: PodSet) -> list[str]:
+    """Return the rights that the user lacks; `kubectl auth can-i` would be a process for each of them."""
+    reviews = [_access_review(pods.namespace, verb, kind) for verb, kind in _RIGHTS]
+    answers = _run(
+        pods,
+        *("create", "--filename=-", "--validate=false", '--output=jsonpath={.status.allowed}{"\\n"}'),
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews}),
+    ).splitlines()
+    return [f"{verb} {kind}" for (verb, kind), answer in zip(_RIGHTS, answers, strict=True) if answer != "true"]
+
+
+def _access_review(namespace: str, verb: str, kind: str) -> dict[str, Any]:
+    """Return an object that asks whether the user has a right; the kind is as kubectl takes it, `pods/exec` too."""
+    name, _, subresource = kind.partition("/")
+    resource, _, group = name.partition(".")
+    attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {**attributes, "subresource": subresource}},
+    }
 
 
 def _check_namespace(pods: PodSet) -> None:
