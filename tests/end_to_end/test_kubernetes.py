@@ -362,6 +362,51 @@ def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
     assert [*pods.state()["objects"]] == ["StatefulSet/train"]
 
 
+def test_a_machine_that_has_not_started_the_pods_says_how_to_delete_them(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    sandbox.spec(text(2))
+    unknown = sandbox("down", code=3)
+    assert "cluster 'train' was not started from this machine, which knows of no pods of it" in unknown.stderr
+    assert "`tfcluster up` makes its pods, or continues with those that exist" in unknown.stderr
+    labels = {"app.kubernetes.io/managed-by": "tfcluster", "app.kubernetes.io/instance": "train"}
+    there = {"kind": "Service", "metadata": {"name": "train", "labels": labels}, "spec": {}}
+    other = {
+        "kind": "Service",
+        "metadata": {"name": "other", "labels": labels | {"app.kubernetes.io/instance": "other"}},
+    }
+    pods.change(objects={"Service/train": there, "Service/other": {**other, "spec": {}}})
+    command = unknown.stderr.partition("Without tfcluster: `kubectl ")[2].partition("`")[0]
+    pods.kubectl(*shlex.split(command))
+    assert [*pods.state()["objects"]] == ["Service/other"]
+    pods.change(objects={})
+
+
+@pytest.mark.slow
+def test_volumes_stay_after_down_and_an_edit_of_them_is_refused(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    spec = sandbox.spec(text(2, more=", storage: 1Gi"))
+    sandbox("up", spec)
+    sandbox("run", sandbox.spec("print('kept')\n", "one.py"))
+    [run] = [each["run"] for each in sandbox.json("runs")]
+    for storage in ("", ", storage: 2Gi"):
+        refused = sandbox("up", sandbox.spec(text(2, more=storage), "edited.yaml"), "--replace-spec", "--yes", code=2)
+        assert (
+            "Kubernetes forbids a change of `storage:` while the pods of 'train' exist: nothing was" in refused.stderr
+        )
+    assert sandbox.status()["state"] == "running"
+    sandbox("down")
+    wait_for(lambda: not pods.state()["pods"])
+    claims = {f"PersistentVolumeClaim/home-{name}" for name in NAMES[:2]}
+    assert pods.state()["objects"].keys() == claims
+    sandbox("up", spec)
+    assert [each["run"] for each in sandbox.json("runs")] == [run]
+    assert "kept" in sandbox("logs", run).stdout
+    sandbox("down")
+    command = refused.stderr.partition("runs: `kubectl ")[2].partition("`")[0]
+    pods.kubectl(*shlex.split(command))
+    assert pods.state()["objects"] == {}
+
+
 @pytest.mark.slow
 def test_an_exported_job_runs_its_program_once_for_each_task(pods: Pods) -> None:
     jobs = "jobs: {ps: {tasks: 1}, worker: {tasks: 1}, evaluator: {tasks: 1}}\n"

@@ -103,11 +103,7 @@ def _unregistered_cluster(topology: ClusterTopology, request: SlurmSpec | Kubern
     user only looks at.
     """
     if request is not None:
-        raise ClusterError(
-            f"cluster {topology.cluster!r} was not started from this machine: no job or pods of it are known here",
-            hint="`tfcluster up` gets them, and starts the cluster or finds it.",
-            exit_code=ExitCode.NOT_RUNNING,
-        )
+        raise _not_started_here(topology.cluster, request)
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(
@@ -117,6 +113,20 @@ def _unregistered_cluster(topology: ClusterTopology, request: SlurmSpec | Kubern
                 exit_code=ExitCode.NOT_RUNNING,
             )
     return cluster_of(topology)
+
+
+def _not_started_here(cluster: str, request: SlurmSpec | KubernetesSpec) -> ClusterError:
+    from tfcluster.spec.kubernetes import KubernetesSpec
+
+    if isinstance(request, KubernetesSpec):
+        from tfcluster.providers import kubernetes
+
+        return kubernetes.not_started_here(cluster, request)
+    return ClusterError(
+        f"cluster {cluster!r} was not started from this machine: no job of it is known here",
+        hint="`tfcluster up` gets it, and starts the cluster or finds it.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:

@@ -30,6 +30,8 @@ _RIGHTS = (
     *((verb, "pods") for verb in ("get", "list", "delete")),
     ("create", "pods/exec"),
 )
+# What Kubernetes says if an edit adds, removes or changes the volume of each pod, all else that a spec sets may change.
+_IMMUTABLE = "updates to statefulset spec for fields other than"
 # States of a container that last until a person acts.
 _CRASHED = "CrashLoopBackOff"
 
@@ -122,7 +124,7 @@ def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, coun
     """Apply the manifests with a number of pods; return the pods that exist and are of an earlier version of them."""
     _apply(pods, pod_manifests(topology, request, count))
     if topology.network == OPEN:
-        _run(pods, "delete", "networkpolicies.networking.k8s.io", f"--selector={_selector(pods)}")
+        _run(pods, "delete", "networkpolicies.networking.k8s.io", f"--selector={_selector(pods.cluster)}")
     return _pods_without(pods, _wait_for_controller(pods)["status"].get("updateRevision"))
 
 
@@ -139,7 +141,18 @@ def _wait_for_controller(pods: PodSet) -> dict[str, Any]:
 
 def _apply(pods: PodSet, manifests: str, *options: str) -> str:
     arguments = ("apply", "--server-side", f"--field-manager={_FIELD_MANAGER}", *options, "--filename=-")
-    return _run(pods, *arguments, stdin=manifests)
+    try:
+        return _run(pods, *arguments, stdin=manifests)
+    except ClusterError as error:
+        if _IMMUTABLE not in error.message:
+            raise
+    words = ["kubectl", *_options(pods), "delete", "persistentvolumeclaims", f"--selector={INSTANCE}={pods.cluster}"]
+    raise ClusterError(
+        f"Kubernetes forbids a change of `storage:` while the pods of {pods.cluster!r} exist: nothing was changed",
+        hint=f"`tfcluster down -c {pods.cluster}`, then `up`. Volumes that exist keep their size; to delete them in "
+        f"between, with all logs and runs: `{shlex.join(words)}`.",
+        exit_code=ExitCode.USAGE,
+    )
 
 
 def _pods_without(pods: PodSet, revision: str | None) -> list[str]:
@@ -230,18 +243,30 @@ def _connect(pods: PodSet, host: str) -> str:
 
 def release(pods: PodSet) -> None:
     """Delete what `up` has applied for a cluster; volumes stay."""
-    _run(pods, "delete", _KINDS, f"--selector={_selector(pods)}")
+    _run(pods, "delete", _KINDS, f"--selector={_selector(pods.cluster)}")
+
+
+def not_started_here(cluster: str, request: KubernetesSpec) -> ClusterError:
+    """Build the error for a cluster whose pods, if there are any, this machine has not made."""
+    place = [f"--{name}={value}" for name in ("context", "namespace") if (value := getattr(request, name))]
+    command = shlex.join(["kubectl", *place, "delete", _KINDS, f"--selector={_selector(cluster)}"])
+    return ClusterError(
+        f"cluster {cluster!r} was not started from this machine, which knows of no pods of it",
+        hint=f"`tfcluster up` makes its pods, or continues with those that exist; then `tfcluster down` deletes them. "
+        f"Without tfcluster: `{command}`.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
 
 
 def _list_pods(pods: PodSet) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = json.loads(
-        _run(pods, "get", "pods", f"--selector={_selector(pods)}", "--output=json")
+        _run(pods, "get", "pods", f"--selector={_selector(pods.cluster)}", "--output=json")
     )["items"]
     return items
 
 
-def _selector(pods: PodSet) -> str:
-    return f"{'='.join(MANAGED_BY)},{INSTANCE}={pods.cluster}"
+def _selector(cluster: str) -> str:
+    return f"{'='.join(MANAGED_BY)},{INSTANCE}={cluster}"
 
 
 def _options(pods: PodSet) -> list[str]:
