@@ -163,6 +163,29 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert pods.state()["objects"] == foreign
 
 
+@pytest.mark.slow
+def test_more_or_fewer_pods_change_the_stateful_set_in_place(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    sandbox("up", sandbox.spec(text(2)))
+    before, objects = pods.addresses(), pods.state()["objects"]
+    sandbox("scale", "worker=1")
+    assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1"}
+    assert pods.state()["objects"] == objects, "scale changes tasks, not pods"
+
+    wider = sandbox.spec(text(3))
+    lost = "train-0.train.ml.svc:2222: it must know the address of worker:1; LOST: the variables of ps:0"
+    shown = sandbox("up", wider, "--dry-run")
+    assert lost in shown.stderr
+    assert "replicas: 3" in shown.stdout
+    assert lost in sandbox("up", wider, code=2).stderr
+    assert pods.state()["objects"] == objects, "what was refused leaves nothing"
+    sandbox("up", wider, "--yes")
+    assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1", "pod2"}
+    sandbox("up", sandbox.spec(text(2)), "--yes")
+    wait_for(lambda: pods.state()["pods"].keys() == {*NAMES[:2]})
+    assert pods.addresses() == before, "none was replaced"
+
+
 #: A program that has two seconds of work after SIGTERM.
 SAVE = """\
 import os, signal, sys, time

@@ -7,8 +7,8 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from tfcluster.errors import usage_error
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
     from tfcluster.core.kubernetes import PodSet
+    from tfcluster.core.plan import PlannedAction
     from tfcluster.core.topology import ClusterTopology
     from tfcluster.spec.kubernetes import KubernetesSpec
     from tfcluster.spec.slurm import SlurmSpec
@@ -98,6 +99,7 @@ class ChangeOptions:
     yes: bool
     timeout: float  # seconds to wait until every task is ready
     output: str  # `text` or `json`
+    accepted_loss: set[str] = field(default_factory=set)  # what the user has agreed to lose so far
 
 
 def change_cluster(cluster: str, make_plan: Callable[..., UpPlan], options: ChangeOptions, began: float) -> None:
@@ -106,16 +108,20 @@ def change_cluster(cluster: str, make_plan: Callable[..., UpPlan], options: Chan
     If the cluster changes between planning and applying, this plans again. `make_plan` is `plan_up` or `plan_scale`; it
     is called with `dry` and `progress`. `began` is the start of the command in monotonic seconds.
     """
+    from tfcluster.client.preflight.preflight import close_inspectors
     from tfcluster.client.up import PlanConflictError
 
-    accepted_loss: set[str] = set()
     for remaining_attempts in reversed(range(settings.PLANS_MAX)):
         with preflight_progress(cluster, options.output) as progress:
             plan = make_plan(dry=options.dry_run, progress=progress)
         _show_plan(plan, options)
         if options.dry_run:
             return
-        _confirm_losses(plan, accepted_loss, options)
+        try:
+            _confirm_losses(cluster, plan.actions, options)
+        except BaseException:
+            close_inspectors(plan.hosts)
+            raise
         try:
             _carry_out(plan, options, began)
             return
@@ -166,26 +172,21 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
         view.finish(status, plan.actions, time.monotonic() - began)
 
 
-def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOptions) -> None:
-    """Ask for confirmation of the data losses that the user has not accepted yet, and add them to `accepted_loss`."""
-    from tfcluster.client.preflight.preflight import close_inspectors
+def _confirm_losses(cluster: str, actions: Sequence[PlannedAction], options: ChangeOptions) -> None:
+    """Ask for confirmation of the data losses that the user has not accepted yet, and add them to the accepted ones."""
     from tfcluster.core.plan import data_losses
 
-    losses = data_losses(plan.actions)
-    if options.yes or accepted_loss.issuperset(losses):
+    losses = data_losses(actions)
+    if options.yes or options.accepted_loss.issuperset(losses):
         return
     hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
-    if any(action.has_unknown_peers for action in plan.actions):
+    if any(action.has_unknown_peers for action in actions):
         hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
-    details = [str(action) for action in plan.actions if action.data_loss]
-    message = f"cluster {plan.topology.cluster!r} would lose {', '.join(losses)}: nothing was changed"
+    details = [str(action) for action in actions if action.data_loss]
+    message = f"cluster {cluster!r} would lose {', '.join(losses)}: nothing was changed"
     refusal = usage_error("\n".join([message, *details]), hint)
-    try:
-        require_consent("Continue and lose that?", options.output, refusal, "nothing was changed")
-    except BaseException:
-        close_inspectors(plan.hosts)
-        raise
-    accepted_loss.update(losses)
+    require_consent("Continue and lose that?", options.output, refusal, "nothing was changed")
+    options.accepted_loss.update(losses)
 
 
 @click.command("up", epilog="Example: tfcluster up examples/cluster.yaml --timeout 30")
@@ -234,6 +235,7 @@ def command(
     from tfcluster.client import up
     from tfcluster.client.resolve import check_source, load_spec_topology, spec_source, warn_of_renamed
 
+    options = ChangeOptions(dry_run, yes, timeout, output)
     (topology, request), source = load_spec_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
     if spec is not None or cluster_spec is not None:
         remember_cluster(topology.cluster)
@@ -241,7 +243,7 @@ def command(
     if request is not None:
         if not replace_spec:
             check_source(topology.cluster, source)
-        placed = _get_hosts(topology, request, dry_run, yes, output)
+        placed = _get_hosts(topology, request, options)
         if placed is None:
             return
         topology = placed
@@ -251,12 +253,15 @@ def command(
     make_plan = partial(
         up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
     )
-    change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
-    if request is not None and not dry_run:
-        _remove_surplus(topology, request)
+    change_cluster(topology.cluster, make_plan, options, began)
+    _remove_surplus(topology, request, options)
 
 
-def _remove_surplus(topology: ClusterTopology, request: SlurmSpec | KubernetesSpec) -> None:
+def _remove_surplus(
+    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec | None, options: ChangeOptions
+) -> None:
+    if request is None or options.dry_run:
+        return
     from tfcluster.spec.kubernetes import KubernetesSpec
 
     if isinstance(request, KubernetesSpec):
@@ -288,7 +293,7 @@ def _confirm_adoption(yes: bool, output: str, pods: PodSet) -> None:
 
 
 def _get_hosts(
-    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec, dry_run: bool, yes: bool, output: str
+    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec, options: ChangeOptions
 ) -> ClusterTopology | None:
     """Return a topology on the nodes of its job, or its pods; None after a dry run has printed how they are got."""
     from tfcluster.client import allocation
@@ -297,19 +302,21 @@ def _get_hosts(
     if isinstance(request, KubernetesSpec):
         from tfcluster.client import pods
 
-        if dry_run:
+        if options.dry_run:
             return _show_pods(topology, request)
         consent = pods.Consent(
-            partial(_confirm_replacement, topology, yes, output), partial(_confirm_adoption, yes, output)
+            partial(_confirm_replacement, topology, options.yes, options.output),
+            partial(_confirm_adoption, options.yes, options.output),
+            partial(_confirm_losses, topology.cluster, options=options),
         )
-        with queue_progress(output) as show:
+        with queue_progress(options.output) as show:
             return pods.start(topology, request, show, consent)
-    if dry_run:
+    if options.dry_run:
         placed = allocation.find_nodes(topology, request)
         if placed is None:
             echo(allocation.describe(topology, request))
         return placed
-    with queue_progress(output) as show:
+    with queue_progress(options.output) as show:
         return allocation.allocate(topology, request, show)
 
 
@@ -317,12 +324,14 @@ def _show_pods(topology: ClusterTopology, request: KubernetesSpec) -> ClusterTop
     """Print what `up` would do with pods: replace some, which are returned as hosts; or make them, by its manifests."""
     from tfcluster.client import pods
 
-    outdated, placed = pods.plan(topology, request)
-    if outdated:
-        echo(_describe_replacement(topology, outdated), err=True)
-    if placed is None:
+    change = pods.plan(topology, request)
+    if change.outdated:
+        echo(_describe_replacement(topology, change.outdated), err=True)
+    if change.placed is None:
+        for action in change.actions:
+            echo(str(action), err=True)
         echo(pods.describe(topology, request))
-    return placed
+    return change.placed
 
 
 @click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")

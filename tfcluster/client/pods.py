@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster, read_registry, register, unregister
@@ -16,6 +16,7 @@ from tfcluster.providers.manifests import job_manifests, pod_manifests
 
 if TYPE_CHECKING:
     from tfcluster.core.kubernetes import PodSet
+    from tfcluster.core.plan import PlannedAction
     from tfcluster.spec.kubernetes import KubernetesSpec
     from tfcluster.spec.slurm import SlurmSpec
 
@@ -45,6 +46,20 @@ class Consent:
 
     replace: Callable[[list[str]], None]  # pods, by name, which an edit of the spec changes
     adopt: Callable[[PodSet], None]  # the pods of a cluster that was not started from here
+    change: Callable[[Sequence[PlannedAction]], None]  # what a cluster that is up has to do before it uses more pods
+
+
+def _agree(what: object) -> None:
+    """Agree to everything."""
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """What `up` would do with pods."""
+
+    outdated: list[str] = field(default_factory=list)  # the pods that it would replace, by name
+    placed: ClusterTopology | None = None  # the topology on the pods; None if it would make pods first
+    actions: Sequence[PlannedAction] = ()  # what a cluster that is up would do then
 
 
 def start(
@@ -60,16 +75,30 @@ def start(
     return _start(topology, request, pods, show, consent)
 
 
-def plan(topology: ClusterTopology, request: KubernetesSpec) -> tuple[list[str], ClusterTopology | None]:
-    """Return the pods that `up` would replace, and the topology on the pods; None if it would make pods first."""
+def plan(topology: ClusterTopology, request: KubernetesSpec) -> PodPlan:
+    """Plan what `up` would do with pods; this changes nothing."""
     registered = read_registry(topology.cluster)
     if registered is None:
-        return [], None
+        return PodPlan()
     pods = kubernetes.find_pods(topology.cluster, request)
     _reject_other_place(registered, pods)
-    present = kubernetes.replicas(pods)
+    placed, present = kubernetes.place(topology, pods, request.image), kubernetes.replicas(pods)
     outdated = kubernetes.find_outdated(pods, topology, request, max(present, request.pods))
-    return outdated, kubernetes.place(topology, pods, request.image) if present >= request.pods else None
+    if present >= request.pods:
+        return PodPlan(outdated, placed)
+    return PodPlan(outdated, None, _plan_growth(registered, placed))
+
+
+def _plan_growth(registered: Cluster, placed: ClusterTopology) -> Sequence[PlannedAction]:
+    """Plan for pods that do not exist yet, by what the cluster reports from those that exist."""
+    from tfcluster.client.preflight.preflight import close_inspectors, observe_hosts
+    from tfcluster.core.plan import plan as plan_actions
+    from tfcluster.core.reconcile import merge_observed, merge_with_observed
+
+    hosts = observe_hosts(registered, dry=True)
+    close_inspectors(hosts)
+    observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
+    return () if observed is None else plan_actions(merge_with_observed(placed, observed), observed)
 
 
 def _reject_other_place(registered: Cluster, pods: PodSet) -> None:
@@ -96,6 +125,8 @@ def _start(
     count = max(present, request.pods)
     if outdated := kubernetes.find_outdated(pods, topology, request, count):
         consent.replace(outdated)
+    if registered is not None and present < request.pods:
+        consent.change(_plan_growth(registered, placed))
     if registered is None:  # before anything is applied: `down` deletes what an interrupt leaves
         register(Cluster(topology.cluster, placed.hosts, topology.head().host, pods=pods))
         if topology.network == CLOSED:
@@ -126,7 +157,7 @@ def temporary_pods(
             "Give this one another `name:`, as a launch deletes its pods at the end.",
         )
     try:
-        yield _start(topology, request, pods, show, Consent(lambda outdated: None, lambda pods: None))
+        yield _start(topology, request, pods, show, Consent(_agree, _agree, _agree))
     finally:
         registered = read_registry(topology.cluster)
         if registered is None or registered.pods == pods:
