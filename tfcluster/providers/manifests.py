@@ -86,7 +86,7 @@ kind: StatefulSet
           state="$HOME/.local/state/tfcluster/{cluster}/$host"
           # The agent sends SIGTERM to runs, which may save their state.
           end() {{
-            cd "$state" && {warn} &&
+            cd "$state" && test -e {lock} && {warn} &&
             while grep -qs '^[t]fcluster: .* program' /proc/[0-9]*/cmdline; do sleep 0.5; done
             sleep 0.5
             exit 0
@@ -204,6 +204,7 @@ def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: 
         **{"container": CONTAINER, "image": _scalar(request.image), "code_link": CODE_LINK, "cluster": name},
         resume=in_environment(f"{shlex.quote(host.interpreter)} -m tfcluster.transport.resume", host.shell),
         grace=_GRACE,
+        lock=LOCK,
         warn=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_WARN)}", host.shell),
         probe=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_PROBE)}", host.shell),
         container_rest=_container_rest(request),
