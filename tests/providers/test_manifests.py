@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from tests.conftest import wait_for
+from tests.conftest import ROOT, wait_for
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.providers.manifests import job_manifests, pod_manifests
@@ -148,3 +150,50 @@ def test_a_pod_of_the_job_gives_its_program_its_own_tf_config() -> None:
     assert {json.dumps(each["cluster"]) for each in configs} == {json.dumps({"ps": names[:1], "worker": names[1:5]})}
     tasks = [(each["task"]["type"], each["task"]["index"]) for each in configs]
     assert tasks == [("ps", 0), *(("worker", index) for index in range(4)), ("evaluator", 0)]
+
+
+def read_page() -> tuple[str, str]:
+    """The spec and the kustomization of the documentation."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    blocks = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
+    [spec] = [block for block in blocks if block.startswith("# pods.yaml")]
+    [kustomization] = [block for block in blocks if block.startswith("# kustomization.yaml")]
+    return spec, kustomization
+
+
+def test_the_kustomization_of_the_documentation_fits_the_manifests(tmp_path: Path) -> None:
+    text, written = read_page()
+    spec = parse_spec(text, "pods.yaml", "demo")
+    assert spec.kubernetes is not None
+    printed = pod_manifests(resolve_spec(spec, "pods.yaml"), spec.kubernetes)
+    kustomization = yaml.safe_load(written)
+    [patch] = kustomization["patches"]
+    [expected] = select(printed, **patch["target"])
+    [operation] = yaml.safe_load(patch["patch"])
+    assert operation["op"] == "add"
+    *parents, name = operation["path"].strip("/").split("/")
+    functools.reduce(lambda value, key: value[key], parents, expected)[name] = operation["value"]
+    kubernetes_validate.validate(expected, VERSIONS[-1], strict=True)
+
+    if not has_kustomize():
+        return
+    (tmp_path / "kustomization.yaml").write_text(written)
+    (tmp_path / kustomization["resources"][0]).write_text(printed)
+    command = ["kubectl", "kustomize", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert select(result.stdout, **patch["target"]) == [expected]
+
+
+def select(manifests: str, kind: str, name: str) -> list[dict[str, Any]]:
+    """Return the objects of a kind and name."""
+    found = yaml.safe_load_all(manifests)
+    return [each for each in found if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+
+
+def has_kustomize() -> bool:
+    """Return whether there is a kubectl that knows `patches`; Debian's is older."""
+    if shutil.which("kubectl") is None:
+        return False
+    command = ["kubectl", "version", "--client", "--output=json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return "kustomizeVersion" in result.stdout
