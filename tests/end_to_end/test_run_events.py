@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from typing import Any
+
+import pytest
 
 from tests.conftest import ROOT, Sandbox
 
@@ -22,6 +26,17 @@ tfcluster.metric("loss", 0.5, 1)
 print("hello")
 sys.exit(int(sys.argv[1]))
 """
+
+#: Waits for a server, then forever, inside TensorFlow.
+WAITS = """
+import os
+import tensorflow as tf
+with tf.Graph().as_default(), tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+    session.run(tf.constant(3.0) * 2)
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    session.run(tf.queue.FIFOQueue(1, tf.float32).dequeue())
+"""
+QUICK = {"WAIT_CHECK_SECONDS": 0.3, "WAIT_UNEXPLAINED_SECONDS": 0.6, "WAIT_REPEAT_SECONDS": 0.5}
 
 
 def check(output: str) -> set[str]:
@@ -53,3 +68,36 @@ def test_events_have_the_fields_of_the_page(demo: Sandbox) -> None:
         "restart",
         "result",
     }
+
+
+@pytest.mark.slow
+def test_events_of_a_run_that_waits_and_is_ended_have_the_fields_of_the_page(sandbox: Sandbox) -> None:
+    sandbox(
+        "up", sandbox.spec("jobs: {worker: {tasks: 2}}\nrestart: {policy: never}\n"), env=sandbox.with_settings(QUICK)
+    )
+    server = sandbox.task("worker:1")["pid"]
+    os.kill(server, signal.SIGSTOP)
+    command = sandbox.start("run", "script", "-o", "json", sandbox.spec(WAITS, "waits.py"))
+    lines: list[str] = []
+
+    def read_until(*kinds: str) -> None:
+        left = set(kinds)
+        while left:
+            assert command.stdout is not None
+            lines.append(command.stdout.readline())
+            left.discard(json.loads(lines[-1])["event"])
+
+    read_until("waiting")
+    os.kill(server, signal.SIGCONT)
+    read_until("waiting_ended")
+    sandbox.wait_until("running")  # only a task that has answered can stop answering
+    os.kill(server, signal.SIGKILL)
+    read_until("task_down", "waiting")
+    command.send_signal(signal.SIGINT)
+    read_until("interrupt")
+    command.terminate()
+    lines += command.communicate(timeout=60)[0].splitlines(keepends=True)
+    assert command.returncode == 143
+    assert "result" in check("".join(lines))
+    [run] = sandbox.json("runs")
+    assert run["state"] == "cancelled"
