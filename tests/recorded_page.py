@@ -36,15 +36,19 @@ class RecordedApi:
 
     def __init__(self, *, gpus: int = 2, hosts: int = HOSTS, now: float | None = None) -> None:
         self._random = random.Random(1)
-        self._now = time.time() if now is None else now
+        self._fixed_now = now
         self._hosts = [f"node{number}" for number in range(hosts)]
         self._gpus = gpus
+
+    @property
+    def _now(self) -> float:
+        return time.time() if self._fixed_now is None else self._fixed_now
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
         if path == "/api/state":
             return self._follow_state()
         if path == "/api/logs":
-            return self._follow_logs(query.get("level", "info"))
+            return self._follow_logs(query.get("level", "info"), query.get("tasks", ""))
         run = path.removeprefix("/api/runs/")
         record = next(each for each in self._records() if each["run"] == run)
         reporters = ["worker:0", "worker:1", "worker:2"] if record["program"] == "linear" else [""]
@@ -64,8 +68,12 @@ class RecordedApi:
         loss = [3 * math.exp(-step / (900 + 300 * chance.random())) + 0.05 * chance.random() + 0.03 for step in steps]
         accuracy = [1 - 0.6 * math.exp(-step / 1500) - 0.04 * chance.random() for step in steps]
         rate = [900 + 120 * chance.random() for _ in steps]
-        for name, values in (("loss", loss), ("accuracy", accuracy), ("steps_per_s", rate)):
-            points = [[step, value, step / 100] for step, value in zip(steps, values, strict=True)]
+        weights = [2 + math.exp(-step / 500) for step in steps]
+        if reporter == "worker:2":  # was lost
+            del weights[len(weights) // 2 :]
+        known = {"loss": loss, "accuracy": accuracy, "steps_per_s": rate, **({"w": weights} if reporter else {})}
+        for name, values in known.items():
+            points = [[step, value, step / 100] for step, value in zip(steps, values, strict=False)]
             yield {"name": name, "reporter": reporter, "points": points}
 
     def _follow_state(self) -> Stream:
@@ -144,8 +152,8 @@ class RecordedApi:
         first, second, third = [record["run"] for record in self._records()[-3:]]
         progress = {"done": 4100, "total": 10_000, "unit": "steps", "seconds": 32.0}
         return {
-            first: {"progress": progress, "text": "loss 0.4213  step 4100"},
-            second: {"progress": None, "text": "loss 0.0312  step 250"},
+            first: {"progress": progress, "text": "loss=0.4213 step=4100"},
+            second: {"progress": None, "text": "loss=0.0312 step=250"},
             third: {"progress": None, "text": "waits: worker:50 died (SIGKILL) and restarts in 12 s"},
         }
 
@@ -182,12 +190,12 @@ class RecordedApi:
             for n, kind in enumerate(("stopping", "stopped", "started", "ready", "died", "started", "ready"))
         ]
         events += [
-            {"time": self._now - 3400 + n, "task": f"worker:{n}", "event": "ready", "detail": "", "host": "node1"}
+            {"time": self._now - 3200 + n, "task": f"worker:{n}", "event": "ready", "detail": "", "host": "node1"}
             for n in range(20)
         ]
         return events
 
-    def _follow_logs(self, level: str) -> Stream:
+    def _follow_logs(self, level: str, name: str) -> Stream:
         levels = {
             "info": "Local rendezvous is aborting with status: CANCELLED",
             "warning": "gRPC was retried (attempt 2 of 5)",
@@ -199,6 +207,8 @@ class RecordedApi:
             {"time": self._now - 60 + number / 10, "task": f"worker:{number % 5}", "line": text, "level": level}
             for number, (level, text) in enumerate(list(levels.items()) * 60)
         ]
+        if "-" in name:  # a run of a group
+            lines = [{**line, "task": name, "member": line["task"]} for line in lines]
         shown = [line for line in lines if list(levels).index(str(line["level"])) >= list(levels).index(level)]
         yield [*([("hidden", len(lines) - len(shown))] if len(shown) < len(lines) else []), ("lines", shown)]
         while True:

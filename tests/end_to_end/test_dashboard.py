@@ -267,7 +267,7 @@ def test_the_list_of_runs_says_what_a_run_reports_and_what_came_out(
     wait_for(lambda: any(re.match(r"y = \S+x [+-] ", text) for text in browser.run(results)))
     wait_for(lambda: any(text.startswith("pi = 3.") for text in browser.run(results)))
     own = f"[data-run='{training}'] .result"
-    wait_for(lambda: re.search(r"\bstep \d+", browser.text(own)))
+    wait_for(lambda: re.search(r"\bstep=\d+", browser.text(own)))
     shown = browser.text(own)
     wait_for(lambda: browser.text(own) != shown)  # while it runs
     wait_for(lambda: "ValueError" in browser.text("[data-run^='wrong'] summary, [data-run^='script'] summary"))

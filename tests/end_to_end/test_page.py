@@ -97,7 +97,7 @@ def test_rows_are_cards_in_a_narrow_window(browser: Browser, url: str) -> None:
 
 def test_the_list_of_runs_has_progress_and_results(browser: Browser, url: str) -> None:
     show(browser, url, "overview")
-    assert browser.text("[data-run='linear-0061'] .result") == "41 % · loss 0.4213 step 4100"
+    assert browser.text("[data-run='linear-0061'] .result") == "41 % · loss=0.4213 step=4100"
     assert browser.run("return document.querySelector('[data-run=linear-0061] progress').value") == 0.41
     assert browser.text("[data-run='linear-005d'] .result").startswith("y = 2.006x + 0.1702")
     assert browser.text("[data-run='pi-0060'] .result").startswith("pi = 3.14158")
@@ -124,8 +124,10 @@ def test_what_needs_attention_is_shown_and_the_rest_on_demand(browser: Browser, 
 
 def test_hosts_are_equal_cards_with_bars(browser: Browser, url: str) -> None:
     show(browser, url, "overview")
-    sizes = "return [...document.querySelectorAll('.card')].map((each) => [each.offsetWidth, each.offsetHeight].join())"
-    assert len(set(browser.run(sizes))) == 1
+    sizes = "return [...document.querySelectorAll('.card')].map((e) => [e.offsetTop, e.offsetWidth, e.offsetHeight])"
+    assert len({width for _, width, _ in browser.run(sizes)}) == 1
+    rows_of_cards = {(top, height) for top, _, height in browser.run(sizes)}
+    assert len({top for top, _ in rows_of_cards}) == len(rows_of_cards) > 1, "those of a row are equally high"
     bars = "return [...document.querySelectorAll('[data-host=node1] .bar div')].map((bar) => bar.style.width)"
     assert browser.run(bars) == ["16.5%", "15.625%", "83%", "76.25%", "76%", "76.25%"]
     assert browser.run("return getComputedStyle(document.querySelector('td.GPU')).display") != "none"
@@ -294,6 +296,45 @@ def test_runs_are_compared_on_one_chart_and_downloaded(browser: Browser, url: st
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_line_has_the_same_color_in_all_curves_and_no_value_after_its_end(browser: Browser, url: str) -> None:
+    show(browser, url, "run/train-005e,linear-0061")
+    script = "return [...document.querySelectorAll(arguments[0])].map((key) => [key.innerText.trim(), key.className])"
+    keys = {}
+    for name in ("loss", "w"):
+        lines = browser.run(script, f"[data-metric={name}] .key")
+        keys[name] = {text.rpartition(" ")[0]: (text.rpartition(" ")[2], color) for text, color in lines}
+    workers = [f"linear-0061 worker:{number}" for number in range(3)]
+    assert list(keys["loss"]) == ["train-005e", *workers]
+    assert list(keys["w"]) == workers
+    assert [keys["w"][each][1] for each in workers] == [keys["loss"][each][1] for each in workers]
+    assert len({color for _, color in keys["loss"].values()}) == 4
+    assert [browser.text(f"[data-metric={name}] .legend .quiet") for name in keys] == ["step 9,960", "latest"]
+    over = browser.chrome.find_element(By.CSS_SELECTOR, "[data-metric=loss] .u-over")
+    offset = int(0.3 * over.size["width"])
+    ActionChains(browser.chrome).move_to_element_with_offset(over, offset, 0).perform()
+    wait_for(lambda: "7," in browser.text("[data-metric=loss] .legend .quiet"))
+    legends = [browser.text(f"[data-metric={name}] .legend") for name in keys]
+    assert [text.count("\N{EN DASH}") for text in legends] == [0, 1]
+    assert legends[1].endswith("\N{EN DASH}"), "worker:2 has ended before"
+    ActionChains(browser.chrome).click_and_hold().move_by_offset(-2 * offset, 0).release().perform()
+    tick = "return document.querySelector('[data-metric=accuracy] canvas').toDataURL()"
+    zoomed = browser.run(tick)
+    ActionChains(browser.chrome).double_click().perform()
+    wait_for(lambda: browser.run(tick) != zoomed)  # all curves show the same steps
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "text"),
+    [(0.2331, 0.00002, "0.2331"), (0.23312, 0.00002, "0.23312"), (0.25, 0.25, "0.25"), (7500, 2500, "7,500")],
+)
+def test_ticks_have_the_digits_that_distinguish_them(
+    browser: Browser, url: str, value: float, step: float, text: str
+) -> None:
+    show(browser, url, "overview")
+    script = "const [value, step, done] = arguments; import('/format.js').then((m) => done(m.formatTick(value, step)))"
+    assert browser.chrome.execute_async_script(script, value, step) == text
+
+
 def test_logs_fill_the_window_and_have_a_level_follow_and_wrap(browser: Browser, url: str) -> None:
     show(browser, url, "logs")
     box = "document.querySelector('.log').getBoundingClientRect()"
@@ -302,6 +343,7 @@ def test_logs_fill_the_window_and_have_a_level_follow_and_wrap(browser: Browser,
     assert 0 <= below < 40
     assert browser.text(".left-out") == "60 entries below this level are hidden"
     assert "Local rendezvous" not in browser.text(".log")
+    assert browser.text(".log .source").strip() == "worker:1"
     browser.run(CHOOSE, ".level", "info")
     wait_for(lambda: "Local rendezvous" in browser.text(".log") and browser.text(".left-out") == "")
     browser.run(CHOOSE, ".level", "error")
@@ -320,10 +362,15 @@ def test_logs_fill_the_window_and_have_a_level_follow_and_wrap(browser: Browser,
     assert browser.run(at_end)
 
 
+def test_the_output_of_a_group_names_its_processes_and_not_the_run(browser: Browser, url: str) -> None:
+    show(browser, url, "run/linear-0061")
+    wait_for(lambda: browser.text(".log .source").strip() == "worker:0")
+
+
 class _QuietApi(RecordedApi):
     """Has logs without a line from warnings on, and then without any."""
 
-    def _follow_logs(self, level: str) -> Stream:
+    def _follow_logs(self, level: str, name: str) -> Stream:
         yield [*([("hidden", 60)] if level != "info" else []), ("lines", [])]
         while True:
             time.sleep(2)

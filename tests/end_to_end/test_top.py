@@ -87,7 +87,7 @@ def test_a_host_goes_away_and_comes_back(two: Sandbox) -> None:
         away.touch()
         try:
             top.wait_for(
-                r"^ beta +away since \d\d:\d\d:\d\d", r"^worker:1 +beta +unresponsive", "^worker:0 +alpha +ready"
+                r"^ beta +unreachable since \d\d:\d\d:\d\d", r"^worker:1 +beta +unresponsive", "^worker:0 +alpha +ready"
             )
         finally:
             away.unlink()
@@ -95,7 +95,7 @@ def test_a_host_goes_away_and_comes_back(two: Sandbox) -> None:
         away.touch()  # in the beginning too
     with open_top(two) as top:
         try:
-            top.wait_for(r"^ beta +away since", r"^worker:0 +alpha +ready", _READY)
+            top.wait_for(r"^ beta +unreachable since", r"^worker:0 +alpha +ready", _READY)
         finally:
             away.unlink()
         top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready")

@@ -46,11 +46,11 @@ def test_top_shows_that_a_host_goes_away_and_comes_back(two: Over) -> None:
             "q Quit",
         )
         with two.without("way", "alpha"):
-            top.wait_for(r"^ alpha +away since \d\d:\d\d:\d\d", r"^worker:1 +alpha .*unresponsive")
+            top.wait_for(r"^ alpha +unreachable since \d\d:\d\d:\d\d", r"^worker:1 +alpha .*unresponsive")
             # This machine is shown as it changes, and what it uses is measured.
             two("restart", "worker:0", "--yes", code=None)
             top.wait_for("localhost +worker:0 +stopping +restarting, requested by")
-            top.wait_for(r"^worker:0 +localhost .*ready .* MiB", r"^ localhost +up +CPU +\d", r"^ alpha +away since")
+            top.wait_for(r"^worker:0 +localhost .*ready .* MiB", r"^ localhost +up +CPU +\d", "^ alpha +unreachable")
         top.wait_for(
             r"^ alpha +up +CPU +\d+% of \d+", r"^worker:1 +alpha .*ready .* MiB", "2 of 2 tasks ready on 2 hosts"
         )

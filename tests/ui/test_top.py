@@ -110,11 +110,11 @@ def test_80_columns_show_everything_that_matters(tmp_path: Path) -> None:
         lines = text.splitlines()
         assert lines[0] == " many  degraded  57 of 60 tasks ready on 2 hosts"
         assert lines[1].startswith(" alpha  up    CPU  12% of 16  memory 3.0 of 64.0 GiB  2 GPUs 50% 20.0 of 16")
-        assert lines[2].startswith(" beta   away since ")
+        assert lines[2].startswith(" beta   unreachable since ")
         assert lines[2].endswith("connection lost")
         assert lines[3].split() == ["TASK", "HOST", "STATE", "UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s"]
         assert "[b]linear-2222  running" in text  # names are no markup
-        assert "████░░░░░░░░░░  25%  loss 0.25  step 25" in text
+        assert "████░░░░░░░░░░  25%  loss=0.25 step=25" in text
         assert "loss=0.5" in text
         assert r"SIGKILL [bold]\x1b[2J" in text
         assert " r  tfcluster restart worker:0 -c many" in lines
@@ -209,7 +209,7 @@ def test_the_help_has_every_key_that_a_screen_shows() -> None:
 
 def test_without_colour_the_screen_is_the_same(tmp_path: Path) -> None:
     with open_top(tmp_path, NO_COLOR="1") as top:
-        text = top.wait_for(r"^worker:0 +alpha +ready", r"away since", "q Quit")
+        text = top.wait_for(r"^worker:0 +alpha +ready", r"unreachable since", "q Quit")
         assert "████░░░░░░░░░░  25%" in text
         top.send("q")
         assert top.wait_for_end() == 0

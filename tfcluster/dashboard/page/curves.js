@@ -1,6 +1,6 @@
 // Curves of metrics, drawn by uPlot, with smoothing, a choice of the scale, downloads and the numbers as a table.
 import { element, makeRow, makeTable, setText } from "./dom.js";
-import { formatNumber } from "./format.js";
+import { formatNumber, formatTick } from "./format.js";
 
 export const COLORS = 8;
 const HEIGHT = 210;
@@ -34,10 +34,11 @@ export class Curves {
     setText(this.amount, Number(this.smoothing.value).toFixed(2));
     const names = [...new Set(series.map((each) => each.name))];
     this.controls.hidden = names.length === 0;
+    const sorted = [...series].sort((one, other) => (one.run ?? 0) - (other.run ?? 0) || one.reporter.localeCompare(other.reporter, "en", { numeric: true }));
+    const reporters = [...new Set(sorted.map((each) => each.reporter))];  // each has the same color in all curves
     for (const name of names) {
       if (!this.curves.has(name)) this.curves.set(name, new Curve(name, this.grid));
-      const own = series.filter((each) => each.name === name);
-      own.sort((one, other) => (one.run ?? 0) - (other.run ?? 0) || one.reporter.localeCompare(other.reporter, "en", { numeric: true }));
+      const own = sorted.filter((each) => each.name === name).map((each) => ({ ...each, color: reporters.indexOf(each.reporter) % COLORS }));
       this.curves.get(name).show(own, Number(this.smoothing.value), this.isLog.checked);
     }
   }
@@ -66,6 +67,7 @@ class Curve {
 
   show(series, smoothing, isLog) {
     this.labels = series.map((each) => each.reporter || this.name);
+    this.colors = series.map((each) => each.color);
     const points = series.map((each) => [...new Map(each.points.map(([step, value]) => [step, value]))].sort((one, other) => one[0] - other[0]));
     const aligned = (values) => uPlot.join(points.map((each, index) => [each.map((point) => point[0]), values(each, index)]));
     const drawable = (value) => (isLog && value <= 0 ? null : value);
@@ -73,7 +75,7 @@ class Curve {
     const raw = aligned((each) => each.map((point) => drawable(point[1])));
     const lines = smoothing ? aligned((each) => smooth(each.map((point) => drawable(point[1])), smoothing)).slice(1) : [];
     const data = [...raw, ...lines];
-    const look = JSON.stringify([this.labels, lines.length > 0, isLog, color("text")]);
+    const look = JSON.stringify([this.labels, this.colors, lines.length > 0, isLog, color("text")]);
     if (look === this.look && this.chart) this.chart.setData(data, !this.isZoomed());
     else this.create(data, lines.length > 0, isLog);
     this.look = look;
@@ -83,11 +85,11 @@ class Curve {
 
   create(data, isSmoothed, isLog) {
     this.chart?.destroy();
-    const line = (index, alpha) => ({ stroke: color(`c${index % COLORS}`), width: alpha < 1 ? 1 : 1.7, alpha, points: { show: data[0].length < 2 } });
+    const line = (index, alpha) => ({ stroke: color(`c${this.colors[index]}`), width: alpha < 1 ? 1 : 1.7, alpha, points: { show: data[0].length < 2 } });
     const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-    const values = (_, ticks) => ticks.map((tick) => (tick === null ? "" : formatNumber(tick)));
+    const values = (_, ticks, axis, space, step) => ticks.map((tick) => (tick === null ? "" : isLog && axis ? formatNumber(tick) : formatTick(tick, step)));
     this.chart = new uPlot({
-      width: this.plot.clientWidth || 400, height: HEIGHT, legend: { show: false },
+      width: this.plot.clientWidth || 400, height: HEIGHT, legend: { show: false }, padding: [8, null, null, null],
       scales: { x: { time: false }, y: { distr: isLog ? 3 : 1 } },
       axes: [{ ...axis, values, size: 28 }, { ...axis, values, size: 62 }],
       cursor: { y: false, sync: { key: "step" } },
@@ -101,15 +103,16 @@ class Curve {
     return x.min > steps[0] || x.max < steps.at(-1);
   }
 
-  // Show the values at the pointer, or else the latest ones.
+  // Show the values at the pointer, if they have begun and not ended there, or else the latest ones.
   showValues() {
     if (!this.chart) return;
-    const steps = this.chart.data[0], at = this.chart.cursor.idx ?? steps.length - 1;
-    const drawn = this.chart.data.slice(-this.labels.length);
-    const values = this.labels.map((label, index) => [label, formatNumber(drawn[index].slice(0, at + 1).findLast((value) => value !== undefined))]);
-    this.legend.replaceChildren(element("span", { class: "quiet" }, `step ${formatNumber(steps[at])}`),
-      ...values.map(([label, value], index) => element("span", { class: `key color-${index % COLORS}` }, element("span", {}, this.labels.length > 1 ? `${label} ` : "", element("b", {}, value)))));
-    this.plot.setAttribute("aria-label", `${this.name} by step; at step ${steps[at]}: ${values.map((pair) => pair.join(" ")).join(", ")}`);
+    const steps = this.chart.data[0], drawn = this.chart.data.slice(-this.labels.length), { idx: at } = this.chart.cursor;
+    const isKnown = (value) => value !== undefined, ends = drawn.map((values) => values.findLastIndex(isKnown));
+    const values = drawn.map((each, index) => formatNumber(at > ends[index] ? null : each.slice(0, (at ?? ends[index]) + 1).findLast(isKnown)));
+    const where = at === null && new Set(ends).size > 1 ? "latest" : `step ${formatNumber(steps[at ?? ends[0]])}`;
+    this.legend.replaceChildren(element("span", { class: "quiet" }, where),
+      ...values.map((value, index) => element("span", { class: `key color-${this.colors[index]}` }, element("span", {}, this.labels.length > 1 ? `${this.labels[index]} ` : "", element("b", {}, value)))));
+    this.plot.setAttribute("aria-label", `${this.name} by step; ${where}: ${values.map((value, index) => `${this.labels[index]} ${value}`).join(", ")}`);
   }
 
   fillTable() {
@@ -137,7 +140,7 @@ class Curve {
     context.font = `${13 * scale}px system-ui, sans-serif`;
     write(this.name, 0.75 * line, color("text"));
     context.drawImage(drawn, 0, line);
-    this.labels.forEach((label, index) => write(`━ ${label}`, drawn.height + (1.7 + index) * line, color(`c${index % COLORS}`)));
+    this.labels.forEach((label, index) => write(`━ ${label}`, drawn.height + (1.7 + index) * line, color(`c${this.colors[index]}`)));
     canvas.toBlob((blob) => save(`${this.name}.png`, blob));
   }
 }

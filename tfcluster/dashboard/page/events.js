@@ -1,7 +1,7 @@
 // What happened, on an axis and as a list.
 import { element, makeRow, makeTable, setText } from "./dom.js";
 import { formatTime } from "./format.js";
-import { kindOf, Timeline } from "./timeline.js";
+import { kindOf, nameOf, Timeline } from "./timeline.js";
 
 const LISTED = 200;
 const COLUMNS = ["time", "where", "event", "detail"];
@@ -15,7 +15,7 @@ export function eventsTable(events) {
 
 function fillEvents(body, events) {
   body.replaceChildren(...events.map((event) => {
-    const row = makeRow(COLUMNS, {}, [formatTime(event.time), event.task ?? event.host ?? "", event.event, event.detail]);
+    const row = makeRow(COLUMNS, {}, [formatTime(event.time), nameOf(event), event.event, event.detail]);
     row.by.event.dataset.kind = kindOf(event.event);
     return row;
   }));

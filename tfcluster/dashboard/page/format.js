@@ -33,6 +33,12 @@ export function formatNumber(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// A number on an axis, whose ticks are a step apart.
+export function formatTick(value, step) {
+  const digits = Math.max(0, 1 - Math.floor(Math.log10(step)));
+  return digits > 8 || Math.abs(value) >= 1e7 ? formatNumber(value) : value.toLocaleString("en", { maximumFractionDigits: digits });
+}
+
 export function formatTime(seconds) {
   const date = new Date(1000 * seconds);
   const two = (number) => String(number).padStart(2, "0");

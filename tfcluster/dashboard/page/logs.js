@@ -9,7 +9,9 @@ const LEVELS = [["info", "all"], ["warning", "warning"], ["error", "error"]];
 
 // The lines of some logs, and new ones as they are written; the command leaves out entries below a level.
 export class LogPane {
-  constructor(level) {
+  // With `namesLogs`, each line has the name of its log; without, only that of the process, of a group.
+  constructor(level, namesLogs) {
+    this.namesLogs = namesLogs;
     this.lines = element("div", { class: "log", tabindex: 0, role: "log", "aria-label": "lines of the log" });
     this.level = element("select", { class: "level", onchange: () => this.show(this.filter) }, ...LEVELS.map(([value, name]) => element("option", { value }, name)));
     this.level.value = level;
@@ -76,11 +78,12 @@ export class LogPane {
     this.scroll();
   }
 
-  format({ task, time, line, level }) {
-    if (!this.colors.has(task)) this.colors.set(task, this.colors.size % COLORS);
+  format({ task, member, time, line, level }) {
+    const source = [this.namesLogs ? task : "", member ?? ""].join(" ").trim();
+    if (!this.colors.has(source)) this.colors.set(source, this.colors.size % COLORS);
     return element("div", { "data-level": level },
       element("span", { class: "time" }, `${formatTime(time)} `),
-      element("span", { class: `source color-${this.colors.get(task)}` }, `${task} `),
+      source ? element("span", { class: `source color-${this.colors.get(source)}` }, `${source} `) : null,
       element("span", {}, line));
   }
 
@@ -91,7 +94,7 @@ export class LogPane {
 
 export class LogsView {
   constructor(parent, model, tasks) {
-    this.pane = new LogPane("warning");
+    this.pane = new LogPane("warning", true);
     this.names = element("datalist", { id: "names" });
     this.fields = {
       tasks: element("input", { id: "log-tasks", list: "names", value: tasks, placeholder: "all tasks", "aria-label": "tasks, jobs or runs" }),

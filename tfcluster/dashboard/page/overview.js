@@ -173,6 +173,7 @@ function updateRun(row, run, model) {
   const isLong = rest !== "" && (rest !== run.outcome || rest.length > LINE);
   setText(row.text, [progress ? `${Math.floor(100 * part)} %` : "", text ?? "", isLong ? "" : run.outcome, gpu].filter(Boolean).join(" · "));
   row.error.hidden = !isLong;
+  row.text.dataset.state = run.error ? "failed" : "";
   setText(row.summary, run.outcome);
   setText(row.rest, rest);
   setText(row.by.began, formatTime(run.started));

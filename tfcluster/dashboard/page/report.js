@@ -19,7 +19,7 @@ function showReport() {
     parts.push(element("h3", {}, "Tasks"), table.node);
   }
   if (events.length) parts.push(element("h3", {}, "Events at that time"), eventsTable(events.reverse()).node);
-  const pane = new LogPane("info");
+  const pane = new LogPane("info", false);
   if (lines.length) parts.push(element("div", { class: "filters" }, element("h3", {}, "Output"), ...pane.controls.slice(1)), pane.node);
   document.getElementById("view").append(element("h1", {}, data.cluster), element("section", { class: "run" }, ...parts,
     element("p", { class: "quiet" }, `cluster ${data.cluster} · tfcluster ${data.version} · written ${formatTime(data.time)}`)));

@@ -22,7 +22,7 @@ export class RunView {
     this.compare = element("select", { id: "compare", "aria-label": "compare with another run", onchange: () => { location.hash = linkTo([this.run, ...this.others, this.compare.value]); } });
     const compared = this.others.map((other) => element("a", { class: "chip", href: linkTo([this.run, ...this.others.filter((each) => each !== other)]), "aria-label": `no longer compare with ${other}` }, `${other} ✕`));
     this.curves.controls.append(this.compare, ...compared);
-    this.pane = new LogPane("info");
+    this.pane = new LogPane("info", false);
     parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), head, progress, this.curves.node, result, graph,
       element("div", { class: "filters" }, element("h3", {}, "Output"), ...this.pane.controls), this.pane.node));
     this.pane.show({ tasks: this.run });

@@ -7,7 +7,7 @@ const AROUND = 5;  // seconds that are shown before and after events that were c
 const APART = 22;  // pixels between two marks; events that are closer share one
 const SPANS = [["10 minutes", 600], ["hour", 3600], ["day", 86400], ["all", 0]];
 const STEPS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400];  // seconds between ticks
-const nameOf = (event) => event.task ?? event.host ?? "cluster";
+export const nameOf = (event) => event.task ?? event.host ?? "cluster";
 
 export class Timeline {
   // `changed` is called when another range is shown.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster import settings
 from tfcluster.client.live.view import LiveRun, LiveView, TaskRates
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
@@ -15,7 +14,7 @@ from tfcluster.core.text import pluralize
 from tfcluster.protocol.serialization import to_json
 from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_bytes, format_duration, style_of
-from tfcluster.ui.listings import format_outcome
+from tfcluster.ui.listings import format_metrics, format_outcome
 from tfcluster.ui.log_view import format_event
 from tfcluster.ui.task_cells import GAP, TASK_CELLS, cell_width, fit_columns
 
@@ -92,7 +91,7 @@ def _host_line(host: HostStatus, view: LiveView, width: int) -> Text:
     if link is not None and link.lost_at is not None:
         since = time.strftime("%H:%M:%S", time.localtime(link.lost_at))
         reason = link.reason.partition("\n")[0]
-        return Text.assemble((f"{name}away since {since}", "dim"), (f"  {reason}", "dim"))
+        return Text.assemble((f"{name}unreachable since {since}", "dim"), (f"  {reason}", "dim"))
     line = Text.assemble(name, (f"{host.state:<4}", style_of(host.state)))
     load = host.load
     if load is None:
@@ -169,13 +168,8 @@ def describe_activity(run: LiveRun) -> str:
     """Describe what an active run does: its latest metrics, or what it waits for; empty if neither is known."""
     if run.wait is not None:
         return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
-    return _describe_metrics(run)
-
-
-def _describe_metrics(run: LiveRun) -> str:
-    shown = list(run.metrics.items())[: settings.RUN_VALUES]
-    parts = [f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} not finite" for name, value in shown]
-    return "  ".join(parts if run.step is None else [*parts, f"step {run.step}"])
+    metrics = format_metrics(run.metrics)
+    return metrics if run.step is None else f"{metrics} step={run.step}"
 
 
 def share_lines(lines: int, wanted: Sequence[int]) -> list[int]:
