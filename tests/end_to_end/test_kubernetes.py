@@ -133,7 +133,8 @@ print(json.dumps(config))
 
 def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     sandbox = pods.sandbox
-    foreign = {"Service/web": {"kind": "Service", "metadata": {"name": "web", "labels": {"app": "web"}}, "spec": {}}}
+    labels = {"app.kubernetes.io/managed-by": "tfcluster", "app.kubernetes.io/instance": "web"}
+    foreign = {"Service/web": {"kind": "Service", "metadata": {"name": "web", "labels": labels}, "spec": {}}}
     pods.change(objects=foreign)
     up = sandbox("up", sandbox.spec(text(2)))
     assert "a network plugin has to enforce the NetworkPolicy" in up.stderr
@@ -265,6 +266,8 @@ def test_an_edit_of_the_pods_replaces_them(pods: Pods) -> None:
     assert {*pods.revisions().values()}.isdisjoint(revisions.values())
     sandbox("up", sandbox.spec(text(2)), "--yes")
     assert sandbox("up", sandbox.spec(text(2)), "--dry-run").stdout == "train is up already: nothing to do\n"
+    sandbox("up", sandbox.spec(text(2) + "network: open\n"), "--yes")
+    assert pods.state()["objects"].keys() == {"Service/train", "StatefulSet/train"}
 
 
 def test_what_a_person_must_act_on_is_named_before_anything_is_applied(pods: Pods) -> None:
@@ -361,6 +364,10 @@ def test_pods_of_another_persons_cluster_of_that_name_are_not_taken_over(pods: P
     assert "namespace 'ml' has pods of a cluster 'train' that was not started from here" in refused.stderr
     assert "if that one is yours, add --yes to continue with it" in refused.stderr
     assert (pods.state()["objects"], pods.revisions()) == before
+    sandbox("up", spec, "--yes", env=elsewhere)
+    sandbox("down", env=elsewhere)
+    wait_for(lambda: not pods.state()["pods"])
+    assert pods.state()["objects"] == {}
 
 
 def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
@@ -369,6 +376,33 @@ def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
     failed = pods.sandbox("up", pods.sandbox.spec(text(2)), code=1)
     assert "pod train-1: CrashLoopBackOff: back-off 10s restarting failed container" in failed.stderr
     assert "kubectl logs train-1 --previous" in failed.stderr
+
+
+@pytest.mark.slow
+def test_a_launch_with_its_own_pods_gives_each_member_their_names_and_deletes_them(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    launched = sandbox("launch", "--spec", sandbox.spec(text(3)), sandbox.spec(MEET, "meet.py")).stdout.splitlines()
+    configs = [json.loads(line[line.index("{") :]) for line in launched if "{" in line]
+    assert {config["task"]["index"] for config in configs} == {0, 1}
+    for config in configs:
+        hosts = [address.rpartition(":")[0] for address in config["cluster"]["worker"]]
+        assert hosts == ["train-1.train.ml.svc", "train-2.train.ml.svc"]
+    wait_for(lambda: not pods.state()["pods"])
+    assert pods.state()["objects"] == {}
+
+
+@pytest.mark.slow
+def test_members_of_a_launch_save_their_state_when_one_of_their_pods_is_deleted(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    sandbox("up", sandbox.spec(text(3)))
+    launch = sandbox.start("launch", sandbox.spec(SAVE, "save.py"))
+    read_until(launch.stdout, "started")
+    read_until(launch.stdout, "started")
+    pods.kubectl("delete", "pods", "train-2", "--wait=false")
+    output, errors = launch.communicate(timeout=90)
+    assert {"worker:0 | saved", "worker:1 | saved"} <= {*output.splitlines()}
+    assert "error: the connection to host pod2 is lost" in errors
+    assert launch.returncode
 
 
 @pytest.mark.slow
@@ -398,7 +432,7 @@ def test_a_machine_that_has_not_started_the_pods_says_how_to_delete_them(pods: P
         "metadata": {"name": "other", "labels": labels | {"app.kubernetes.io/instance": "other"}},
     }
     pods.change(objects={"Service/train": there, "Service/other": {**other, "spec": {}}})
-    command = unknown.stderr.partition("Without tfcluster: `kubectl ")[2].partition("`")[0]
+    command = unknown.stderr.partition("To delete them at once: `kubectl ")[2].partition("`")[0]
     pods.kubectl(*shlex.split(command))
     assert [*pods.state()["objects"]] == ["Service/other"]
     pods.change(objects={})
@@ -416,6 +450,10 @@ def test_volumes_stay_after_down_and_an_edit_of_them_is_refused(pods: Pods) -> N
         assert (
             "Kubernetes forbids a change of `storage:` while the pods of 'train' exist: nothing was" in refused.stderr
         )
+    before = pods.addresses()
+    image = "tensorflow/tensorflow:2.20.0"
+    sandbox("up", sandbox.spec(text(2, image=image, more=", storage: 1Gi"), "edited.yaml"), "--replace-spec", "--yes")
+    assert not {*before.values()} & {*pods.addresses().values()}, "all pods were replaced"
     assert sandbox.status()["state"] == "running"
     sandbox("down")
     wait_for(lambda: not pods.state()["pods"])

@@ -252,8 +252,8 @@ def not_started_here(cluster: str, request: KubernetesSpec) -> ClusterError:
     command = shlex.join(["kubectl", *place, "delete", _KINDS, f"--selector={_selector(cluster)}"])
     return ClusterError(
         f"cluster {cluster!r} was not started from this machine, which knows of no pods of it",
-        hint=f"`tfcluster up` makes its pods, or continues with those that exist; then `tfcluster down` deletes them. "
-        f"Without tfcluster: `{command}`.",
+        hint="`tfcluster up` makes its pods, or continues with those that exist, which `tfcluster down` then deletes. "
+        f"To delete them at once: `{command}`.",
         exit_code=ExitCode.NOT_RUNNING,
     )
 
