@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.environment import environment_here
+from tfcluster.client.exec import environment_here
 from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.runs.leader import read_topology
 from tfcluster.client.runs.runs import attach, cancel_run

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tfcluster import settings
-from tfcluster.client.runs.output_lines import OutputLines
+from tfcluster.client.runs.runs import OutputLines
 
 
 def lines_of(*parts: tuple[str, bytes]) -> list[Any]:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tfcluster import settings
-from tfcluster.client.tensorboard import _Process
+from tfcluster.client.tensorboard import TensorBoard
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
@@ -18,8 +18,8 @@ _PRINTS_MUCH = "import sys; sys.stderr.write('line of a greeting\\n' * 20000); s
 _START = json.dumps({"python": "python", "logdir": "/logs", "is_installed": True})
 
 
-def process(end: str) -> _Process:
-    return _Process(LOCAL_HOST, [sys.executable, "-c", f"{_PRINTS_MUCH}{end}"], None)
+def process(end: str) -> TensorBoard:
+    return TensorBoard(LOCAL_HOST, [sys.executable, "-c", f"{_PRINTS_MUCH}{end}"], None)
 
 
 def test_a_process_that_prints_much_before_its_first_message_is_not_blocked() -> None:

@@ -14,7 +14,7 @@ from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.runs.stream import Output
-from tfcluster.client.runs.output_lines import OutputLines, encode
+from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.processes.runs import stored_output
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputHold, OutputRecorder, free_all, missing_bytes, stored_bytes

@@ -43,8 +43,7 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     The exit code is COMMAND's, or 127 if COMMAND is not found; with --on all, it is that of the first one that
     fails.
     """
-    from tfcluster.client.environment import find_exec_target
-    from tfcluster.client.exec import replace_process
+    from tfcluster.client.exec import find_exec_target, replace_process
 
     target = resolve_target(cluster)
     if on != _ALL_HOSTS:
@@ -83,7 +82,7 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     TF_CONFIG has the cluster, in which the program is the chief, or the place of TASK. TFCLUSTER_MASTER is the target
     for a session. The variables that the spec gives TASK are included, with secret values.
     """
-    from tfcluster.client.environment import environment_here, find_exec_target, request_environment
+    from tfcluster.client.exec import environment_here, find_exec_target, request_environment
     from tfcluster.core.environment import format_dotenv, format_json, format_sh, needs_quotes
 
     target = resolve_target(cluster)

@@ -94,7 +94,7 @@ def _show_events(
     views: Sequence[Callable[[dict[str, Any]], None]],
 ) -> tuple[str, dict[str, Any]]:
     """Pass the events to the views as they arrive; return the run's id and its result event, each empty if missing."""
-    from tfcluster.client.runs.output_lines import OutputLines
+    from tfcluster.client.runs.runs import OutputLines
 
     run = ""
     result: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
                 found = {"url": server.url, "host": server.host, "logdir": server.logdir}
                 text = f"TensorBoard shows {server.logdir} on {server.host}: {server.url} (Ctrl-C stops it)"
                 echo_result(output, found, text)
-                raise server.wait()
+                raise server.wait_for_end()
         except NoLogFolderError:
             if number == len(folders):
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import find_exec_target
+from tfcluster.client.exec import find_exec_target
 from tfcluster.client.rpc.parallel import call_hosts, host_timeout, unreachable
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest

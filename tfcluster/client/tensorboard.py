@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import ExecTarget, request_environment
-from tfcluster.client.exec import end_supervised, pipe, start_supervised
+from tfcluster.client.exec import ExecTarget, end_supervised, pipe, request_environment, start_supervised
 from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.runs import list_runs
 from tfcluster.core.runs import find_run, matching_runs
@@ -118,20 +117,6 @@ def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[st
             yield str(Path(run_folder, value))
 
 
-@dataclass
-class TensorBoard:
-    """A TensorBoard that serves."""
-
-    url: str  # for a browser of this machine
-    host: str
-    logdir: str  # its log folder on the host
-    _process: _Process
-
-    def wait(self) -> ClusterError:
-        """Wait until it ends by itself, and return the error for that."""
-        return self._process.wait_for_end()
-
-
 class NoLogFolderError(ClusterError):
     """The host has no such folder."""
 
@@ -157,7 +142,7 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
             )
             argv = remote_argv(environment, None, argv, exec_id=None, is_inside=False)  # its port is forwarded
             line = transport.command_line(argv, is_terminal=False)
-        process = stack.enter_context(_Process(folder.host, line, transport))
+        process = stack.enter_context(TensorBoard(folder.host, line, transport))
         started = process.read_start()
         if started.logdir is None:
             raise _no_folder(folder)
@@ -174,17 +159,21 @@ def serve(cluster: Cluster | None, folder: LogFolder) -> Iterator[TensorBoard]:
             stack.enter_context(transport.forward_port(local_port, port))
             _check(folder.host, local_port)
             port = local_port
-        yield TensorBoard(f"http://localhost:{port}/", folder.host, started.logdir, process)
+        process.url, process.logdir = f"http://localhost:{port}/", started.logdir
+        yield process
 
 
-class _Process:
+class TensorBoard:
     """The process on this machine that is TensorBoard, or that runs it on a host.
 
     As a context manager, it ends TensorBoard. The transport is that to the host, or None for this machine.
     """
 
+    url = ""  # for a browser of this machine
+    logdir = ""  # its log folder on the host
+
     def __init__(self, host: str, line: list[str], transport: HostTransport | None) -> None:
-        self._host = host
+        self.host = host
         self._transport = transport
         self._process = start_supervised(line)
         self._lines: deque[str] = deque(maxlen=settings.SSH_ERROR_LINES)
@@ -192,7 +181,7 @@ class _Process:
         self._errors = threading.Thread(target=self._read_errors, daemon=True)
         self._errors.start()  # from the beginning: a process that fills the pipe would be blocked
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> TensorBoard:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -202,7 +191,7 @@ class _Process:
         """Return what there is on the host; if TensorBoard is not started, raise an error that says why."""
         for line in pipe(self._process.stdout):
             if line.startswith(MESSAGE_PREFIX.encode()):  # a login shell may print lines, too
-                threading.Thread(target=deque, args=[pipe(self._process.stdout), 0], daemon=True).start()  # discards it
+                threading.Thread(target=self._discard_output, daemon=True).start()
                 return TensorBoardReport(**json.loads(line[len(MESSAGE_PREFIX) :]))
         pipe(self._process.stdout).close()
         raise self.wait_for_end()
@@ -213,7 +202,7 @@ class _Process:
             port = self._port.get(timeout=settings.TENSORBOARD_START_SECONDS)
         except Empty:
             raise ClusterError(
-                f"TensorBoard on {self._host} has not said within {settings.TENSORBOARD_START_SECONDS:g} s where it "
+                f"TensorBoard on {self.host} has not said within {settings.TENSORBOARD_START_SECONDS:g} s where it "
                 f"serves{self._last_lines()}"
             ) from None
         if port is None:
@@ -226,9 +215,9 @@ class _Process:
         self._errors.join(settings.SSH_EXIT_SECONDS)
         if self._transport is not None and self._transport.has_lost_host(code):
             return HostUnreachableError(
-                self._host, "the connection was lost", "TensorBoard has stopped there: try again."
+                self.host, "the connection was lost", "TensorBoard has stopped there: try again."
             )
-        return ClusterError(f"TensorBoard on {self._host} ended with exit code {code}{self._last_lines()}")
+        return ClusterError(f"TensorBoard on {self.host} ended with exit code {code}{self._last_lines()}")
 
     def _last_lines(self) -> str:
         return "".join(f"\n  {line}" for line in list(self._lines) if line)
@@ -241,6 +230,11 @@ class _Process:
                 if match := _URL.search(line):
                     self._port.put(int(match[1]))
         self._port.put(None)
+
+    def _discard_output(self) -> None:
+        with pipe(self._process.stdout) as stream:
+            for _ in stream:
+                pass
 
 
 def _choose_port() -> int:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.slurm import HostJob, SlurmJob
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
@@ -184,17 +184,13 @@ def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
         if state.state == _RUNNING and state.nodes:
             names = tuple(_run(["scontrol", "show", "hostnames", state.nodes]).split())
             return replace(job, nodes=names, ends=state.ends, cpus=_count_cpus(job.id))
-        show(_describe_wait(job, state))
+        reason = "" if state.reason == "None" else f" ({state.reason})"  # the scheduler has not looked at it yet
+        line = f"job {job.id} is {state.state.lower()}{reason}"
+        if state.start is not None:
+            line += f", expected start {time.strftime('%Y-%m-%d %H:%M', time.localtime(state.start))}"
+        show(line)
         time.sleep(poll)
         poll = min(2 * poll, settings.SLURM_POLL_MAX_SECONDS)
-
-
-def _describe_wait(job: SlurmJob, state: _JobState) -> str:
-    reason = "" if state.reason == "None" else f" ({state.reason})"  # the scheduler has not looked at it yet
-    line = f"job {job.id} is {state.state.lower()}{reason}"
-    if state.start is not None:
-        line += f", expected start {time.strftime('%Y-%m-%d %H:%M', time.localtime(state.start))}"
-    return line
 
 
 def _count_cpus(job: int) -> int | None:
@@ -306,18 +302,16 @@ def place(topology: ClusterTopology, job: SlurmJob, request: SlurmSpec) -> Clust
             exit_code=ExitCode.USAGE,
         )
     nodes = {host.name: job.nodes[int(host.name.removeprefix("node"))] for host in topology.hosts}
-
-    def on_node(name: str) -> str:
-        return nodes.get(name, name)
-
     host_job = HostJob(job.id, _program("squeue"), request.grace)
     hosts = tuple(
         replace(host, address=nodes[host.name], ssh=None, connect=_connect(job, nodes[host.name]), job=host_job)
         for host in topology.hosts
     )
-    tasks = tuple(replace(task, address_host=on_node(task.address_host)) for task in topology.tasks)
-    reserved = tuple(replace(task, address_host=on_node(task.address_host)) for task in topology.reserved)
-    return replace(topology, hosts=hosts, tasks=tasks, reserved=reserved)
+
+    def on_nodes(tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return tuple(replace(task, address_host=nodes.get(task.address_host, task.address_host)) for task in tasks)
+
+    return replace(topology, hosts=hosts, tasks=on_nodes(topology.tasks), reserved=on_nodes(topology.reserved))
 
 
 def _node_count(topology: ClusterTopology) -> int:

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
 from tfcluster import settings
-from tfcluster.client.runs.output_lines import OutputLines, encode
+from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.core.run_events import (
     InterruptEvent,

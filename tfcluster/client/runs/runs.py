@@ -1,4 +1,4 @@
-"""Follow, list, cancel and wait for runs; a run is followed across dead agents and lost connections."""
+"""Follow, list, cancel and wait for runs, across dead agents and lost connections; and the lines of their output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tfcluster.client.rpc.parallel import (
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.runs.leader import locate_run
-from tfcluster.client.runs.output_lines import encode
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
@@ -34,6 +33,7 @@ from tfcluster.protocol.serialization import to_json
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.placements import Placements
+
 
 Event = dict[str, Any]
 RunResponse = ResponseStream[api.EventRecord, Done]
@@ -242,3 +242,48 @@ def _wait_for_run(cluster: Cluster, run: str, context: StreamContext) -> Iterato
     for record in read_records(client, context, lambda: client.stream(request, start=True)):
         if record["event"] == "result":
             yield record
+
+
+class OutputLines:
+    """Makes an event for each line of output from events for parts of it."""
+
+    def __init__(self) -> None:
+        self._rest: dict[tuple[str, str], bytes] = {}
+
+    def convert(self, event: Event) -> Iterator[Event]:
+        """Yield an event as it is, or of one of output those of the lines that it completes.
+
+        The result, and a line about output that is missing, are preceded by lines that have no end. A line that is too
+        long comes in pieces.
+        """
+        is_missing = "missing" in event  # its data is a line that says so
+        if event["event"] == "output" and not is_missing:
+            yield from self._complete((event["stream"], event.get("task", "")), encode(event))
+            return
+        if event["event"] == "result" or is_missing:
+            for source in list(self._rest):
+                yield from self._complete(source, b"\n")
+        if is_missing:
+            event = {**event, "line": event["data"].rstrip("\n")}
+            del event["data"]
+        yield event
+
+    def _complete(self, source: tuple[str, str], data: bytes) -> Iterator[Event]:
+        stream, task = source
+        limit = settings.RUN_OUTPUT_LINE_MAX_BYTES
+        *lines, rest = (self._rest.pop(source, b"") + data).split(b"\n")
+        pieces = [line[start : start + limit] for line in lines for start in range(0, max(1, len(line)), limit)]
+        while len(rest) > limit:
+            pieces.append(rest[:limit])
+            rest = rest[limit:]
+        if rest:
+            self._rest[source] = rest
+        member = {"task": task} if task else {}
+        for piece in pieces:
+            yield {"event": "output", **member, "stream": stream, "line": piece.decode(errors="replace")}
+
+
+def encode(event: Event) -> bytes:
+    """Return the bytes of an event of output, as the script wrote them."""
+    data: str = event["data"]
+    return data.encode(errors="surrogateescape")
