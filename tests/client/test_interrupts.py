@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from tfcluster import settings
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs import interrupts
 from tfcluster.client.runs.interrupts import GracefulInterrupt
 
 
-class Canceller:
+class Interrupt(GracefulInterrupt):
     """Notes what is asked of a run: to be interrupted, or to be cancelled."""
 
-    run = "launch-1"
-    is_script = True
-
     def __init__(self) -> None:
+        super().__init__(Cluster("demo"), is_script=True)
+        self.run = "launch-1"
         self.asked: list[str] = []
 
     def cancel(self, *, interrupt: bool = False) -> None:
@@ -30,10 +30,9 @@ class Canceller:
 class User:
     """Types Ctrl-C at times of a clock, and sees events."""
 
-    def __init__(self, interrupt: GracefulInterrupt, canceller: Canceller) -> None:
+    def __init__(self, interrupt: Interrupt) -> None:
         self.now = 1000.0
         self._interrupt = interrupt
-        self._canceller = canceller
 
     def types_ctrl_c(self, after: float) -> None:
         self.now += after
@@ -47,14 +46,14 @@ class User:
     @property
     def asked(self) -> list[str]:
         self._interrupt.handle()
-        return self._canceller.asked
+        return self._interrupt.asked
 
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
-    canceller: Any = Canceller()
-    with GracefulInterrupt(canceller) as interrupt:
-        made = User(interrupt, canceller)
+    interrupt = Interrupt()
+    with interrupt:
+        made = User(interrupt)
         monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: made.now))
         yield made
 

@@ -12,7 +12,7 @@ from tfcluster.cli.output import echo, echo_error, echo_exactly
 from tfcluster.errors import ExitCode
 
 if TYPE_CHECKING:
-    from tfcluster.client.cluster import Cluster
+    pass
 
 _ALL_HOSTS = "all"
 
@@ -43,21 +43,15 @@ def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
     The exit code is COMMAND's, or 127 if COMMAND is not found; with --on all, it is that of the first one that
     fails.
     """
-    from tfcluster.client.exec import find_exec_target, replace_process
+    from tfcluster.client.exec import HostCommands, find_exec_target, replace_process
 
     target = resolve_target(cluster)
     if on != _ALL_HOSTS:
         replace_process(target, None if on is None else find_exec_target(target, on), argv)
-    return _run_everywhere(target, argv)
-
-
-def _run_everywhere(cluster: Cluster, argv: tuple[str, ...]) -> int:
-    """Run a command on all hosts and show its output; return the exit code."""
-    from tfcluster.client.exec import HostCommands
     from tfcluster.ui.log_view import LogView
 
     view = LogView()
-    with HostCommands(cluster, argv) as commands:
+    with HostCommands(target, argv) as commands:
         for error in commands.errors.values():
             echo_error(error)
         with commands.pass_interrupt():

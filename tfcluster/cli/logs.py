@@ -151,15 +151,10 @@ def _show_lines(tasks: Sequence[str], lines: Iterator[dict[str, Any]], view: Log
         if output == "json":
             echo_json(line)
         else:
-            view.show(_name(line, tasks), line["time"], line["line"])
-
-
-def _name(line: dict[str, Any], requested: Sequence[str]) -> str:
-    """Return whose line it is: the task, the run or the member of a launch, with its run if several logs are shown."""
-    name: str = line["task"]
-    if "member" not in line:
-        return name
-    return str(line["member"]) if len(requested) == 1 else f"{name} {line['member']}"
+            name = line["task"]  # or the run, and the member of a launch
+            if "member" in line:
+                name = line["member"] if len(tasks) == 1 else f"{name} {line['member']}"
+            view.show(name, line["time"], line["line"])
 
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:

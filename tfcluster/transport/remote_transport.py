@@ -108,19 +108,20 @@ class RemoteTransport:
 
         Return None if an earlier command has left nothing to share, or the agent does not listen.
         """
-        agent = self._master.read_agent() if self._master is not None else None
-        return self._connect_by_ssh(agent) if agent is not None and agent.is_forwardable else self._connect_by_link()
+        if self._master is not None and (agent := self._master.read_agent()) is not None and agent.is_forwardable:
+            return self._connect_by_ssh(self._master, agent)
+        return self._connect_by_link()
 
-    def _connect_by_ssh(self, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
-        connection = self._master.connect(agent) if self._master is not None else None
-        if self._master is None or connection is None:
+    def _connect_by_ssh(self, ssh: SshConnector, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
+        connection = ssh.connect(agent)
+        if connection is None:
             return None
         try:
-            return self._greet(RemoteChannel(connection, self.host, agent.pid, self._master))
+            return self._greet(RemoteChannel(connection, self.host, agent.pid, ssh))
         except HostUnreachableError:
             raise
         except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
-            self._master.forget_agent()
+            ssh.forget_agent()
             return None
 
     def _connect_by_link(self) -> tuple[Channel, Greeting] | None:
@@ -143,7 +144,7 @@ class RemoteTransport:
         if self._master is not None:
             known = self._master.read_agent()
             is_forwardable = known is None or known.is_forwardable
-            if is_forwardable and (connected := self._connect_by_ssh(agent)) is not None:
+            if is_forwardable and (connected := self._connect_by_ssh(self._master, agent)) is not None:
                 session.end()
                 return connected
             self._master.write_agent(replace(agent, is_forwardable=False))

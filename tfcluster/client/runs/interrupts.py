@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from tfcluster import settings
@@ -75,49 +75,6 @@ class ScriptTerminal:
         call_hosts(self._cluster, [self._cluster.head], request, settings.SIGNAL_TIMEOUT_SECONDS)
 
 
-class RunCanceller:
-    """Cancels a run through the agent on the head's host.
-
-    As a context manager, it cancels the run if its body raises an exception. With `is_script`, Ctrl-C interrupts the
-    run before it is cancelled. `run` is None until the id of the run is known.
-    """
-
-    def __init__(self, cluster: Cluster, *, is_script: bool = False) -> None:
-        self.run: str | None = None
-        self._cluster = cluster
-        self.is_script = is_script
-        self._is_requested = False
-
-    def cancel(self, *, interrupt: bool = False) -> None:
-        """Cancel the run, if there is one; with `interrupt`, interrupt a script instead.
-
-        Raises:
-            ClusterError: The run's host cannot be reached, and the run continues there.
-        """
-        if self.run is None:
-            return
-        request = CancelRequest(self.run, interrupt=interrupt and self.is_script)
-        self._is_requested = self._is_requested or not request.interrupt
-        _, errors = call_hosts(self._cluster, [self._cluster.head], request, settings.CANCEL_TIMEOUT_SECONDS)
-        for error in errors.values():
-            if error.exit_code is ExitCode.UNREACHABLE:  # else the cluster went down meanwhile, which ended the run too
-                raise ClusterError(
-                    f"run {self.run} continues: {error.message}",
-                    hint=f"When the host is back, `tfcluster cancel {self.run}` stops it, "
-                    f"`tfcluster attach {self.run}` shows it.",
-                    exit_code=ExitCode.UNREACHABLE,
-                )
-
-    def __enter__(self) -> RunCanceller:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and not self._is_requested:
-            self.cancel()
-
-
 class GracefulInterrupt:
     """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
 
@@ -126,15 +83,19 @@ class GracefulInterrupt:
 
     A signal after that ends the reading too. The handler of the first one raises no exception, because an exception
     from a signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno`
-    readable; the code that waits for the run calls `handle` then. While there is no run to cancel, the first signal
-    ends the reading.
+    readable; the code that waits for the run calls `handle` then. While there is no run to cancel (`run` is None until
+    its id is known), the first signal ends the reading.
 
-    The terminal passes other signals on to a script; None for another program.
+    With `is_script`, Ctrl-C interrupts the run before it is cancelled. The terminal passes other signals on to a
+    script; None for another program.
     """
 
-    def __init__(self, canceller: RunCanceller, terminal: ScriptTerminal | None = None) -> None:
-        self._canceller = canceller
+    def __init__(self, cluster: Cluster, terminal: ScriptTerminal | None = None, *, is_script: bool = False) -> None:
+        self.run: str | None = None
+        self._cluster = cluster
         self._terminal = terminal
+        self._is_script = is_script
+        self._is_requested = False  # whether the run was to be cancelled
         self._received: int | None = None
         self._is_cancelled = False
         # For each signal that `handle` has to react to, whether it interrupts a script rather than cancelling the run.
@@ -168,6 +129,36 @@ class GracefulInterrupt:
         """See `Interrupt.fileno`."""
         return self._event
 
+    def cancel(self, *, interrupt: bool = False) -> None:
+        """Cancel the run, if there is one; with `interrupt`, interrupt a script instead.
+
+        Raises:
+            ClusterError: The run's host cannot be reached, and the run continues there.
+        """
+        if self.run is None:
+            return
+        request = CancelRequest(self.run, interrupt=interrupt and self._is_script)
+        self._is_requested = self._is_requested or not request.interrupt
+        _, errors = call_hosts(self._cluster, [self._cluster.head], request, settings.CANCEL_TIMEOUT_SECONDS)
+        for error in errors.values():
+            if error.exit_code is ExitCode.UNREACHABLE:  # else the cluster went down meanwhile, which ended the run too
+                raise ClusterError(
+                    f"run {self.run} continues: {error.message}",
+                    hint=f"When the host is back, `tfcluster cancel {self.run}` stops it, "
+                    f"`tfcluster attach {self.run}` shows it.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
+
+    @contextlib.contextmanager
+    def cancelling(self) -> Iterator[None]:
+        """Cancel the run through the agent on the head's host if the body of the context raises an exception."""
+        try:
+            yield
+        except BaseException:
+            if not self._is_requested:
+                self.cancel()
+            raise
+
     def handle(self) -> None:
         """Cancel the run if a signal was received since the last call, or pass the signal on to the script.
 
@@ -176,10 +167,10 @@ class GracefulInterrupt:
         """
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
-        if self._terminal is not None and self._canceller.run is not None:
-            self._terminal.handle(self._canceller.run)
+        if self._terminal is not None and self.run is not None:
+            self._terminal.handle(self.run)
         while self._due:
-            self._canceller.cancel(interrupt=self._due.pop(0))
+            self.cancel(interrupt=self._due.pop(0))
 
     def on_event(self, record: dict[str, Any]) -> bool:
         """Note whether Python has handled an interrupt, as an InterruptEvent says; return whether to show the event.
@@ -219,9 +210,9 @@ class GracefulInterrupt:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._received = number
-        if self._canceller.run is None or self._is_cancelled:
+        if self.run is None or self._is_cancelled:
             self.raise_if_any()
-        is_the_scripts = self._canceller.is_script and number == signal.SIGINT and not self._is_last()
+        is_the_scripts = self._is_script and number == signal.SIGINT and not self._is_last()
         self._is_cancelled = not is_the_scripts
         self._due.append(is_the_scripts)
         os.eventfd_write(self._event, 1)
@@ -235,7 +226,7 @@ class GracefulInterrupt:
 
     def _on_terminal_signal(self, number: int, frame: FrameType | None) -> None:
         assert self._terminal is not None, "this is the handler of its signals"
-        self._terminal.on_signal(number, self._canceller.run)
+        self._terminal.on_signal(number, self.run)
         os.eventfd_write(self._event, 1)
 
 

@@ -17,7 +17,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
-from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller, ScriptTerminal
+from tfcluster.client.runs.interrupts import GracefulInterrupt, ScriptTerminal
 from tfcluster.client.runs.leader import find_leader
 from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.caller import Caller, OutputStreams
@@ -68,7 +68,6 @@ class RunSubmission:
         if not is_group:
             cluster = find_leader(cluster, options.devices)
         client = cluster.connect_head()
-        canceller = RunCanceller(cluster, is_script=is_script)
         placements = None
         if options.log_placement and not self.detach:
             from tfcluster.client.runs.placements import Placements
@@ -87,10 +86,10 @@ class RunSubmission:
                 code = self.code_tree.location
             request = self._request(caller, code, is_remote=client.transport.is_remote)
             interrupt = stack.enter_context(
-                GracefulInterrupt(canceller, ScriptTerminal(cluster) if passes_signals else None)
+                GracefulInterrupt(cluster, ScriptTerminal(cluster) if passes_signals else None, is_script=is_script)
             )
             response = client.stream(request, interrupt=interrupt)
-            for event in self._events_of(response, cluster, canceller, interrupt, placements):
+            for event in self._events_of(response, cluster, interrupt, placements):
                 result = event
                 yield event
         if options.notify is not None and not self.detach and result.get("event") == "result":
@@ -121,7 +120,6 @@ class RunSubmission:
         self,
         response: RunResponse,
         cluster: Cluster,
-        canceller: RunCanceller,
         interrupt: GracefulInterrupt,
         placements: Placements | None,
     ) -> Generator[Event, None, None]:
@@ -130,10 +128,10 @@ class RunSubmission:
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with contextlib.closing(response):
             first = next(response).record
-            run = canceller.run = str(first["run"])
+            run = interrupt.run = str(first["run"])
             from tfcluster.client.runs.runs import follow  # imported while the run starts
 
-            with contextlib.nullcontext() if cancel_on_disconnect or self.detach else canceller:
+            with contextlib.nullcontext() if cancel_on_disconnect or self.detach else interrupt.cancelling():
                 yield first
                 if self.upload is not None:
                     response.send_file(self.upload)

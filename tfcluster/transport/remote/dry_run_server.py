@@ -57,7 +57,12 @@ def serve(session: dict[str, Any]) -> None:
             os.environ[name] = session["env"][name]
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
-    _add_user_site()
+    # -I leaves out the folder of `pip install --user`, but it does not depend on the spec. A virtual environment
+    # without access to the system's packages has no access to the user's either.
+    if sys.flags.no_user_site and sys.base_prefix in site.PREFIXES:
+        folder = site.getusersitepackages()
+        if os.path.isdir(folder):
+            site.addsitedir(folder)
     server = _Server(session)
     serve_requests(
         {
@@ -70,15 +75,6 @@ def serve(session: dict[str, Any]) -> None:
     )
 
 
-def _add_user_site() -> None:
-    """Add the folder of `pip install --user` to the path: -I leaves it out, but it does not depend on the spec."""
-    # A virtual environment without access to the system's packages has no access to the user's either.
-    if sys.flags.no_user_site and sys.base_prefix in site.PREFIXES:
-        folder = site.getusersitepackages()
-        if os.path.isdir(folder):
-            site.addsitedir(folder)
-
-
 class _Server:
     def __init__(self, session: dict[str, Any]) -> None:
         self._session = session
@@ -87,21 +83,16 @@ class _Server:
         self._preflight: Any = None  # an `agent.preflight.DryPreflight`, once it is needed
 
     def survey(self) -> dict[str, Any]:
+        stamp, cache = self._session["stamp"], os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        path = os.path.join(cache, "tfcluster", "setup", f"{stamp}-{os.uname().nodename}")
         obstacles = [_why_not_writable(Path(root)) for root in cache_folders(self._session)]
         problem = ClusterError(f"{CANNOT_STORE}: {obstacles[0]}", hint=STORE_HINT)
         return {
             **survey(),
             "folders": [problem.to_json()] * all(obstacles),
-            "setup": self._is_set_up(),
+            "setup": stamp is None or os.path.exists(path),
             "pythonpath": bool(os.environ.get("PYTHONPATH")),
         }
-
-    def _is_set_up(self) -> bool:
-        stamp = self._session["stamp"]
-        if stamp is None:
-            return True
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        return os.path.exists(os.path.join(cache, "tfcluster", "setup", f"{stamp}-{os.uname().nodename}"))
 
     def prepare(self, topology: dict[str, Any], listens: bool) -> dict[str, Any]:
         asked = self._ask_agent(PrepareRequest(decode(ClusterTopology, topology), listens=False))
