@@ -17,10 +17,10 @@ from tfcluster.client import cluster as module
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.channel import readable_fds
-from tfcluster.transport.dry_run_probe import Probe, start_local_probe
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.remote_transport import HostReport, RemoteTransport
+from tfcluster.transport.session import Probe, start_local_probe
 
 _LOOK_SECONDS = 0.05
 

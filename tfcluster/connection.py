@@ -168,7 +168,7 @@ class ClusterConnection:
 
         Closing the generator cancels the run.
         """
-        from tfcluster.cli.python_arguments import parse_request
+        from tfcluster.cli.run import parse_request
 
         with parse_request(program, arguments, options) as (request, on_success):
             result: Event = {}

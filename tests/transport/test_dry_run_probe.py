@@ -12,8 +12,8 @@ from tests.core.clusters import topology_of
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import TransportFactory
 from tests.transport.test_examine import problems, python
-from tfcluster.transport.dry_run_probe import start_local_probe
 from tfcluster.transport.provision import code_bundle
+from tfcluster.transport.session import start_local_probe
 
 TOPOLOGY = topology_of("name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 2}}\n")
 

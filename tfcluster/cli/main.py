@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from tfcluster import settings
-from tfcluster.cli.hints import complete_error
-from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
+from tfcluster.cli.output import complete_error, echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
 
@@ -84,6 +83,7 @@ _LOCATIONS = {
     "rerun": "runs:rerun_command",
     "scale": "up:scale_command",
     "schema": "spec:schema_command",
+    "stack": "status:stack_command",
     "validate": "spec:validate_command",
     "wait": "runs:wait_command",
 }

@@ -1,4 +1,4 @@
-"""The commands `tfcluster status`, `devices` and `metrics`."""
+"""The commands `tfcluster status`, `devices`, `metrics` and `stack`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfcluster.cli.completion import complete_stacks
 from tfcluster.cli.options import cluster_option, host_timeout_option, output_option, resolve_target
 from tfcluster.cli.output import echo, echo_exactly, echo_json, status_record
 from tfcluster.errors import ExitCode
@@ -114,3 +115,37 @@ def metrics_command(cluster: str | None, timeout: float | None) -> None:
     echo_exactly(text.removesuffix("\n"))
     if error is not None:
         raise error
+
+
+@click.command("stack", epilog="Example: tfcluster stack train-3f9a")
+@click.argument("name", metavar="RUN|TASK", shell_complete=complete_stacks)
+@cluster_option
+@output_option
+def stack_command(name: str, cluster: str | None, output: str) -> None:
+    """Show what a RUN's program is executing: the Python stack of every thread in every process, without stopping them.
+
+    RUN is an id or a unique prefix of one. The server of a TASK, such as worker:1, executes no Python: its state, its
+    threads, what they wait for in the kernel, and the last lines of its log are shown.
+    """
+    from tfcluster.client.stacks import read_run_stacks, read_task_threads
+
+    target = resolve_target(cluster)
+    if ":" in name:  # the id of a run has none
+        reply = read_task_threads(target, name)
+        if output == "json":
+            echo_json(reply)
+        else:
+            from tfcluster.ui.stack_view import show_task
+
+            show_task(reply)
+        return
+    replies, problem = read_run_stacks(target, name)
+    if output == "json":
+        for each in replies:
+            echo_json(each)
+    else:
+        from tfcluster.ui.stack_view import show_run
+
+        show_run(replies)
+    if problem is not None:
+        raise problem

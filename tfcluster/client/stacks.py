@@ -9,11 +9,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
 
 
-def is_task(name: str) -> bool:
-    """Return whether a name is that of a task, such as `worker:1`, and not the id of a run."""
-    return ":" in name
-
-
 def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
     """Return what the server of a task (`worker:1` or `/job:worker/task:1`) does, in a cluster that is up."""
     target = find_exec_target(cluster, name)

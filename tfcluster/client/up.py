@@ -142,9 +142,7 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
     with _observed_hosts(cluster, dry=dry, progress=progress) as hosts:
         if all(each.problems for each in hosts.values()):  # no host can say what is running
             raise next(error for each in hosts.values() for _, error in each.problems)
-        unreachable = {
-            host: error for host, each in hosts.items() for check, error in each.problems if check == "reach"
-        }
+        unreachable = {host: error for host, each in hosts.items() if (error := each.reach_problem()) is not None}
         reached = {host: each for host, each in hosts.items() if host not in unreachable}
         preflight = run_preflight(cluster, reached, scaled_topology)
         plan = _plan(cluster, cluster, (), preflight, True, dry=dry)
@@ -253,14 +251,12 @@ def _print_results(label: str, results: Sequence[CheckResult], *, is_local: bool
 def _skip_unreachable(removed_hosts: Sequence[Host], hosts: dict[str, HostPreflight]) -> None:
     """Skip removed hosts that cannot be reached, with a message: the cluster only needs to be stopped there."""
     for host in removed_hosts:
-        for check, error in hosts[host.name].problems:
-            if check == "reach":
-                warn(
-                    f"{error.message}: tasks that the cluster still has there keep running until "
-                    "`tfcluster down` reaches the host"
-                )
-                del hosts[host.name]
-                break
+        if (error := hosts[host.name].reach_problem()) is not None:
+            warn(
+                f"{error.message}: tasks that the cluster still has there keep running until "
+                "`tfcluster down` reaches the host"
+            )
+            del hosts[host.name]
 
 
 def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:

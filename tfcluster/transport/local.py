@@ -43,7 +43,7 @@ from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
     from tfcluster.protocol.api import Request
-    from tfcluster.transport.dry_run_probe import Probe
+    from tfcluster.transport.session import Probe
 
 
 def print_note(text: str) -> None:
@@ -278,7 +278,7 @@ class LocalTransport:
         Return the report (None for this machine), and a probe process on the host that answers further requests, which
         the caller closes; None if none could be started there.
         """
-        from tfcluster.transport.dry_run_probe import start_local_probe
+        from tfcluster.transport.session import start_local_probe
 
         return None, start_local_probe(self.cluster, self.host)
 

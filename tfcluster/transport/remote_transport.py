@@ -20,12 +20,18 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import Greeting, encode_greeting
 from tfcluster.transport.channel import Channel, RemoteAgent
 from tfcluster.transport.connector import CommandConnector, Connector
-from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.errors import HostUnreachableError, UnrecordedProcessesError
 from tfcluster.transport.local import LocalTransport, print_note
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
 from tfcluster.transport.relay.host_link import HostLink
-from tfcluster.transport.session import InterpreterError, RemoteChannel, Session
+from tfcluster.transport.session import (
+    InterpreterError,
+    Probe,
+    RemoteChannel,
+    Session,
+    note_missing_interpreter,
+    split_problems,
+)
 from tfcluster.transport.ssh import SshConnector
 
 # Without a limit, a command on hundreds of hosts would keep this machine so busy that what it starts exceeds its time.

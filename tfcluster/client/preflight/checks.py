@@ -28,8 +28,8 @@ from tfcluster.protocol.api.cluster import (
 )
 
 if TYPE_CHECKING:
-    from tfcluster.transport.dry_run_probe import Probe
     from tfcluster.transport.remote_transport import HostReport
+    from tfcluster.transport.session import Probe
 
 
 E = TypeVar("E")
@@ -167,7 +167,7 @@ def check_problems(host: str, preflight: HostPreflight, topology: ClusterTopolog
 
 def check_reach(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield how the host was reached."""
-    if not _is_unreachable(preflight):
+    if preflight.reach_problem() is None:
         report = preflight.report
         yield _passed(host, "reach", "this machine" if report is None else f"by {report.program}")
 
@@ -175,7 +175,7 @@ def check_reach(host: str, preflight: HostPreflight, topology: ClusterTopology) 
 def check_host(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield the host's Python, TensorFlow and disk space, and what a dry run could not examine there."""
     report = preflight.report
-    if _is_unreachable(preflight):
+    if preflight.reach_problem() is not None:
         return
     for note in preflight.unexamined:
         yield CheckResult(host, "host", Severity.NOT_CHECKED, note)
@@ -296,7 +296,3 @@ def _passed(host: str, check: str, result: str) -> CheckResult:
 def failed_check(host: str, check: str, error: ClusterError) -> CheckResult:
     """Return the result of a check that has failed with an error, and prevents the cluster from coming up."""
     return CheckResult(host, check, Severity.ERROR, error.message, error.hint, error.exit_code)
-
-
-def _is_unreachable(preflight: HostPreflight) -> bool:
-    return any(check == "reach" for check, _ in preflight.problems)

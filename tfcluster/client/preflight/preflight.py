@@ -34,7 +34,7 @@ from tfcluster.paths import authority_path
 from tfcluster.protocol.api.cluster import Preparation
 
 if TYPE_CHECKING:
-    from tfcluster.transport.dry_run_probe import Probe
+    from tfcluster.transport.session import Probe
 
 
 #: Called with the number of hosts examined so far and the number of all hosts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -14,11 +15,18 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import StreamContext, call_hosts
-from tfcluster.client.runs.caller import terminal_size
 from tfcluster.core.run_events import InterruptEvent, MemberEvent
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.runs import CancelRequest, ScriptSignal, SignalRequest
 from tfcluster.transport.channel import readable_fds
+
+
+def terminal_size() -> os.terminal_size:
+    """Return the size of the terminal that this process writes to; if there is none, what COLUMNS and LINES say."""
+    for fd in (1, 2):
+        if os.isatty(fd):
+            return os.get_terminal_size(fd)
+    return shutil.get_terminal_size()
 
 
 class ScriptTerminal:
