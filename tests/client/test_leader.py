@@ -70,7 +70,8 @@ def test_a_run_is_found_while_the_head_is_away() -> None:
 
 
 def test_tensorboard_finds_a_run_by_its_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcluster.client.tensorboard._state_folder", lambda cluster, host: "/state")
+    environment = SimpleNamespace(state="/state")
+    monkeypatch.setattr("tfcluster.client.tensorboard.request_environment", lambda cluster, target: environment)
     cluster = cast(Cluster, Hosts({"alpha": ["baseline-1a2b", "base-3f9a"]}))
     (found,) = find_folders(cluster, "base")
     assert found.name == "base-3f9a"
