@@ -8,6 +8,7 @@ import shlex
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -123,7 +124,7 @@ class RemoteTransport:
         if connection is None:
             return None
         try:
-            return self._greet(RemoteChannel(connection, self.host, agent.pid, ssh))
+            return self._greet(RemoteChannel(connection, self.host, agent.pid, ssh.has_lost_host))
         except HostUnreachableError:
             raise
         except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
@@ -135,7 +136,7 @@ class RemoteTransport:
         if connected is None:
             return None
         connection, agent = connected
-        return self._greet(RemoteChannel(connection, self.host, agent.pid, self._link))
+        return self._greet(RemoteChannel(connection, self.host, agent.pid, self._link.has_lost_host))
 
     def _greet(self, channel: RemoteChannel) -> tuple[Channel, Greeting] | None:
         """Exchange greetings with an agent; return None if it does not listen, or was replaced."""
@@ -181,7 +182,8 @@ class RemoteTransport:
         if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["is_carried"]:
             raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
         self._carrier = session
-        channel = RemoteChannel(session.connection, self.host, agent.pid, session)
+        channel = RemoteChannel(session.connection, self.host, agent.pid, session.has_lost_host, is_session=True)
+        weakref.finalize(channel, session.end)
         channel.send(encode_greeting())
         return channel
 

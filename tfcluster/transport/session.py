@@ -11,11 +11,10 @@ import subprocess
 import tempfile
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from tfcluster import boot, settings
 from tfcluster.core.hosts import ENV_NOTE, THIS_MACHINE, Host
@@ -68,8 +67,6 @@ class Session:
 
     The process sends each message as a marked line. Other lines, which a login shell may print, are kept for errors.
     """
-
-    notices_lost_link = False  # see `Channel.notices_lost_link`
 
     def __init__(self, host: Host, connector: Connector, command: list[str]) -> None:
         self.host = host
@@ -242,30 +239,25 @@ class Session:
         self._stderr.close()
 
 
-class Carrier(Protocol):
-    """What carries the bytes of connections to a host."""
-
-    @property
-    def notices_lost_link(self) -> bool:
-        """See `Channel.notices_lost_link`."""
-
-    def has_lost_host(self) -> bool:
-        """Return whether the connection to the host has ended, as far as it is known."""
-
-
 class RemoteChannel(Channel):
     """A connection to an agent on another host, carried by ssh from a forwarded socket, by a link or by a session."""
 
-    def __init__(self, connection: socket.socket, host: str, pid: int, carrier: Carrier) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        host: str,
+        pid: int,
+        has_lost_host: Callable[[], bool],
+        *,
+        is_session: bool = False,
+    ) -> None:
         super().__init__(connection)
         self.pid = pid
         self._host = host
-        self._carrier = carrier
-        self.notices_lost_link = carrier.notices_lost_link
-        if not carrier.notices_lost_link:
+        self._has_lost_host = has_lost_host  # whether the connection to the host has ended, as far as it is known
+        self.notices_lost_link = not is_session
+        if is_session:
             set_send_timeout(connection, settings.PING_LOST_SECONDS)
-        if isinstance(carrier, Session):
-            weakref.finalize(self, carrier.end)
 
     def send(self, data: bytes) -> bool:
         """See `Channel.send`. What is not taken over a lost link ends the connection."""
@@ -286,7 +278,7 @@ class RemoteChannel(Channel):
     def wait_for_end(self, timeout: float) -> bool:
         """See `Channel.wait_for_end`."""
         has_ended = super().wait_for_end(timeout)
-        if has_ended and self._carrier.has_lost_host():
+        if has_ended and self._has_lost_host():
             raise HostUnreachableError(self._host, "the connection broke before its agent had ended", "Try again.")
         return has_ended
 

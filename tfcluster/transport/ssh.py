@@ -183,7 +183,6 @@ class SshConnector:
     program = "ssh"
     first_input = b""
     leads_group = False  # the shared connection of ssh may need a proxy
-    notices_lost_link = True  # see `Channel.notices_lost_link`
 
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster

@@ -29,8 +29,6 @@ from tfcluster.transport.session import Session, release_child
 class HostLink:
     """The link to a host that the relay of a cluster keeps, if it has one."""
 
-    notices_lost_link = True  # see `Channel.notices_lost_link`; the relay pings the host, as an agent may be busy
-
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster
         self._name = host.name
