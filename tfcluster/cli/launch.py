@@ -173,12 +173,12 @@ def _cluster(
                 "Start it with `tfcluster up` first; or leave out --detach.",
             )
         if request is not None:
-            from tfcluster.cli.up import queue_progress
+            from tfcluster.cli.up import status_line
             from tfcluster.client.allocation import temporary_allocation
             from tfcluster.client.pods import temporary_pods
             from tfcluster.spec.kubernetes import KubernetesSpec
 
-            with queue_progress(output) as show:
+            with status_line(output) as show:
                 if isinstance(request, KubernetesSpec):
                     topology = stack.enter_context(temporary_pods(topology, request, show))
                 else:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -59,17 +59,17 @@ def changing_options(function: Command) -> Command:
 
 
 @contextlib.contextmanager
-def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many of all hosts are checked on a status line; with `json`, it shows nothing."""
+def status_line(output: str) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows a text on a status line, see `StatusLine.show`; with `json`, it shows nothing."""
     view: StatusLine | None = None
 
-    def show(done: int, count: int) -> None:
+    def show(text: str, *progress: Any) -> None:
         nonlocal view
         if view is None:
             from tfcluster.ui.progress_views import StatusLine
 
             view = StatusLine(silent=output == "json")
-        view.show(f"{cluster}: checked {done} of {count} hosts", "check", count - done, count)
+        view.show(text, *progress)
 
     try:
         yield show
@@ -79,15 +79,10 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
 
 
 @contextlib.contextmanager
-def queue_progress(output: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows why a job waits in the queue: on a status line, or each reason once."""
-    from tfcluster.ui.progress_views import StatusLine
-
-    line = StatusLine(silent=output == "json")
-    try:
-        yield line.show
-    finally:
-        line.end()
+def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows how many of all hosts are checked on a status line."""
+    with status_line(output) as show:
+        yield lambda done, count: show(f"{cluster}: checked {done} of {count} hosts", "check", count - done, count)
 
 
 @dataclass(frozen=True)
@@ -308,14 +303,14 @@ def _get_hosts(
             partial(_confirm_adoption, options.yes, options.output),
             partial(_confirm_losses, topology.cluster, options=options),
         )
-        with queue_progress(options.output) as show:
+        with status_line(options.output) as show:
             return pods.start(topology, request, show, consent)
     if options.dry_run:
         placed = allocation.find_nodes(topology, request)
         if placed is None:
             echo(allocation.describe(topology, request))
         return placed
-    with queue_progress(options.output) as show:
+    with status_line(options.output) as show:
         return allocation.allocate(topology, request, show)
 
 

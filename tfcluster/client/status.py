@@ -1,5 +1,6 @@
-"""The status of a cluster on all its hosts: take a snapshot, also with what is used, as metrics; watch until tasks are
-ready; list the tasks' devices.
+"""The status of a cluster on all its hosts: a snapshot, also with what is used, or as metrics.
+
+Also: wait until tasks are ready, list their devices, and ask what a server or the processes of a run do now.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, recorded_spec, unregister
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
-from tfcluster.client.rpc.parallel import StreamContext, host_timeout, map_hosts, merge_streams, unreachable
+from tfcluster.client.rpc.parallel import StreamContext, call_hosts, host_timeout, map_hosts, merge_streams, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.wait_diagnosis import follow_late_tasks
 from tfcluster.core.devices import Device
@@ -34,6 +35,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
+from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
@@ -362,3 +364,25 @@ def list_devices(cluster: Cluster, timeout: float | None) -> tuple[list[tuple[st
             exit_code=ExitCode.UNHEALTHY,
         )
     return devices, None
+
+
+def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
+    """Return what the server of a task (`worker:1` or `/job:worker/task:1`) does, in a cluster that is up."""
+    from tfcluster.client.exec import find_exec_target  # no other command of this module needs it
+
+    target = find_exec_target(cluster, name)
+    return cluster.connect(target.host).call(TaskThreadsRequest(target.task or name))
+
+
+def read_run_stacks(cluster: Cluster, run: str) -> tuple[list[RunStacksReply], ClusterError | None]:
+    """Return the Python stacks of a run's processes, on all hosts that have some.
+
+    `run` is an id, or a unique prefix of one. With the replies comes an error that names the hosts that cannot be
+    reached.
+    """
+    replies, errors = call_hosts(cluster, cluster.hosts, RunStacksRequest(run), host_timeout(cluster))
+    failures = [error for error in errors.values() if error.exit_code is not ExitCode.USAGE]
+    if not replies:
+        raise next(iter([*failures, *errors.values()]))
+    away = {host: error for host, error in errors.items() if error.exit_code is ExitCode.UNREACHABLE}
+    return list(replies.values()), unreachable(cluster, away) if away else None
