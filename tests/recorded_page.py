@@ -54,7 +54,7 @@ class RecordedApi:
         reporters = ["worker:0", "worker:1", "worker:2"] if record["program"] == "linear" else [""]
         return {
             "run": run,
-            "record": record,
+            "record": {**record, "inputs": "samples=10000000"},
             "notes": ["2 GPUs were asked for, and the cluster has 1."] if record["program"] == "pi" else [],
             "members": [{"task": f"worker:{n}", "host": self._hosts[0], "state": "running"} for n in range(3)],
             "progress": {"done": 4100, "total": 10_000, "unit": "steps", "seconds": 32.0},
@@ -152,8 +152,8 @@ class RecordedApi:
         first, second, third = [record["run"] for record in self._records()[-3:]]
         progress = {"done": 4100, "total": 10_000, "unit": "steps", "seconds": 32.0}
         return {
-            first: {"progress": progress, "text": "loss=0.4213 step=4100"},
-            second: {"progress": None, "text": "loss=0.0312 step=250"},
+            first: {"progress": progress, "text": "step=4100 loss=0.4213"},
+            second: {"progress": None, "text": "step=250 loss=0.0312"},
             third: {"progress": None, "text": "waits: worker:50 died (SIGKILL) and restarts in 12 s"},
         }
 

@@ -84,7 +84,10 @@ def test_axe_finds_nothing(browser: Browser, url: str, view: str, colours: str) 
 
 
 def test_rows_are_cards_in_a_narrow_window(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    wide = rows(browser, "tasks")
     show(browser, url, "overview", 400)
+    assert rows(browser, "tasks") == wide - 12, "cards are higher"
     name, cell = "#tasks tr th", "#tasks tr td.CPU"
     assert browser.text(name) == "ps:0"
     assert browser.run("return getComputedStyle(document.querySelector('#tasks tr')).display") == "grid"
@@ -97,7 +100,7 @@ def test_rows_are_cards_in_a_narrow_window(browser: Browser, url: str) -> None:
 
 def test_the_list_of_runs_has_progress_and_results(browser: Browser, url: str) -> None:
     show(browser, url, "overview")
-    assert browser.text("[data-run='linear-0061'] .result") == "41 % · loss=0.4213 step=4100"
+    assert browser.text("[data-run='linear-0061'] .result") == "41 % · step=4100 loss=0.4213"
     assert browser.run("return document.querySelector('[data-run=linear-0061] progress').value") == 0.41
     assert browser.text("[data-run='linear-005d'] .result").startswith("y = 2.006x + 0.1702")
     assert browser.text("[data-run='pi-0060'] .result").startswith("pi = 3.14158")
@@ -120,6 +123,18 @@ def test_what_needs_attention_is_shown_and_the_rest_on_demand(browser: Browser, 
     assert rows(browser, "tasks") == 60
     browser.type("section:has(#runs) input", "linear")
     assert {name.partition("-")[0] for name in browser.text("#runs").split() if "-0" in name} == {"linear"}
+
+
+def test_the_problem_of_a_host_is_shown_in_all_views(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    problem = browser.text("#problem")
+    assert problem == "ssh: connect to host node7.example port 22: Connection timed out"
+    browser.click(".cancel")
+    browser.click("dialog button:not(.danger)")
+    for view, shown in (("logs", ".log"), ("events", "#events"), ("overview", "#runs")):
+        browser.run("location.hash = arguments[0]", view)
+        wait_for(functools.partial(browser.text, shown))
+        assert browser.text("#problem") == problem
 
 
 def test_hosts_are_equal_cards_with_bars(browser: Browser, url: str) -> None:

@@ -72,10 +72,12 @@ class Live(LiveCluster):
         rates = {"/job:worker/task:0": TaskRates(0.0, 2048.0, 3 << 20)}
         return LiveView(status, links, rates, runs, (event,), down)
     def follow_log(self, name, host, level, show, on_hidden):
-        if level == "info":
+        if level == "info" and "silent" not in words:
             show({"line": "dump", "time": 0.0, "task": name})
-        else:
+        elif level != "info":
             on_hidden(7)
+        if "silent" in words:
+            return lambda: None
         for number in range(100):
             show({"line": f"line {number} of {name}\\x1b[2J [red]", "time": 0.0, "task": name})
         return lambda: None
@@ -114,7 +116,7 @@ def test_80_columns_show_everything_that_matters(tmp_path: Path) -> None:
         assert lines[2].endswith("connection lost")
         assert lines[3].split() == ["TASK", "HOST", "STATE", "UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s"]
         assert "[b]linear-2222  running" in text  # names are no markup
-        assert "████░░░░░░░░░░  25%  loss=0.25 step=25" in text
+        assert "████░░░░░░░░░░  25%  step=25 loss=0.25" in text
         assert "loss=0.5" in text
         assert r"SIGKILL [bold]\x1b[2J" in text
         assert " r  tfcluster restart worker:0 -c many" in lines
@@ -196,6 +198,17 @@ def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
         top.wait_for(r"^ c  tfcluster cancel \[b\]linear-2222 -c many")
         top.send(ENTER)
         top.wait_for(r"inputs +steps=100", r"line 99 of \[b\]linear-2222")
+        top.send("q")
+        assert top.wait_for_end() == 0
+
+
+def test_a_log_without_lines_says_why(tmp_path: Path) -> None:
+    with open_top(tmp_path, "silent") as top:
+        top.wait_for(r"^worker:0 ", "q Quit")
+        top.send(ENTER)
+        top.wait_for("^ no entries at this level$", "following, 7 hidden$")
+        top.send("ll")
+        top.wait_for("^ no output yet$", "--level info   following$")
         top.send("q")
         assert top.wait_for_end() == 0
 

@@ -18,6 +18,7 @@ from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.core.text import compile_patterns
 from tfcluster.dashboard.feed import Cursor, Feed, Message
 from tfcluster.dashboard.graph import placed_graph
+from tfcluster.dashboard.outcome import add_inputs
 from tfcluster.errors import ClusterError
 
 #: Lists of messages, each with its kind; an empty one keeps the connection alive.
@@ -60,7 +61,7 @@ class Api:
                 return cancel_run(self._cluster, _text(body, "run"))
             case "POST", "/api/restart":
                 return self._restart(body)
-        raise RequestError(HTTPStatus.NOT_FOUND, f"nothing is at {path:.80}")
+        raise RequestError(HTTPStatus.NOT_FOUND, f"not found: {path:.80}")
 
     def _follow_state(self) -> Stream:
         self._feed.open_page()
@@ -76,7 +77,7 @@ class Api:
         history = self._feed.follow_run(record["run"])
         if has_graph:
             return placed_graph(self._cluster, history)
-        return {**history.to_json(), "record": record}
+        return {**history.to_json(), "record": add_inputs(record)}
 
     def _read_logs(self, query: dict[str, str]) -> Stream:
         """Send the last lines of logs, then new ones, until the page is closed; an agent is asked for them by polling.
@@ -147,7 +148,7 @@ def _number(query: dict[str, str], name: str) -> float | None:
     try:
         return float(query[name]) if query.get(name) else None
     except ValueError:
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is no time") from None
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is not a time") from None
 
 
 def _level(query: dict[str, str]) -> LogLevel | None:

@@ -24,6 +24,7 @@ from tfcluster.client.runs.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.dashboard.graph import latest_end, placed_graph
+from tfcluster.dashboard.outcome import add_inputs
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__
@@ -85,7 +86,7 @@ def collect(cluster: Cluster, record: dict[str, Any], history: RunHistory) -> di
         "cluster": cluster.name,
         "version": __version__,
         "time": time.time(),
-        "record": record,
+        "record": add_inputs(record),
         "history": history.to_json(),
         "graph": graph,
         "tasks": tasks,

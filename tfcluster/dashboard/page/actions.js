@@ -18,8 +18,9 @@ function ask(title, details, command, verb) {
   });
 }
 
-export function tell(text) {
-  const line = document.getElementById("problem");
+// Show what has failed: of the last action or, with the id `problem`, of hosts and of the link to the command.
+export function tell(text, id = "failure") {
+  const line = document.getElementById(id);
   setText(line, text);
   line.hidden = !text;
 }
@@ -35,7 +36,7 @@ async function attempt(action) {
 
 export function cancelRun(cluster, run) {
   return attempt(async () => {
-    if (await ask(`Cancel ${run}?`, ["It ends, and what it has not saved is lost."], `tfcluster cancel ${run} -c ${cluster}`, "Cancel the run")) {
+    if (await ask(`Cancel ${run}?`, ["The run stops, and everything that it has not saved is lost."], `tfcluster cancel ${run} -c ${cluster}`, "Cancel the run")) {
       await post("/api/cancel", { run });
     }
   });

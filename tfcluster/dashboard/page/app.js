@@ -55,9 +55,8 @@ function showTop() {
   state.dataset.state = status.state;
   const ready = status.tasks.filter((task) => task.state === "ready").length;
   setText(document.getElementById("summary"), status.tasks.length ? `${ready} of ${status.tasks.length} tasks ready` : "");
-  const lines = Object.values(problems);
-  if (lines.length || view?.hadProblems) tell(lines.join("\n"));
-  if (view) view.hadProblems = lines.length > 0;
+  const lines = Object.entries(problems).map(([host, reason]) => (reason.includes(host) ? reason : `${host}: ${reason}`));
+  tell(lines.join("\n"), "problem");
 }
 
 async function stayConnected() {
@@ -73,14 +72,13 @@ async function stayConnected() {
     } catch (error) {
       if (error.status === 401) {
         setText(link, "no access");
-        tell("This page needs the link that `tfcluster dashboard` has printed: its last part is a token.");
+        tell("This page needs the link that `tfcluster dashboard` printed, because the link ends with a token.", "problem");
         return;
       }
     }
     link.dataset.state = "lost";
     setText(link, "lost");
-    tell("`tfcluster dashboard` does not answer: it has ended, or is busy. This page tries again.");
-    if (view) view.hadProblems = true;
+    tell("`tfcluster dashboard` does not answer: it has stopped or is busy. This page keeps trying.", "problem");
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
 }

@@ -6,7 +6,7 @@ import { Timeline } from "./timeline.js";
 
 const TASKS = ["task", "state", "host", "up", "restarts", "CPU", "memory", "GPU", "network", "last exit", "actions"];
 const RUNS = ["run", "state", "program", "result", "began", "took", "actions"];
-const GOOD_TASKS = 16, ENDED_RUNS = 12;  // that are shown until all are asked for
+const GOOD_TASKS = [4, 16], ENDED_RUNS = [6, 12];  // that are shown until all are asked for: of cards in a narrow window, of rows
 
 export class OverviewView {
   constructor(parent) {
@@ -40,8 +40,9 @@ export class OverviewView {
 
 // A table with a filter, which shows what matters first until all rows are asked for.
 class Listing {
-  constructor(title, name, columns, limit, redraw) {
+  constructor(title, name, columns, limits, redraw) {
     const table = makeTable(name, columns);
+    const limit = limits[matchMedia("(max-width: 760px)").matches ? 0 : 1];
     Object.assign(this, { limit, table: table.node, body: table.body, showsAll: false });
     this.count = element("span", { class: "quiet" });
     this.text = element("input", { type: "search", placeholder: "filter", "aria-label": `filter ${name}`, oninput: redraw });

@@ -8,15 +8,10 @@ export function runHead(record, state) {
   const facts = [["program", programOf(record)],
     ["began", formatTime(record.started)], ["took", formatDuration(record.seconds)],
     ["commit", record.origin?.commit ? `${record.origin.commit.slice(0, 12)}${record.origin.is_clean ? "" : " with changes"}` : ""],
-    ["inputs", inputsOf(record)]];
+    ["inputs", record.inputs]];
   return element("div", {},
     element("h2", {}, `${record.run} `, element("span", { class: "pill", "data-state": state }, state)),
     factsOf(facts));
-}
-
-function inputsOf(record) {
-  if (record.program === "script") return (record.parameters.args ?? []).join(" ");
-  return Object.entries(record.parameters).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`).join("  ");
 }
 
 function factsOf(pairs) {

@@ -10,6 +10,7 @@ from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.geometry import Size
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -118,6 +119,7 @@ class DetailScreen(Screen[None]):
         is_default = self._level is LogLevel.WARNING  # as on a terminal, where the command would be typed
         command = self._command if is_default else f"{self._command} --level {self._level.value}"
         hidden = f", {sum(self._hidden):,} hidden" if self._hidden else ""
+        log.when_empty = " no entries at this level" if hidden else " no output yet"
         self.query_one("#heading", Static).update(Text(f" $ {command}   {mode}{found or hidden}"))
 
     def action_back(self) -> None:
@@ -165,6 +167,7 @@ class LogLines(ScrollView, can_focus=True):
     """Shows the lines of a log, and stays at the end as the log grows while `is_following`."""
 
     BINDINGS = [Binding("end", "follow", "Follow", key_display="End")]  # noqa: RUF012 - as Textual has it
+    when_empty = reactive("")  # shown in place of lines
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +230,8 @@ class LogLines(ScrollView, can_focus=True):
         at = y + int(self.scroll_y)
         width = self.size.width
         if at >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
+            text = self.when_empty if at == 0 else ""
+            return Strip([Segment(text, Style(dim=True))]).crop_extend(0, width, self.rich_style)
         line = self._lines[at].copy()
         if self.pattern:
             style = _CURRENT if at == self._found else _FOUND

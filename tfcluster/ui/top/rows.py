@@ -169,7 +169,7 @@ def describe_activity(run: LiveRun) -> str:
     if run.wait is not None:
         return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
     metrics = format_metrics(run.metrics)
-    return metrics if run.step is None else f"{metrics} step={run.step}"
+    return metrics if run.step is None else f"step={run.step} {metrics}"
 
 
 def share_lines(lines: int, wanted: Sequence[int]) -> list[int]:
