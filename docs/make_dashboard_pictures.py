@@ -56,7 +56,7 @@ class Picture:
 
 
 PICTURES = (
-    Picture("dashboard-light", "light", (1180, 760), "overview"),
+    Picture("dashboard-light", "light", (1180, 870), "overview"),
     Picture("dashboard-narrow-dark", "dark", (400, 860), "overview"),
     Picture("dashboard-run-dark", "dark", (1180, 700), "run"),
     Picture("dashboard-narrow-light", "light", (400, 860), "run"),
