@@ -116,5 +116,5 @@ def test_the_processes_of_a_cluster_start_python_by_boot_alone() -> None:
     found = {f"{path.relative_to(ROOT / 'tfcluster')}: {call}" for path in files for call in starts_of_processes(path)}
     # A notice is delivered by a shell.
     # A command of the user and one of Slurm.
-    assert found == {"processes/notice_sender.py: subprocess.Popen", "agent/job_end.py: subprocess.run"}
+    assert found == {"agent/notices.py: subprocess.Popen", "agent/job_end.py: subprocess.run"}
     assert set(starts_of_processes(ROOT / "tfcluster" / "boot.py")) == {"os.execve"}

@@ -29,8 +29,7 @@ from tfcluster.core.runs import nest_options
 from tfcluster.core.states import RunState
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.groups.member_states import read_observations, read_states
-from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.protocol.stored import from_stored
+from tfcluster.protocol.serialization import decode, from_stored, to_json
 
 FORMAT_1 = Path(__file__).parent / "data" / "format1"
 ONE, ALPHA, BETA = FORMAT_1 / "one" / "localhost", FORMAT_1 / "two" / "alpha", FORMAT_1 / "two" / "beta"

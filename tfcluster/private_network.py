@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError
 from tfcluster.os import netns, procfs
-from tfcluster.os.ask_in_fork import ask_in_fork
+from tfcluster.os.daemonize import ask_in_fork
 from tfcluster.os.process_handle import ProcessHandle
 
 #: The alternatives to a private network, each with its drawback.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.agent import change_notifier
-from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
+from tfcluster.agent import event_loop
+from tfcluster.agent.event_loop import ChangeNotifier, FolderWatcher
 
 
 def test_a_change_between_the_read_and_the_wait_is_not_lost() -> None:
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monkeypatch
         before = os.listdir("/proc/self/fd")
         with FolderWatcher().watch(tmp_path / "none", lambda: None) as is_watched:
             assert not is_watched
-        monkeypatch.setattr(change_notifier, "Inotify", refuse)
+        monkeypatch.setattr(event_loop, "Inotify", refuse)
         with FolderWatcher().watch(tmp_path, lambda: None) as is_watched:
             assert not is_watched
         assert os.listdir("/proc/self/fd") == before

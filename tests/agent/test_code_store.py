@@ -13,13 +13,11 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.handlers.files import receive_code
-from tfcluster.agent.state.code_store import CodeStore
-from tfcluster.agent.upload import Upload
+from tfcluster.agent.handlers.files import CodeStore, Upload, receive_code
 from tfcluster.core.code import CodeFile, digest_of, encode_manifest
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Reply
-from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
+from tfcluster.protocol.api.files import CodeWanted, SendCodeRequest
 
 
 def receive(folder: Path, sizes: dict[str, int], *chunks: bytes) -> None:
@@ -144,4 +142,5 @@ def test_code_arrives_though_no_process_is_left_to_prune_the_cache(
     with caplog.at_level(logging.WARNING):
         answers = send(manifest, b"first")
     assert answers == [CodeWanted((digest_of(manifest),)), CodeWanted((digest_of(b"first"),)), Done()]
-    assert "the cache of code cannot be made smaller: Resource temporarily unavailable" in caplog.text
+    problem = "the process 'tfcluster: code cache' cannot be started: Resource temporarily unavailable"
+    assert f"the cache of code cannot be made smaller: {problem}" in caplog.text

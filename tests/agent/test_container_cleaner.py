@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.runs.cleanup import ContainerCleaner
+from tfcluster.agent.runs.manager import ContainerCleaner
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.os.process_handle import ProcessHandle
 

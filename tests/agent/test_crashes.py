@@ -1,6 +1,6 @@
 """The journal across every crash: the agent killed, or the disk full, at any step, with or without a power loss.
 
-The steps are the system calls of `atomic_file`. A power loss also takes back what was not on the disk: here the data of
+The steps are the system calls of `os.files`. A power loss also takes back what was not on the disk: here the data of
 every file that was not synced is anything at all, and names may have changed or not.
 """
 
@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.test_journal import RECORD
 from tfcluster.agent.state.journal import Journal, Record
-from tfcluster.os import atomic_file
+from tfcluster.os import files
 
 OLD = Record(RECORD.topology, {}, RECORD.secrets)
 NEW = RECORD
@@ -103,7 +103,7 @@ def crashes(folder: Path, begin: ShardScheduler, work: ShardScheduler) -> Iterat
         disk = Disk(number, Crash())
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(atomic_file, "os", disk)
+                patch.setattr(files, "os", disk)
                 work(Journal(path))
         except Crash:
             yield Journal(path), disk
@@ -178,7 +178,7 @@ def test_a_disk_error_at_any_step_of_a_write(
         disk = Disk(step, OSError(number, os.strerror(number)), always=always)
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(atomic_file, "os", disk)
+                patch.setattr(files, "os", disk)
                 work(Journal(path))
             expected = new
         except OSError:
@@ -200,7 +200,7 @@ def test_a_removal_that_fails_keeps_the_record(tmp_path: Path, monkeypatch: pyte
     journal.write(NEW)
     disk = Disk(steps, OSError(errno.EROFS, "Read-only file system"))
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_file, "os", disk)
+        patch.setattr(files, "os", disk)
         with pytest.raises(OSError, match="Read-only"):
             journal.remove()
     assert journal.read() == NEW

@@ -18,8 +18,8 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.runs import diagnosis
-from tfcluster.agent.runs.diagnosis import EndedMember, Problem, describe_remote_task, explain_group, explain_wait
+from tfcluster.agent.runs import waits
+from tfcluster.agent.runs.waits import EndedMember, Problem, describe_remote_task, explain_group, explain_wait
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.stacks import ProcessStacks, Wait
@@ -87,14 +87,15 @@ def explain(wait: Wait, version: str | None = None, **topology: Any) -> list[Pro
         return [], {}
 
     tasks = topology_of([task_of("worker:0", "a", port=topology.get("port", 1))])
-    supervisor: Any = SimpleNamespace(topology=tasks, host="a", probe_all=probe)
+    tensorflow = None if version is None else SimpleNamespace(version=version)
+    supervisor: Any = SimpleNamespace(topology=tasks, host="a", probe_all=probe, tensorflow=tensorflow)
     remote: Any = SimpleNamespace(probe_all=probe_remote)
     run: Any = SimpleNamespace(id="script-1", plan=None)
-    return list(asyncio.run(explain_wait(run, os.getpid(), wait, supervisor, remote, version)))
+    return list(asyncio.run(explain_wait(run, os.getpid(), wait, supervisor, remote)))
 
 
 def test_servers_with_another_tensorflow_than_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "tensorflow_version", lambda: "2.99.0")
+    monkeypatch.setattr(waits, "tensorflow_version", lambda: "2.99.0")
     (found,) = explain(WAIT, "2.21.0")
     assert "the servers on this host run TensorFlow 2.21.0, the program 2.99.0" in found.problem
     assert found.hint == "`tfcluster down`, then `tfcluster up`, restarts the servers with the installed version."

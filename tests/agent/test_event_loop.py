@@ -18,26 +18,24 @@ from tests.agent.test_log_calls import Cluster
 from tests.agent.test_run_store import RECORD, keep
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.handlers import files, profile
-from tfcluster.agent.handlers.files import list_files
+from tfcluster.agent.handlers import access, files
+from tfcluster.agent.handlers.files import CodeStore, list_files
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.logs import log_reader
-from tfcluster.agent.runs import diagnosis
+from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.stacks import find_processes
-from tfcluster.agent.state import code_store
-from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
 from tfcluster.core.states import RunState, TaskState
 from tfcluster.os import procfs
 from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.rotating_log import RotatingLog, parse
-from tfcluster.processes.profiler import trace_file
+from tfcluster.processes.probes import trace_file
 from tfcluster.processes.runs.run_plan import FILES, OUTPUT
 from tfcluster.protocol.api import Reply
+from tfcluster.protocol.api.files import OutputFiles, OutputsRequest
 from tfcluster.protocol.api.logs import LogEvent
-from tfcluster.protocol.api.outputs import OutputFiles, OutputsRequest
-from tfcluster.protocol.api.profile import ProfileRequest, TracePart
+from tfcluster.protocol.api.processes import ProfileRequest, TracePart
 from tfcluster.protocol.api.runs import RunsRequest
 
 
@@ -63,7 +61,7 @@ async def meanwhile(path: Path, work: Awaitable[Any]) -> Any:
 
 def test_the_list_of_the_files_of_a_script_is_read_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = tmp_path / "free"
-    monkeypatch.setattr(code_store, "decode_manifest", blocked_until(free, decode_manifest))
+    monkeypatch.setattr(files, "decode_manifest", blocked_until(free, decode_manifest))
     (tmp_path / "tree").write_bytes(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
     found = asyncio.run(meanwhile(free, files._find_missing(CodeStore(tmp_path), "tree")))
     assert found == {"0" * 64: 5}
@@ -71,9 +69,9 @@ def test_the_list_of_the_files_of_a_script_is_read_elsewhere(tmp_path: Path, mon
 
 def test_the_connections_of_the_host_are_listed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = tmp_path / "free"
-    monkeypatch.setattr(diagnosis, "connected_ports", blocked_until(free, lambda pid: set()))
+    monkeypatch.setattr(waits, "connected_ports", blocked_until(free, lambda pid: set()))
     topology = topology_of([task_of("worker:0", "a")])
-    assert asyncio.run(meanwhile(free, diagnosis._is_connected(os.getpid(), topology))) is False
+    assert asyncio.run(meanwhile(free, waits._is_connected(os.getpid(), topology))) is False
 
 
 async def count_turns(response: AsyncIterator[Any]) -> tuple[list[Any], int]:
@@ -113,7 +111,7 @@ def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return {"idle": [], "failures": {}}
 
     monkeypatch.setattr(settings, "PROFILE_PART_BYTES", 2)
-    monkeypatch.setattr(profile, "run_in_child", capture)
+    monkeypatch.setattr(access, "run_in_child", capture)
     task = task_of("worker:0", "a")
     tasks = {task.name: SimpleNamespace(machine=SimpleNamespace(state=TaskState.READY))}
     supervisor = SimpleNamespace(require_cluster=lambda: topology_of([task]), tasks=tasks)
@@ -121,7 +119,7 @@ def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     network = SimpleNamespace(enter=None)
     context: Any = SimpleNamespace(supervisor=supervisor, host="a", state_dir=state_dir, network=network)
     request = ProfileRequest(("worker:0",), 1.0)
-    answers, turns = asyncio.run(count_turns(profile.profile(context, request)))
+    answers, turns = asyncio.run(count_turns(access.profile(context, request)))
     parts = [base64.b64decode(each.data) for each in answers if isinstance(each, TracePart)]
     assert parts == [bytes(2)] * 5
     assert turns >= 5

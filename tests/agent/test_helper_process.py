@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import wait_for
 from tests.descriptors import free_descriptors
 from tfcluster import settings
-from tfcluster.agent.helper_process import HelperProcess
+from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.codec import Message, encode
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tfcluster.agent.host_facts import gpu_ids, login_accounts
+from tfcluster.agent.preflight import gpu_ids, login_accounts
 from tfcluster.processes import gpus
 
 

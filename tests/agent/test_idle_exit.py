@@ -11,8 +11,7 @@ import pytest
 from tests.agent.hosts import CLUSTER, Hosts
 from tests.conftest import wait_for
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.rpc.rpc_connection import Dispatcher
-from tfcluster.agent.rpc.rpc_server import RpcServer
+from tfcluster.agent.rpc_server import Dispatcher, RpcServer
 from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import connect, start_agent
 

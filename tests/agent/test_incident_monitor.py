@@ -56,8 +56,7 @@ class Watch:
         self.results.update(results)
         before = len(self.notifier._state.queue)
         self.watch.schedule_check()
-        assert self.watch._checking is not None
-        await self.watch._checking
+        await asyncio.gather(*self.watch._checks.tasks.values())
         return [each.notice["host"] for each in self.notifier._state.queue[before:]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcluster.agent.lease import Lease
+from tfcluster.agent.context import Lease
 
 
 class FakeClock:

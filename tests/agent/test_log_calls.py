@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.change_notifier import FolderWatcher
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.event_loop import FolderWatcher
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.logs.cluster_logs import EventLog
 from tfcluster.agent.state.state_dir import StateDir

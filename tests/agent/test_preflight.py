@@ -243,7 +243,10 @@ def test_a_name_server_that_does_not_answer_does_not_block_the_agent(
         return checking.result(), turns
 
     (failure,), turns = asyncio.run(check())
-    assert failure.error.message == "the checks of gamma took longer than 0.5 s, or their process died"
+    assert (
+        failure.error.message
+        == "gamma cannot be checked: the process 'tfcluster: host check' died, or took longer than 0.5 s"
+    )
     assert "name server" in failure.error.hint
     assert turns > 5
 

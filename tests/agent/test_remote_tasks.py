@@ -50,7 +50,7 @@ class World:
     async def check(self, times: int = 1) -> None:
         for _ in range(times):
             self.monitor.schedule_checks()
-            while self.monitor._probing:
+            while self.monitor._checks.tasks:
                 await asyncio.sleep(0)
 
 

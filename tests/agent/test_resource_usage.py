@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.control_groups import memory_group
-from tfcluster.agent.tasks.resource_usage import OomDetector
+from tfcluster.os.procfs import OomDetector
 
 GROUP = "app.slice/my task"
 VERSION_2 = f"0::/{GROUP}\n"

@@ -16,14 +16,12 @@ import pytest
 
 from tests.conftest import running
 from tfcluster import settings
-from tfcluster.agent import change_notifier
-from tfcluster.agent.runs import cleanup, outcome
-from tfcluster.agent.runs.fork_server_client import ForkServer
-from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.runs.outcome import final_record
+from tfcluster.agent import event_loop
+from tfcluster.agent.handlers.runs import follow
+from tfcluster.agent.runs import manager as manager_module
+from tfcluster.agent.runs.manager import ForkServer, RunManager, final_record
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
-from tfcluster.agent.runs.stream import follow
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
@@ -133,13 +131,13 @@ def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
     async def body() -> None:
         run = submit(runs, "pi")
         runs.on_task_health([W0, W1], {W1: "one died"})
-        assert run.all_lost_timer is None, "one is left"
+        assert run.all_lost_timer.handle is None, "one is left"
         both = {W0: "zero died", W1: "one died"}
         runs.on_task_health([W0, W1], both)
-        waiting = run.all_lost_timer
+        waiting = run.all_lost_timer.handle
         assert waiting is not None
         runs.on_task_health([W0, W1], both)
-        assert run.all_lost_timer is waiting, "the time runs from the first moment"
+        assert run.all_lost_timer.handle is waiting, "the time runs from the first moment"
         runs.on_task_health([W0, W1], {W1: "one died"})
         assert waiting.cancelled(), "one is back"
         monkeypatch.setattr(settings, "RUN_ALL_TASKS_LOST_SECONDS", 0.0)
@@ -201,7 +199,7 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
             await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
         assert run.record.state.value == end
         assert run.machine.driver_requests == settings.RUN_FORK_SERVERS == 3
-        runs.stop()
+        runs.fork_server.stop()
 
     monkeypatch.setattr(ForkServer, "run", launch)
     asyncio.run(body())
@@ -223,7 +221,7 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
         runs.start(run)
         message = "no driver could be started for graph-1: Resource temporarily unavailable"
         assert await ended(runs, run) == message
-        runs.stop()
+        runs.fork_server.stop()
 
     monkeypatch.setattr(ForkServer, "run", launch)
     asyncio.run(body())
@@ -243,7 +241,7 @@ def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypat
         runs.start(run)
         message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
         assert (await ended(runs, run)).startswith(message)
-        runs.stop()
+        runs.fork_server.stop()
 
     monkeypatch.setattr(ForkServer, "run", launch)
     asyncio.run(body())
@@ -256,7 +254,7 @@ def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
         raise OSError(errno.EAGAIN, "no more processes")
 
     monkeypatch.setattr(settings, "RUNS_KEPT", 0)
-    monkeypatch.setattr(cleanup, "fork_child", fork_child)
+    monkeypatch.setattr(manager_module, "fork_child", fork_child)
     runs.store.make_folder("old-1")
     assert submit(runs, "graph").is_active
     assert caplog.messages == [f"{runs.store.path}: cannot remove old runs: no more processes"]
@@ -297,7 +295,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(change_notifier, "Inotify", refuse)
+    monkeypatch.setattr(event_loop, "Inotify", refuse)
     asyncio.run(body())
 
 
@@ -346,7 +344,7 @@ def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeyp
 
     async def body() -> None:
         run = submit(runs, "graph")
-        monkeypatch.setattr(outcome, "append_event", full)
+        monkeypatch.setattr(manager_module, "append_event", full)
         runs.on_task_health([W0, W1], {W1: "one died"})
         first, last = [each async for each in follow(runs, "graph-1")]
         assert first["event"] == "run"
@@ -387,12 +385,12 @@ def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
         run = later.runs["pi-1"]
         assert (run.record.state, run.process) == (RunState.RUNNING, driver)
         if comes_back:
-            run.mark_reclaimed()
+            run.orphan_timer.cancel()
         if detached or comes_back:
-            assert run.orphan_timer is None
+            assert run.orphan_timer.handle is None
             later.cancel("pi-1")
         else:
-            assert run.orphan_timer is not None
+            assert run.orphan_timer.handle is not None
         await ended(later, run)
         assert run.record.state is RunState.CANCELLED
         assert cleared == ["pi-1"]
@@ -423,11 +421,11 @@ def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_t
         assert first.runs["pi-1"].record.state is RunState.FAILED, "its end does not wait for the servers"
         assert first.store.read("pi-1") == first.runs["pi-1"].record
         assert first.runs["pi-1"].record.has_variables
-        for task in first._background:
+        for task in first._background.tasks.values():
             task.cancel()
         later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
         later.adopt()
-        await asyncio.gather(*later._background)
+        await asyncio.gather(*later._background.tasks.values())
         assert cleared == ["pi-1"]
         record = later.store.read("pi-1")
         assert record is not None

@@ -15,7 +15,7 @@ import pytest
 
 from tests.agent.test_journal import damage_by_pipe, make_newer
 from tfcluster import settings
-from tfcluster.agent.runs.cleanup import free_old_output, remove_old_runs
+from tfcluster.agent.runs.manager import free_old_output, remove_old_runs
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.runs import RunOptions

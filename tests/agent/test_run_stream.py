@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes.test_run_events import files_up_to
 from tfcluster import settings
-from tfcluster.agent.runs.stream import Output, read_latest_metrics, skip, stream_files
+from tfcluster.agent.handlers.runs import Output, read_latest_metrics, skip, stream_files
 from tfcluster.client.runs.runs import encode
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputRecorder

@@ -11,7 +11,7 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent.state import secret_store
 from tfcluster.agent.state.secret_store import SecretStore, without_values
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 
 RETENTION = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))

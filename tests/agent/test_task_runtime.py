@@ -10,10 +10,10 @@ import pytest
 from tests.agent.test_journal import TOPOLOGY
 from tfcluster.agent.tasks import transitions
 from tfcluster.agent.tasks.machine import TaskStateMachine
-from tfcluster.agent.tasks.resource_usage import ResourceUsage
 from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.core.states import TaskState
 from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import ResourceUsage
 
 
 def use(cpu_seconds: float, at: float) -> ResourceUsage:

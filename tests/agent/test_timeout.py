@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.agent.timeout import wait_for
+from tfcluster.agent.event_loop import wait_for
 
 
 def run(coroutine: Any) -> Any:

@@ -16,10 +16,9 @@ import pytest
 from tests.agent.hosts import run_request
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.context import AgentContext
-from tfcluster.agent.lease import Lease
-from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.upload import Upload, receive, validate_filename
+from tfcluster.agent.context import AgentContext, Lease
+from tfcluster.agent.handlers.files import Upload, receive, validate_filename
+from tfcluster.agent.rpc_server import Dispatcher, RpcConnection
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request

@@ -138,7 +138,7 @@ def test_gpus_are_read_again_after_a_fork_has_failed(monkeypatch: pytest.MonkeyP
     async def read() -> GpuReport:
         reporter = GpuReporter("GPU reporter")
         with monkeypatch.context() as patch:
-            patch.setattr("tfcluster.agent.helper_process.fork_child", fail)
+            patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
             assert await reporter.read(60.0) == GpuReport()
         report = await reporter.read(60.0)
         reporter.kill()

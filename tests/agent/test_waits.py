@@ -35,13 +35,13 @@ def monitor_of_a_run(members: int | None) -> Any:
         record=record,
         plan=SimpleNamespace(group=group, host="localhost"),
     )
-    runs, none = SimpleNamespace(runs={run.id: run}), SimpleNamespace()
-    return WaitMonitor(runs, none, none, lambda: True)  # type: ignore[arg-type]
+    runs, none, supervisor = SimpleNamespace(runs={run.id: run}), SimpleNamespace(), SimpleNamespace(tasks={})
+    return WaitMonitor("demo", supervisor, none, runs, none)  # type: ignore[arg-type]
 
 
 async def check(monitor: Any) -> None:
     monitor.schedule_checks()
-    await asyncio.gather(*monitor._checking.values())
+    await asyncio.gather(*monitor._checks.tasks.values())
 
 
 async def find_own_process(driver: Any, folder: Path, *, forked: bool) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.outputs import HostOutputs, _query, fetch, reject_conflicts
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.outputs import OutputBlock, OutputFile, OutputsReply, ReadOutputsRequest
+from tfcluster.protocol.api.files import OutputBlock, OutputFile, OutputsReply, ReadOutputsRequest
 
 CONTENT = b"of the run"
 

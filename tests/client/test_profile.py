@@ -12,7 +12,7 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.client import profile
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest, TracePart
+from tfcluster.protocol.api.processes import ProfileReply, ProfileRequest, TracePart
 
 
 def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

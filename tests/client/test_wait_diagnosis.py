@@ -10,7 +10,7 @@ import pytest
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.stacks import TaskThreadsReply, TaskThreadsRequest
+from tfcluster.protocol.api.processes import TaskThreadsReply, TaskThreadsRequest
 
 TASK = "/job:worker/task:1"
 SEEN = "worker:1 at 10.0.0.2:2222 on beta refuses connections"

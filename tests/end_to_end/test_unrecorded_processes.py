@@ -154,7 +154,7 @@ def test_a_journal_stays_if_a_process_survives(sandbox: Sandbox) -> None:
     write_other_format(sandbox)
     written = (folder_of(sandbox) / "journal.json").read_bytes()
     deaf = {
-        **sandbox.with_fault("tfcluster.agent.shutdown", "send_signal = lambda pidfd, number: None"),
+        **sandbox.with_fault("tfcluster.agent.handlers.cluster", "send_signal = lambda pidfd, number: None"),
         **sandbox.with_settings({"KILL_SECONDS": 0.1}),
     }
     down = sandbox("down", "--grace", "0.1", code=1, env=deaf)
@@ -197,7 +197,7 @@ async def wait_and_adopt(agent, *arguments):
     await adopt(agent, *arguments)
 Agent.adopt = wait_and_adopt
 """
-    up = sandbox.start("up", spec, env=sandbox.with_fault("tfcluster.agent.agent", fault))
+    up = sandbox.start("up", spec, env=sandbox.with_fault("tfcluster.agent.main", fault))
     wait_for(lambda: any("agent on" in title for title in sandbox.processes().values()))
     for socket in sandbox.folder.glob("run/tfcluster/*"):
         socket.unlink()  # the agent cannot be asked, and makes it again once it has started

@@ -29,7 +29,7 @@ import os, sys
 from pathlib import Path
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.forwarder.forwarder import forward
+from tfcluster.processes.forwarder import forward
 user, net = os.open("/proc/self/ns/user", os.O_RDONLY), int(sys.argv[2])
 network = PrivateNetwork(ProcessHandle(1, 1), os.fstat(user).st_ino, os.fstat(net).st_ino)
 forward(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log"), network, (user, net))

@@ -23,7 +23,7 @@ from tests.processes.forwarders import ForwardingHost, forwarding_hosts, write_c
 from tfcluster import settings
 from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Forwarder
-from tfcluster.processes.forwarder.forwarder import loaded_path
+from tfcluster.processes.forwarder import loaded_path
 
 pytestmark = pytest.mark.needs("root")
 

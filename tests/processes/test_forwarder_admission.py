@@ -9,7 +9,7 @@ import pytest
 
 from tests.descriptors import free_descriptors
 from tfcluster import settings
-from tfcluster.processes.forwarder.admission import accept
+from tfcluster.processes.forwarder import accept
 
 
 def test_without_a_descriptor_a_connection_waits_and_the_forwarder_does_not_spin(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tfcluster.core.groups import Member
-from tfcluster.processes.groups.outcome import describe_failure
-from tfcluster.protocol.group import Exited
+from tfcluster.processes.groups.coordinator import describe_failure
+from tfcluster.processes.groups.link import Exited
 
 MEMBER = Member("worker", 0, 0, "localhost", "localhost")
 

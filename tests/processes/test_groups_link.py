@@ -16,8 +16,7 @@ import pytest
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.processes.groups.link import GroupLink, GroupListener, connect
-from tfcluster.protocol.group import Ports, Reserve, SignalOrder, Start
+from tfcluster.processes.groups.link import GroupLink, GroupListener, Ports, Reserve, SignalOrder, Start, connect
 
 SECRET, OTHER = "ab" * 32, "cd" * 32
 

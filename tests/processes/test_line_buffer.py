@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tfcluster import settings
-from tfcluster.processes.groups import line_buffer
-from tfcluster.processes.groups.line_buffer import LineBuffer
+from tfcluster.processes.groups import coordinator
+from tfcluster.processes.groups.coordinator import LineBuffer
 
 Parts = list[tuple[str, bytes, str]]
 
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that stands still unless a test moves it."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(line_buffer, "time", clock)
+    monkeypatch.setattr(coordinator, "time", clock)
     return clock
 
 

@@ -18,7 +18,7 @@ _PROGRAM = """
 import errno, json, os, socket, struct, subprocess, sys, threading
 from ipaddress import ip_address
 from tfcluster.os import seccomp
-from tfcluster.processes.servers import listen_guard, port_isolation
+from tfcluster.processes.servers import port_isolation
 
 LOOPBACK = frozenset([ip_address("127.0.0.1")])
 reasons = []
@@ -34,7 +34,7 @@ def bound(family, port=0, only_ipv6=False):
     return listener
 
 def isolate():
-    return listen_guard.isolate_this_process(LOOPBACK, reasons.append)
+    return port_isolation.isolate_this_process(LOOPBACK, reasons.append)
 
 def descriptors():
     return sorted(os.listdir("/proc/self/fd"))
@@ -234,7 +234,7 @@ _TRY = """
 def supported():
     before = descriptors()
     try:
-        listen_guard.check_support(LOOPBACK)
+        port_isolation.check_support(LOOPBACK)
         reason = "isolated"
     except port_isolation.PortIsolationError as error:
         reason = str(error)

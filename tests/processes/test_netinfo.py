@@ -9,7 +9,7 @@ import pytest
 
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.os.network import Address
-from tfcluster.processes.netinfo import addresses_of
+from tfcluster.processes.servers.port_isolation import addresses_of
 
 
 def addresses(*texts: str) -> frozenset[Address]:

@@ -23,7 +23,7 @@ _LISTEN = f"""
 import socket, sys
 from ipaddress import ip_address
 from tfcluster.os import bpf
-from tfcluster.processes.servers import listen_guard
+from tfcluster.processes.servers import port_isolation
 
 families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):
@@ -32,7 +32,7 @@ if attaching == "refused":
     bpf.attach_filter = refuse
 reasons = []
 if cluster:
-    listen_guard.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)
+    port_isolation.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)
 try:
     if families == "both in one":
         listeners = [socket.create_server(("", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)]

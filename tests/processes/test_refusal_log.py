@@ -14,7 +14,7 @@ from tests.conftest import wait_for
 from tests.processes.forwarders import forwarding_hosts
 from tests.processes.test_forwarder import ask
 from tfcluster import settings
-from tfcluster.processes.forwarder.refusal_log import ForwarderLog, explain
+from tfcluster.processes.forwarder import ForwarderLog, explain
 from tfcluster.processes.logs.rotating_log import files_of
 
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tests.conftest import wait_for
-from tfcluster.os.tcp_sockets import read_traffic
+from tfcluster.os.network import read_traffic
 
 SIZE = 100_000
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import wait_for
 from tfcluster import settings
+from tfcluster.agent.handlers.runs import Output
 from tfcluster.agent.logs.log_reader import LogReader
-from tfcluster.agent.runs.stream import Output
 from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.processes.runs import stored_output
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.protocol.serialization import DecodeError, decode
-from tfcluster.protocol.stored import NewerFormatError, from_stored, to_stored
+from tfcluster.protocol.serialization import DecodeError, NewerFormatError, decode, from_stored, to_stored
 
 
 def test_the_wire_stays_strict() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from tfcluster.agent.helper_process import HelperProcess
+from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.core.topology import PRIVATE
 from tfcluster.errors import ClusterError
 from tfcluster.os import netns, procfs
@@ -43,9 +43,8 @@ class ClusterNetwork(HelperProcess):
     def make(self) -> None:
         """Make a private network, which ends with this agent unless `release` is called.
 
-        Raises:
-            ClusterError: The machine does not allow it.
-            OSError: The holder cannot be forked, or no descriptor is left.
+        Raises ClusterError: the machine does not allow it. Raises OSError: the holder cannot be forked, or no
+        descriptor is left.
         """
         reading, self._made = os.pipe()
         try:

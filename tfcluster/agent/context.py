@@ -5,36 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.forwarder import ForwarderSupervisor
-from tfcluster.agent.host_facts import gpu_ids
 from tfcluster.agent.job_end import JobEnd
-from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.notices import IncidentMonitor, Notifier
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
-from tfcluster.agent.preflight import HostCheckInput
-from tfcluster.agent.runs.cleanup import ContainerCleaner
-from tfcluster.agent.runs.diagnosis import Problem, explain_group, explain_wait
-from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.preflight import HostCheckInput, gpu_ids
+from tfcluster.agent.runs.manager import ContainerCleaner, RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
-from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
-from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
+from tfcluster.agent.runs.waits import WaitMonitor
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.usage import UsageMeter
-from tfcluster.core.hints import complete_commands
-from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
@@ -43,21 +36,45 @@ from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_mark import mark_of
 
 
-class AgentContext:
-    """The parts of the agent of one cluster on one host.
+class Lease:
+    """Measures the time since a command was last connected to the agent.
 
-    Attributes:
-        quitting: The shutdown event: set when the agent has nothing left to do.
-        is_going_down: Whether the cluster is going down or is down.
-        is_killing_unrecorded: Whether processes are being stopped of a cluster whose journal cannot be read.
+    The lease is not in the journal: only a command can start the next agent, and that command renews the lease.
     """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_renewal = clock()
+        self._requests = 0
+
+    @contextmanager
+    def renew(self) -> Iterator[None]:
+        """Renew the lease until the context is left: a request is in progress."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._last_renewal = self._clock()
+
+    def has_expired(self, seconds: float | None) -> bool:
+        """Return whether the lease has expired (the host was abandoned).
+
+        `seconds` is the duration of the lease: how long there may be no request. None means that it never expires.
+        """
+        return seconds is not None and not self._requests and self._clock() - self._last_renewal >= seconds
+
+
+class AgentContext:
+    """The parts of the agent of one cluster on one host."""
 
     def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
         self.cluster = cluster
         self.host = host
         self.state_dir = state_dir
-        self.quitting = asyncio.Event()
-        self.is_going_down = False
+        self.quitting = asyncio.Event()  # the shutdown event: set when the agent has nothing left to do
+        self.is_going_down = False  # whether the cluster is going down or is down
+        # Whether processes are being stopped of a cluster whose journal cannot be read.
         self.is_killing_unrecorded = False
         self.lease = Lease()
         self.network = ClusterNetwork(f"tfcluster: {cluster} private network", self._record_network)
@@ -66,13 +83,7 @@ class AgentContext:
         self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
         self.secrets = SecretStore(secrets_file)
         self.supervisor = TaskSupervisor(
-            host,
-            state_dir,
-            self.secrets,
-            self.ports,
-            self.prober,
-            self.log_collector,
-            self.network,
+            host, state_dir, self.secrets, self.ports, self.prober, self.log_collector, self.network
         )
         history = self.supervisor.history
         self.forwarder = ForwarderSupervisor(cluster, host, state_dir, self.network, self.secrets, history)
@@ -86,7 +97,7 @@ class AgentContext:
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
-        self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
+        self.waits = WaitMonitor(cluster, self.supervisor, self.remote_tasks, self.runs, self.stacks)
         self.runs.explain_wait = self.waits.explain
         title = f"tfcluster: {cluster} question about the end of the job"
         warn = partial(self.runs.warn_of_end, "the time limit of the Slurm job was reached")
@@ -179,14 +190,6 @@ class AgentContext:
         )
         if silent:
             self.report_lost_tasks(silent)
-
-    async def _explain_wait(self, run: Run, pid: int, wait: Wait | None) -> Sequence[Problem]:
-        version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
-        problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
-        group = run.plan.group if run.plan is not None else None
-        if not problems and group is not None:
-            problems = await explain_group(run, group, wait, self.host, self.stacks)
-        return [replace(each, hint=complete_commands(each.hint, self.cluster)) for each in problems]
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

@@ -16,19 +16,18 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.logs.cluster_logs import EventLog
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.forwarder.forwarder import FORMAT, forward, loaded_path
-from tfcluster.protocol.serialization import to_json
-from tfcluster.protocol.stored import from_stored, to_stored
+from tfcluster.processes.forwarder import FORMAT, forward, loaded_path
+from tfcluster.protocol.serialization import from_stored, to_json, to_stored
 from tfcluster.runtime_dir import certificate_path
 
 _logger = logging.getLogger(__name__)
@@ -39,9 +38,6 @@ class ForwarderSupervisor(HelperProcess):
 
     It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to theirs and the
     agent's socket, which only this user can read.
-
-    Attributes:
-        ports: Reserves the port of the forwarder, which is in this machine's network.
     """
 
     outlives_agent = True
@@ -62,7 +58,7 @@ class ForwarderSupervisor(HelperProcess):
         self._network = network
         self._secrets = secrets
         self._history = history
-        self.ports = PortAllocator()
+        self.ports = PortAllocator()  # reserves the port of the forwarder, which is in this machine's network
         self._certificate: Certificate | None = None
         self._config: Forwarding | None = None
 
@@ -195,8 +191,7 @@ class ForwarderSupervisor(HelperProcess):
     def ensure_started(self) -> None:
         """Fork the forwarder unless there is one.
 
-        Raises:
-            OSError: It cannot be forked, or there is no private network.
+        Raises OSError: it cannot be forked, or there is no private network.
         """
         if self.process is None:
             if self._network.private is None:

@@ -18,7 +18,7 @@ from tfcluster import settings
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.slurm import HostJob, JobStatus, seconds_until
-from tfcluster.protocol.codec import Message
+from tfcluster.errors import ClusterError
 
 _logger = logging.getLogger(__name__)
 
@@ -56,12 +56,13 @@ class JobEnd:
         if job is None:
             return
         limit = settings.SLURM_COMMAND_SECONDS
-        reply = await run_in_child(self._title, lambda: _ask(job, limit), 2 * limit) or {"error": "it was killed"}
-        if "error" not in reply:
-            self._is_known, self._ends = True, reply["ends"]
-        elif reply["error"] != self._last_error:
-            self._last_error = reply["error"]
-            _logger.warning("when Slurm job %d ends is not known: %s: %s", job.id, job.squeue, reply["error"])
+        try:
+            self._ends = await run_in_child(self._title, lambda: _ask(job, limit), 2 * limit)
+            self._is_known = True
+        except ClusterError as error:
+            if error.message != self._last_error:
+                _logger.warning("when Slurm job %d ends is not known: %s: %s", job.id, job.squeue, error.message)
+            self._last_error = error.message
         if self._ends is None or self._ends == self._warned_of or self._ends - time.time() > job.grace:
             return
         self._warned_of = self._ends
@@ -80,8 +81,8 @@ class JobEnd:
         await asyncio.sleep(wait)
 
 
-def _ask(job: HostJob, limit: float) -> Message:
-    """Ask Slurm when a job ends; this blocks."""
+def _ask(job: HostJob, limit: float) -> int | None:
+    """Ask Slurm when a job ends, in Unix seconds; None if its time is not limited. This blocks."""
     program = job.squeue if os.path.exists(job.squeue) else shutil.which("squeue") or job.squeue
     try:
         result = subprocess.run(
@@ -93,8 +94,8 @@ def _ask(job: HostJob, limit: float) -> Message:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": str(error)}
+        raise ClusterError(str(error)) from error
     ends = result.stdout.strip()
     if result.returncode or not ends:
-        return {"error": result.stderr.strip() or "it does not know the job"}
-    return {"ends": int(ends) if ends.isdecimal() else None}
+        raise ClusterError(result.stderr.strip() or "it does not know the job")
+    return int(ends) if ends.isdecimal() else None

@@ -1,7 +1,8 @@
 """Create notices (failed tasks, ended runs, unreachable hosts), and deliver them to a webhook or a command.
 
 The queue is a file, so that the next agent delivers what this one could not. A notice is delivered at least once: an
-agent that dies before it has recorded a delivery leaves the notice to its successor.
+agent that dies before it has recorded a delivery leaves the notice to its successor. The process that delivers one, by
+HTTP or by a command, may be killed.
 """
 
 from __future__ import annotations
@@ -10,30 +11,98 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.runs.outcome import result_event
+from tfcluster.agent.event_loop import BackgroundTasks, wait_for
+from tfcluster.agent.runs.manager import result_event
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.agent.timeout import wait_for
-from tfcluster.core.notices import Notice, host_notice, run_notice, task_notice
+from tfcluster.core.notices import Notice, environment_of, host_notice, run_notice, task_notice
 from tfcluster.core.run_events import to_record
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology, Notify, Task
-from tfcluster.os.atomic_file import write_atomically
-from tfcluster.processes.notice_sender import post, run_command
-from tfcluster.protocol.codec import Message
-from tfcluster.protocol.serialization import decode
-from tfcluster.protocol.stored import check_format, to_stored
+from tfcluster.errors import ClusterError
+from tfcluster.os.daemonize import set_parent_death_signal
+from tfcluster.os.files import write_atomically
+from tfcluster.process_mark import MARK
+from tfcluster.protocol.serialization import check_format, decode, to_stored
+
+# The exit code of timeout(1) when the time is over.
+_TIMED_OUT = 124
+
+
+def post(url: str, notice: Notice) -> str | None:
+    """Send a notice to a webhook.
+
+    Return why it was not accepted; None if it was. The URL is in no message.
+    """
+    import urllib.error
+    import urllib.request
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """Follows no redirection, after which the notice would be missing."""
+
+        def redirect_request(self, *arguments: object) -> None:
+            """Refuse it, which raises an HTTPError."""
+
+    data = json.dumps(notice).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "tfcluster"}
+    try:
+        request = urllib.request.Request(url, data, headers)
+        with urllib.request.build_opener(NoRedirect).open(request, timeout=settings.NOTICE_SECONDS):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"HTTP status {error.code}"
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except Exception as error:  # such as a URL that http.client refuses, which its message contains
+        return type(error).__name__
+
+
+def run_notice_command(command: str, notice: Notice) -> str | None:
+    """Run a command with a notice: as JSON on its standard input, and as environment variables.
+
+    Return why it failed; None if it succeeded.
+    """
+    home = Path.home()
+    environment = {**os.environ, **environment_of(notice)}
+    environment.pop(MARK, None)  # what the command leaves behind does not belong to the cluster
+    limit = settings.NOTICE_SECONDS
+    with tempfile.TemporaryFile() as output:  # no pipe, which a process that the command leaves behind would hold open
+        # If this process is killed, `timeout` gets SIGTERM, and ends the command with all that it has started.
+        process = subprocess.Popen(
+            ["timeout", "-k", "1", f"{limit:g}", "/bin/sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=home if home.is_dir() else "/",
+            preexec_fn=partial(set_parent_death_signal, os.getpid(), signal.SIGTERM),
+        )
+        process.communicate(json.dumps(notice).encode() + b"\n")
+        if process.returncode == 0:
+            return None
+        output.seek(0)
+        lines = output.read(settings.IO_BLOCK_BYTES).decode(errors="replace").strip().splitlines()
+    if process.returncode in (_TIMED_OUT, -signal.SIGKILL):
+        return f"it did not end within {limit:g} s"
+    ended = f"exit code {process.returncode}"
+    return f"{ended}: {lines[-1]}" if lines else ended
+
 
 _logger = logging.getLogger(__name__)
-# The format of the queue, see `protocol.stored`.
+# The format of the queue, see `protocol.serialization`.
 _FORMAT = 1
 
 
@@ -163,17 +232,17 @@ class Notifier:
         if delivery.command is None and url is None:
             return "the spec no longer has a webhook, or its URL was lost in a reboot"
 
-        def send() -> Message:
+        def send() -> str | None:
             if delivery.command is not None:
-                return {"error": run_command(delivery.command, delivery.notice)}
-            return {"error": post(url or "", delivery.notice)}
+                return run_notice_command(delivery.command, delivery.notice)
+            return post(url or "", delivery.notice)
 
         try:
             # The child ends by itself before.
-            reply = await run_in_child(self._title, send, 2 * settings.NOTICE_SECONDS)
-        except OSError as error:
-            return f"no process could be started: {error.strerror}"
-        return "its process was killed" if reply is None else reply["error"]
+            problem: str | None = await run_in_child(self._title, send, 2 * settings.NOTICE_SECONDS)
+        except ClusterError as error:
+            return error.message
+        return problem
 
     def _finish(self, delivery: _Delivery, error: str | None) -> None:
         """Remove a notice from the queue that was delivered, or put off the next attempt."""
@@ -215,7 +284,7 @@ class IncidentMonitor:
         self._prober = prober
         self._notices = notices
         self._silent_since: dict[str, float] = {}
-        self._checking: asyncio.Task[None] | None = None
+        self._checks = BackgroundTasks()
 
     def note_end_of_run(self, record: RunRecord) -> None:
         """Make a notice of a run that has ended."""
@@ -240,14 +309,14 @@ class IncidentMonitor:
         is_wanted = topology is not None and topology.notify is not None and "host-away" in topology.notify.events
         if topology is None or not is_wanted or not topology.has_servers:
             self._silent_since.clear()
-        elif self._checking is None or self._checking.done():
+        else:
             hosts = hosts_watched_by(self._supervisor.host, topology)
-            self._checking = asyncio.ensure_future(self._check({host: topology.on(host)[0] for host in hosts}))
+            self._checks.start(self._check, {host: topology.on(host)[0] for host in hosts}, key="hosts")
 
     def stop(self) -> None:
         """Cancel a check in progress, which would write the file of notices again after the agent has removed it."""
-        if self._checking is not None:
-            self._checking.cancel()
+        for checking in self._checks.tasks.values():
+            checking.cancel()
 
     async def _check(self, tasks: Mapping[str, Task]) -> None:
         """Probe one task of each watched host, and report the hosts that have been silent for too long."""

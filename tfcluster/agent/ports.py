@@ -12,9 +12,8 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
-from tfcluster.os.file_lock import FileLock
-from tfcluster.os.network import bind_all_addresses
-from tfcluster.os.tcp_sockets import OWN_TABLES, find_listener, has_listener, read_sockets
+from tfcluster.os.files import FileLock
+from tfcluster.os.network import OWN_TABLES, bind_all_addresses, find_listener, has_listener, read_sockets
 from tfcluster.runtime_dir import locks_dir
 
 _UNSEEN = "a process that this user cannot see"

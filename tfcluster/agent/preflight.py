@@ -16,23 +16,70 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.host_facts import gpu_ids, other_accounts
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import needs_forwarders
+from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import find_obstacle
-from tfcluster.processes.netinfo import addresses_of
+from tfcluster.processes.gpus import count_gpus
 from tfcluster.processes.probes import connection_failures
 from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.processes.servers.listen_guard import check_support
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of, check_support
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation
-from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library, missing_packages
+
+_NOBODY_UID = 65534
+_FIRST_UID = 1000  # of people's accounts, in all common distributions
+_NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})  # programs that refuse a login
+
+
+def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """List the GPUs that tasks may use, in the notation of CUDA_VISIBLE_DEVICES; none if there is no driver.
+
+    If CUDA_VISIBLE_DEVICES is set in the agent's environment, only the GPUs that it allows are listed. Otherwise all
+    GPUs of the driver are listed by their index in PCI bus order.
+    """
+    allowed = environment.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        names = [name.strip() for name in allowed.split(",")]
+        # CUDA ignores an invalid entry and all entries after it.
+        end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
+        return names[:end]
+    return [str(number) for number in range(count_gpus())]
+
+
+def other_accounts() -> OtherAccounts | None:
+    """Find the other login accounts of this host; None if there are none.
+
+    Reads /etc/passwd as a file: the C library's functions may query a directory server, which can take minutes.
+    """
+    try:
+        passwd = Path("/etc/passwd").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    uid = os.getuid()
+    user, names = login_accounts(passwd, uid)
+    return OtherAccounts(user or f"uid {uid}", len(names), tuple(names[: settings.LISTED_EXAMPLES])) if names else None
+
+
+def login_accounts(passwd: str, uid: int) -> tuple[str, list[str]]:
+    """Return the name of a user, empty if unknown, and the other accounts of people that have a login shell.
+
+    `passwd` is the content of /etc/passwd. Lines such as a comment or the `+` of NIS are not accounts.
+    """
+    user, names = "", []
+    for name, _, number, _, _, _, shell in (line.split(":") for line in passwd.splitlines() if line.count(":") == 6):
+        if not name or not number.isdecimal():
+            continue
+        if int(number) == uid:
+            user = user or name
+        elif _FIRST_UID <= int(number) != _NOBODY_UID and Path(shell.strip()).name not in _NO_SHELLS:
+            names.append(name)
+    return user, names
 
 
 @dataclass(frozen=True)
@@ -115,22 +162,14 @@ def check_host(inputs: HostCheckInput) -> list[FailedCheck]:
 
 async def check_host_in_child(inputs: HostCheckInput) -> list[FailedCheck]:
     """Run all `HOST_CHECKS` in a child process: looking up names takes long if a name server does not answer."""
-
-    def check() -> Message:
-        return {"failures": to_json(check_host(inputs))}
-
     limit = settings.HOST_CHECKS_SECONDS
     try:
-        result = await run_in_child("tfcluster: host check", check, limit)
-    except OSError as problem:  # no process or descriptor is left
-        return [FailedCheck("isolation", ClusterError(f"no process can be started to check this host: {problem}"))]
-    if result is not None:
-        return [decode(FailedCheck, failure) for failure in result["failures"]]
-    error = ClusterError(
-        f"the checks of {inputs.host} took longer than {limit:g} s, or their process died",
-        hint="A name server might not answer there: set `address:` to IP addresses, or try again.",
-    )
-    return [FailedCheck("addresses", error)]
+        failures = await run_in_child("tfcluster: host check", lambda: to_json(check_host(inputs)), limit)
+    except ClusterError as problem:
+        hint = "A name server might not answer there: set `address:` to IP addresses, or try again."
+        error = ClusterError(f"{inputs.host} cannot be checked: {problem.message}", hint=hint)
+        return [FailedCheck("addresses", error)]
+    return [decode(FailedCheck, failure) for failure in failures]
 
 
 def _allocate(inputs: HostCheckInput) -> Allocation:

@@ -10,13 +10,15 @@ import signal
 import socket
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 from tfcluster import settings
-from tfcluster.agent.timeout import wait_for
+from tfcluster.agent.event_loop import Timer, wait_for
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError
-from tfcluster.os.daemonize import close_fds, detach
+from tfcluster.os.daemonize import close_fds, detach, outlive_parent
 from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
 
@@ -175,33 +177,47 @@ def fork_child(
 
 
 async def run_in_child(
-    title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] | None = None
-) -> Message | None:
+    title: str, function: Callable[[], Any], timeout: float, enter: Callable[[], None] | None = None
+) -> Any:
     """Run a function that may block, and may start threads, in a child process of its own.
 
-    Returns what the function returns; None if the process died, or was killed after `timeout` seconds. `title` is the
-    title of the process, which `ps` shows. For `enter` and for OSError see `fork_child`.
+    Returns what the function returns, which must be a JSON value. Raises ClusterError if the function raises one or an
+    OSError, if no process can be started, or if it died or was killed after `timeout` seconds. `title` is the title of
+    the process, which `ps` shows. For `enter` see `fork_child`.
     """
     agent_pid = os.getpid()
-    result: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+    result: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def body(agent: socket.socket) -> None:
         detach(title, keep=[agent.fileno()], parent=agent_pid)
-        agent.sendall(encode(function()))
+        try:
+            message = {"result": function()}
+        except ClusterError as error:
+            message = {"error": error.to_json()}
+        except OSError as error:
+            message = {"error": ClusterError(str(error)).to_json()}
+        agent.sendall(encode(message))
 
-    def set_result(message: Message | None) -> None:
+    def set_result(message: Message) -> None:
         if not result.done():
             result.set_result(message)
 
-    child = fork_child(body, lambda status: None, enter)
-    child.on_message(set_result, lambda: set_result(None))
+    died = ClusterError(f"the process {title!r} died, or took longer than {timeout:g} s", hint="Try again.")
     try:
-        return await wait_for(result, timeout)
+        child = fork_child(body, lambda status: None, enter)
+    except OSError as error:
+        raise ClusterError(f"the process {title!r} cannot be started: {error.strerror}") from error
+    child.on_message(set_result, lambda: set_result({"error": died.to_json()}))
+    try:
+        message = await wait_for(result, timeout)
     except asyncio.TimeoutError:
-        return None
+        raise died from None
     finally:
         child.kill()
         child.close_pipe()
+    if "error" in message:
+        raise ClusterError.from_json(message["error"])
+    return message["result"]
 
 
 def _run_child(
@@ -277,3 +293,132 @@ def _watch(process: ProcessHandle, pidfd: int, on_exit: Callable[[int | None], N
         on_exit(status)
 
     loop.add_reader(pidfd, readable)
+
+
+class HelperProcess:
+    """Has at most one process at a time. A subclass says what the process does, and how the agent reacts to it.
+
+    `title` is that of the process, and `output` the file for its standard output and standard error; None for those of
+    the agent.
+    """
+
+    outlives_agent = False  # whether the process outlives the agent; it does not begin its work before `release`
+    restarts = False  # whether the process is started again some time after it has exited
+
+    def __init__(self, title: str, output: Path | None = None) -> None:
+        self.title = title
+        self.process: ProcessHandle | None = None  # the process; None if there is none
+        self._output = output
+        self._child: ChildProcess | None = None  # the process, if this agent has forked it
+        self._pidfd: int | None = None  # of a process that an earlier agent has forked
+        self._is_released = False
+        self._timer = Timer()
+
+    def run(self, agent: socket.socket) -> None:
+        """Do the work, in the process; `agent` is the connection to the agent."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Prepare the process, in it, as long as it has the descriptors of the agent."""
+
+    def handle_start(self) -> None:
+        """React to the start of the process."""
+
+    def handle_message(self, message: Message) -> None:
+        """React to a message of the process."""
+
+    def handle_exit(self) -> None:
+        """React to the exit of the process, unless `stop` has ended it."""
+
+    def ensure_started(self) -> None:
+        """Fork the process unless there is one.
+
+        Raises OSError: it cannot be forked.
+        """
+        if self.process is not None:
+            return
+        agent_pid = os.getpid()
+
+        def body(agent: socket.socket) -> None:
+            detach(self.title, log=self._output, keep=[agent.fileno()], parent=agent_pid)
+            if self.outlives_agent:
+                if not agent.recv(settings.IO_BLOCK_BYTES):
+                    return  # no later agent would find this process
+                outlive_parent()
+            self.run(agent)
+
+        child = fork_child(body, lambda status: None, self.prepare)
+        self._child, self.process, self._is_released = child, child.process, False
+        # The process has its end of the connection until it exits, and its last messages come before the end.
+        child.on_message(self.handle_message, partial(self._handle_end, child.process))
+        self.handle_start()
+
+    def start_or_retry(self) -> None:
+        """Fork the process unless there is one, and if that fails, try again after a time."""
+        self._timer.cancel()
+        try:
+            self.ensure_started()
+        except OSError:  # no process, memory or descriptor is left
+            self.start_later(settings.HELPER_RESTART_SECONDS)
+
+    def start_later(self, seconds: float) -> None:
+        """Do `start_or_retry` after some time, in the event loop."""
+        self._timer.set(seconds, self.start_or_retry)
+
+    def watch(self, process: ProcessHandle) -> None:
+        """Adopt a process that an earlier agent has forked.
+
+        Raises OSError: no descriptor is left to watch it.
+        """
+        self.process = process
+        self._pidfd = watch_exit(process, lambda status: self._handle_end(process))
+
+    def release(self) -> None:
+        """Let a process begin that outlives the agent, as the next agent will find it."""
+        if self._child is not None and not self._is_released:
+            self._is_released = True
+            self._child.send({})
+
+    def send(self, message: Message) -> None:
+        """Send a message to the process, which is forked first if there is none; see `ensure_started`."""
+        self.ensure_started()
+        assert self._child is not None, "no process that takes messages outlives its agent"
+        self._child.send(message)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if there is one."""
+        pidfd = self._pidfd if self._child is None else self._child.pidfd
+        if pidfd is not None:
+            send_signal(pidfd, number)
+
+    def kill(self) -> None:
+        """Kill the process, if there is one."""
+        self.signal(signal.SIGKILL)
+
+    def kill_if_stopped(self) -> int | None:
+        """Kill the process if a signal such as SIGSTOP has stopped it; return its pid in this case."""
+        if self._child is None or not self._child.is_stopped():
+            return None
+        self.kill()
+        return self._child.process.pid
+
+    def stop(self) -> None:
+        """Kill the process, and wait until it has exited if this agent has forked it; it is not started again."""
+        self._timer.cancel()
+        self.kill()
+        child = self._child
+        self._forget()
+        if child is not None:
+            child.wait()
+            child.close_pipe()
+
+    def _handle_end(self, process: ProcessHandle) -> None:
+        if self.process != process:  # `stop` has ended it
+            return
+        self._forget()
+        self.handle_exit()
+        if self.restarts:
+            self.start_later(settings.HELPER_RESTART_SECONDS)
+
+    def _forget(self) -> None:
+        self.process = self._child = self._pidfd = None

@@ -18,18 +18,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.helper_process import HelperProcess
+from tfcluster.agent.event_loop import Timer, wait_for
 from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.agent.tasks.health import ProbeClient
-from tfcluster.agent.tasks.resource_usage import read_usage
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.agent.timeout import wait_for
 from tfcluster.core.status import GpuLoad, HostLoad, TrafficTotals
 from tfcluster.core.usage import HostUsage, ProcessUsage
 from tfcluster.os import procfs
+from tfcluster.os.network import Counters
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.os.procfs import HostTime
-from tfcluster.os.tcp_sockets import Counters
+from tfcluster.os.procfs import HostTime, read_usage
 from tfcluster.processes.gpus import report_gpus
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode
@@ -74,21 +73,18 @@ class GpuReporter(HelperProcess):
     def __init__(self, title: str) -> None:
         super().__init__(title)
         self._answer: asyncio.Future[Message] | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle = Timer()
         self._latest = GpuReport()
 
     async def read(self, timeout: float) -> GpuReport:
         """Return the load of the GPUs, or the one before if the driver takes longer."""
         if not _NVIDIA_DEVICE.exists():
             return GpuReport()
-        loop = asyncio.get_running_loop()
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self.kill)
+        self._idle.set(settings.GPU_REPORT_IDLE_SECONDS, self.kill)
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             if self._answer is None or self._answer.done():  # else the driver has not answered the question before
                 self.ensure_started()
-                self._answer = loop.create_future()  # after the fork, which may fail
+                self._answer = asyncio.get_running_loop().create_future()  # after the fork, which may fail
                 self.send({})
             message = await wait_for(asyncio.shield(self._answer), timeout)
             self._latest = GpuReport(decode(tuple[GpuLoad, ...], message["gpus"]), dict(message["memory"]))

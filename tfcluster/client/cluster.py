@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, make_private_folder, spec_record_path
 from tfcluster.transport.local import LocalTransport
 from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tfcluster.transport.remote_transport import RemoteTransport
 
 
-# The format of the registry's entries, see `protocol.stored`. Entries with hosts that ssh does not reach have format 2,
+# The format of the registry's entries. Entries with hosts that ssh does not reach have format 2,
 # as an older version would try ssh; others can still be read by it.
 _FORMAT, _FORMAT_OF_SSH = 2, 1
 
@@ -139,7 +139,7 @@ def read_registry(name: str) -> Cluster | None:
     if not path.exists():
         return None
     from tfcluster.core.hosts import RegistryEntry
-    from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, from_stored
+    from tfcluster.protocol.serialization import NEWER_HINT, NewerFormatError, from_stored
 
     try:
         entry = from_stored(RegistryEntry, json.loads(path.read_text()), _FORMAT)
@@ -184,7 +184,7 @@ def register(cluster: Cluster) -> None:
         _remove(path)
         return
     from tfcluster.core.hosts import RegistryEntry
-    from tfcluster.protocol.stored import to_stored
+    from tfcluster.protocol.serialization import to_stored
 
     hosts = tuple(cluster.hosts.values())
     format_number = _FORMAT if job is not None or any(host.connect for host in hosts) else _FORMAT_OF_SSH

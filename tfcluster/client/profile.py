@@ -16,7 +16,7 @@ from tfcluster.client.rpc.parallel import map_hosts, unreachable
 from tfcluster.client.runs.leader import read_topology
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest
+from tfcluster.protocol.api.processes import ProfileReply, ProfileRequest
 
 # Where TensorBoard's profile plugin looks for traces, in a log folder.
 _PLUGIN = Path("plugins", "profile")

@@ -35,7 +35,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
-from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
+from tfcluster.protocol.api.processes import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]

@@ -49,7 +49,7 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_stat
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 from tfcluster.paths import journal_path, make_private_folder, state_home
 from tfcluster.protocol.api.cluster import ApplyRequest
 from tfcluster.transport.errors import not_running

@@ -7,7 +7,7 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tfcluster import settings
@@ -112,3 +112,20 @@ def set_process_title(title: str) -> None:
     if start and room > 1:
         ctypes.memmove(start, os.fsencode(title)[: room - 1].ljust(room, b"\0"), room)
     Path("/proc/self/comm").write_bytes(os.fsencode(title)[:15])
+
+
+def ask_in_fork(function: Callable[[], bytes]) -> bytes:
+    """Return what a function returns in a fork; empty if it raised, or took too long. Raises OSError if fork fails."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as answer, open(writing, "wb", 0) as pipe:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(settings.FORK_ANSWER_SECONDS)
+            try:
+                pipe.write(function())
+            finally:
+                os._exit(0)
+        pipe.close()
+        result = answer.read()
+    os.waitpid(pid, 0)
+    return result

@@ -1,4 +1,4 @@
-"""The processes that ask servers for their health (gRPC), and connect to other hosts (TCP), for the agent.
+"""The processes that ask servers for their health and traces (gRPC), and connect to other hosts (TCP), for the agent.
 
 They are separate processes because this takes threads, and the agent must stay single-threaded to be able to fork.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.os.tcp_sockets import read_traffic
+from tfcluster.os.network import read_traffic
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -146,3 +147,53 @@ def _failure(address: str, timeout: float) -> str:
     except OSError as error:
         return str(error.strerror or error)
     return ""
+
+
+_PROFILE = "/tensorflow.ProfilerService/Profile"
+
+
+def capture_traces(addresses: Mapping[str, str], folder: Path, seconds: float) -> Message:
+    """Capture the traces of servers, all at the same time. This starts threads.
+
+    `addresses` has the `host:port` of each server, by the short name of its task. `trace_file` says where in `folder`
+    the servers write. Return {"idle", "failures"}, as in ProfileReply.
+    """
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        calls = {
+            name: pool.submit(_capture_trace, address, folder, name, seconds) for name, address in addresses.items()
+        }
+        outcomes = {name: call.result() for name, call in calls.items()}
+    return {
+        "idle": [name for name, outcome in outcomes.items() if outcome is True],
+        "failures": {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, str)},
+    }
+
+
+def trace_file(folder: Path, name: str) -> Path:
+    """Return the file to which the server of a task writes its trace.
+
+    `folder` is the folder of all traces, and `name` the short name of the task.
+    """
+    return folder / _session_of(name) / f"{_session_of(name)}.xplane.pb"
+
+
+def _session_of(name: str) -> str:
+    return name.replace(":", "_")
+
+
+def _capture_trace(address: str, folder: Path, name: str, seconds: float) -> bool | str:
+    """Capture one trace; return whether it is empty, or the reason why there is none."""
+    import grpc  # starts threads, so no process that forks imports it
+
+    from tfcluster.processes import protos
+
+    session = _session_of(name)
+    request = protos.profile_request(str(folder), session, session, seconds)
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            response = channel.unary_unary(_PROFILE, None, None)(
+                request, timeout=seconds + settings.PROFILE_COLLECT_SECONDS
+            )
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+    return protos.is_trace_empty(response)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tfcluster import boot, settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.atomic_file import read_file
-from tfcluster.os.file_lock import FileLock
+from tfcluster.os.files import FileLock, read_file
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, peer_credentials, send_signal, tracer_of
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_mark import MARK, NO_MARK, describe_process, is_marked, mark_of, marked_processes

@@ -24,8 +24,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import write_atomically
-from tfcluster.os.file_lock import locked_folder
+from tfcluster.os.files import locked_folder, write_atomically
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
 from tfcluster.transport.channel import RemoteAgent, connect_unix
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response

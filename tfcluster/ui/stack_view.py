@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.topology import short_task_name
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.protocol.api.stacks import RunStacksReply, TaskThreadsReply
+from tfcluster.protocol.api.processes import RunStacksReply, TaskThreadsReply
 from tfcluster.ui.console import Text, console
 from tfcluster.ui.format import style_of
 

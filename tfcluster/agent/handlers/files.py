@@ -5,33 +5,245 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
+import hashlib
 import logging
 import os
+import secrets
 import stat
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
-from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.agent.subprocesses import run_in_child
-from tfcluster.agent.upload import Upload
-from tfcluster.core.code import is_digest, is_inside
+from tfcluster.core.code import decode_manifest, is_digest, is_inside
+from tfcluster.core.text import format_size
 from tfcluster.errors import ClusterError
-from tfcluster.paths import code_cache
+from tfcluster.os.files import write_all
+from tfcluster.paths import code_cache, make_private_folder
 from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.protocol.api import Done, Reply, Response
-from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
-from tfcluster.protocol.api.outputs import (
+from tfcluster.protocol.api.files import (
+    CodeWanted,
     OutputBlock,
     OutputFile,
     OutputFiles,
     OutputsReply,
     OutputsRequest,
     ReadOutputsRequest,
+    SendCodeRequest,
 )
-from tfcluster.protocol.codec import Message
+
+
+class Upload:
+    """The receiving side of an upload.
+
+    The command sends nothing before the first chunk is awaited, and at most `settings.RPC_UPLOAD_WINDOW_BYTES` more
+    than has been read. `grant` allows it to send a number of further bytes.
+    """
+
+    def __init__(self, grant: Callable[[int], Awaitable[None]]) -> None:
+        self._grant = grant
+        self._chunks: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._granted = 0  # the bytes that may still arrive
+        self._is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the whole file has arrived, so that `chunks` does not depend on the command any more."""
+        return self._is_complete
+
+    def feed(self, data: bytes) -> None:
+        """Accept a chunk from the connection; an empty chunk marks the end of the upload."""
+        if len(data) > self._granted:
+            raise ClusterError(f"an upload arrived that exceeds its window by {len(data) - self._granted} bytes")
+        self._granted -= len(data)
+        self._is_complete = not data
+        self._chunks.append(data)
+        self._arrived.set()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the uploaded file in chunks. The memory use does not depend on the size of the file.
+
+        If the command disconnects, the request is cancelled, and with it the caller of this method.
+        """
+        await self._allow(settings.RPC_UPLOAD_WINDOW_BYTES)
+        while True:
+            while not self._chunks:
+                self._arrived.clear()
+                await self._arrived.wait()
+            chunk = self._chunks.popleft()
+            if not chunk:
+                return
+            yield chunk
+            await self._allow(len(chunk))
+
+    async def _allow(self, size: int) -> None:
+        if not self._is_complete:
+            self._granted += size
+            with contextlib.suppress(ConnectionError):  # the request is about to be cancelled
+                await self._grant(size)
+
+
+def validate_filename(name: str) -> str:
+    """Return the name of an uploaded file after checking that it is a plain file name and not a path.
+
+    Raises ClusterError if the name is empty, `.` or `..`, or contains a slash or a NUL character.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ClusterError(f"{name!r} is not the name of a file")
+    return name
+
+
+async def receive(upload: Upload, path: Path) -> None:
+    """Receive an uploaded file and write it to `path`, in a folder that is created for it."""
+    try:
+        path.parent.mkdir(mode=0o700)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0) as file:
+            async for block in upload.chunks():
+                if _free_bytes(file.fileno()) < settings.UPLOAD_MIN_FREE_BYTES:  # what has no end would fill the disk
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                write_all(file.fileno(), block)
+    except OSError as error:
+        raise ClusterError(f"{path}: cannot store the uploaded file: {error.strerror}") from error
+
+
+def _free_bytes(place: int | Path) -> int:
+    """Return the free space for ordinary users on the disk of an open file or a folder."""
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
+
+
+_INCOMPLETE = ".new-"
+
+
+class CodeStore:
+    """The cache, which all agents of this user on this host share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find_missing(self, sizes: Mapping[str, int]) -> list[str]:
+        """Return the digests of the contents that the cache does not have; the others are marked as used now.
+
+        `sizes` has the size of each content in bytes, by its digest.
+        """
+        missing = []
+        for digest, size in sizes.items():
+            try:
+                os.utime(self._folder / digest)
+                has_content = os.stat(self._folder / digest).st_size == size  # else the machine has crashed
+            except OSError:
+                has_content = False
+            if not has_content:
+                missing.append(digest)
+        return missing
+
+    def find_missing_of(self, tree: str) -> dict[str, int]:
+        """Return the digests and sizes of the contents that a tree has and the cache does not.
+
+        The cache must have the manifest of the tree. It can be long, which takes a second to decode. Raises
+        ClusterError: the manifest cannot be read or is damaged.
+        """
+        try:
+            files = decode_manifest((self._folder / tree).read_bytes())
+        except OSError as error:
+            raise ClusterError(f"{self._folder}: cannot read the code: {error.strerror}") from error
+        sizes = {file.digest: file.size for file in files if file.digest is not None}
+        return {digest: sizes[digest] for digest in self.find_missing(sizes)}
+
+    async def receive(self, upload: Upload, sizes: Mapping[str, int]) -> None:
+        """Receive contents that the command sends one right after the other, and store them.
+
+        `sizes` has the size of each content in bytes, by its digest, in the order in which the contents arrive. Raises
+        ClusterError: the disk has not the space, a content cannot be stored, or it is not what was announced.
+        """
+        try:
+            make_private_folder(self._folder)
+            self._check_space(sum(sizes.values()))
+            blocks = _Blocks(upload)
+            for digest, size in sizes.items():
+                await self._store(digest, blocks.take(size))
+                await asyncio.sleep(0)  # many small files arrive at once
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _check_space(self, size: int) -> None:
+        free = _free_bytes(self._folder)
+        if free < size + settings.UPLOAD_MIN_FREE_BYTES:
+            raise ClusterError(
+                f"{self._folder}: the code requires {format_size(size)}, and only {format_size(free)} are free there",
+                hint="Make room, or leave files out: .tfclusterignore names them as .gitignore does.",
+            )
+
+    async def _store(self, digest: str, blocks: AsyncIterator[memoryview]) -> None:
+        path = self._folder / f"{_INCOMPLETE}{secrets.token_hex(8)}"
+        actual = hashlib.sha256()
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "wb", 0) as file:
+                async for block in blocks:
+                    actual.update(block)
+                    write_all(file.fileno(), block)
+                    await asyncio.sleep(0)  # one turn of the agent for each MiB
+            if actual.hexdigest() != digest:
+                raise ClusterError("a file arrived that differs from the one announced: it was changed in the meantime")
+            os.replace(path, self._folder / digest)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _error(self, error: OSError) -> ClusterError:
+        hint = "Make room there." if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        return ClusterError(f"{self._folder}: cannot store the code: {error.strerror}", hint=hint)
+
+    def prune(self) -> None:
+        """Remove the contents that were used longest ago, until the cache is small enough; recent ones stay.
+
+        A run that is being submitted may need the recent ones. Folders are not of this cache: where the home of a host
+        cannot be written, tfcluster's own code is beside the contents.
+        """
+        contents = []
+        now = time.time()
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another agent's prune has removed it
+                    status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    contents.append((status.st_mtime, status.st_size, entry.path, entry.name.startswith(_INCOMPLETE)))
+        excess = sum(size for _, size, _, _ in contents) - settings.CODE_CACHE_MAX_BYTES
+        for used_at, size, path, is_incomplete in sorted(contents):
+            if now - used_at < settings.CODE_CACHE_KEEP_SECONDS:
+                return
+            if is_incomplete or excess > 0:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                excess -= size
+
+
+class _Blocks:
+    """Splits an upload into the contents that it consists of."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._chunks = upload.chunks()
+        self._rest = memoryview(b"")
+
+    async def take(self, size: int) -> AsyncIterator[memoryview]:
+        """Yield the next `size` bytes of the upload in blocks; raise a ClusterError if the upload ends before."""
+        while size:
+            if not self._rest:
+                try:
+                    self._rest = memoryview(await anext(self._chunks))
+                except StopAsyncIteration:
+                    raise ClusterError("the command has sent less code than it announced") from None
+            block, self._rest = self._rest[:size], self._rest[size:]
+            size -= len(block)
+            yield block
+
 
 _logger = logging.getLogger(__name__)
 
@@ -53,36 +265,17 @@ async def receive_code(request: SendCodeRequest, upload: Upload) -> Response[Cod
         is_new = True
     if is_new:
         try:
-            await run_in_child("tfcluster: code cache", partial(_prune, store), settings.CODE_CACHE_SECONDS)
-        except OSError as error:  # the run has its code, and the next code that arrives is another occasion
-            _logger.warning("the cache of code cannot be made smaller: %s", error.strerror)
+            await run_in_child("tfcluster: code cache", store.prune, settings.CODE_CACHE_SECONDS)
+        except ClusterError as error:  # the run has its code, and the next code that arrives is another occasion
+            _logger.warning("the cache of code cannot be made smaller: %s", error.message)
     yield Reply(Done())
 
 
 async def _find_missing(store: CodeStore, tree: str) -> dict[str, int]:
     """Find what the host does not have of a tree, in a child process, as the list of its files can be long."""
-    try:
-        result = await run_in_child("tfcluster: code check", partial(_check, store, tree), settings.CODE_CACHE_SECONDS)
-    except OSError as error:
-        raise ClusterError(f"no process can be started to check the code: {error.strerror}") from error
-    if result is None:
-        raise ClusterError("the process that was to check the code died or hangs", hint="Try again.")
-    if "error" in result:
-        raise ClusterError.from_json(result["error"])
-    missing: dict[str, int] = result["missing"]
+    find, limit = partial(store.find_missing_of, tree), settings.CODE_CACHE_SECONDS
+    missing: dict[str, int] = await run_in_child("tfcluster: code check", find, limit)
     return missing
-
-
-def _check(store: CodeStore, tree: str) -> Message:
-    try:
-        return {"missing": store.find_missing_of(tree)}
-    except ClusterError as error:
-        return {"error": error.to_json()}
-
-
-def _prune(store: CodeStore) -> Message:
-    store.prune()
-    return {}
 
 
 async def list_files(store: RunStore, request: OutputsRequest) -> Response[OutputFiles, OutputsReply]:

@@ -12,8 +12,8 @@ import socket
 import time
 from pathlib import Path
 
-from tfcluster.agent.helper_process import HelperProcess
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.core.topology import LogLimits
 from tfcluster.processes.logs import log_writer
 from tfcluster.processes.logs.log_writer import LogWriter

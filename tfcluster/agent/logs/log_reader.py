@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
 from tfcluster import settings
-from tfcluster.agent.turns import Turn
-from tfcluster.os.sparse_files import first_data
+from tfcluster.agent.event_loop import Turn
+from tfcluster.os.files import first_data
 from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.rotating_log import Line, last_line, numbered, numbers_of, parse
 from tfcluster.processes.runs.stored_output import OutputPart, missing_text, read_begin
@@ -252,15 +252,11 @@ class LogReader:
 
 
 class SortedLines(Generic[T]):
-    """Searches the lines of a file, which are sorted; what `parse` does not accept, and what was freed, is no line.
-
-    Attributes:
-        size: Number of bytes to search.
-    """
+    """Searches the lines of a file, which are sorted; what `parse` does not accept, and what was freed, is no line."""
 
     def __init__(self, fd: int, size: int, parse: Callable[[bytes], T | None]) -> None:
         self._fd = fd
-        self.size = size
+        self.size = size  # number of bytes to search
         self._parse = parse
 
     def offset(self, matches: Callable[[T], bool]) -> int:
@@ -433,6 +429,17 @@ def tail(path: Path, lines: int) -> tuple[list[str], int]:
         return [], 0
     raw_lines = data.removesuffix(b"\n").split(b"\n") if data else []
     return [line.decode(errors="replace") for line in raw_lines], end
+
+
+def last_lines(path: Path, max_bytes: int, count: int) -> list[str]:
+    """Return the last lines of a file, at most `count`, and of long ones only the end; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - max_bytes))
+            data = file.read(max_bytes)
+    except OSError:
+        return []
+    return data.lstrip(b"\0").decode(errors="replace").splitlines()[-count:]  # a log buffer begins with a hole
 
 
 def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:

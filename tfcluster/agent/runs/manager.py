@@ -1,38 +1,234 @@
-"""Manages the lifecycle of runs: feeds each run's state machine and takes the actions that it requests."""
+"""Manages the lifecycle of runs: feeds each run's state machine, takes the actions that it requests, and cleans up."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
+import os
 import shutil
+import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tfcluster import settings
+from tfcluster import boot, settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
-from tfcluster.agent.runs.cleanup import remove_old_runs
-from tfcluster.agent.runs.fork_server_client import ForkServer
-from tfcluster.agent.runs.outcome import final_record
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, FolderWatcher, Turn, wait_for
+from tfcluster.agent.logs.log_reader import last_lines, tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.timeout import wait_for
-from tfcluster.agent.turns import Turn
+from tfcluster.agent.subprocesses import HelperProcess, fork_child
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.programs import compute_tasks, missing_notes
-from tfcluster.core.run_events import SubmittedEvent
+from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, SubmittedEvent, parse_event
 from tfcluster.core.states import ACTIVE_RUN_STATES, ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.core.topology import LogLimits
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.daemonize import detach
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status
+from tfcluster.paths import code_cache
+from tfcluster.processes.runs import fork_server
 from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of, release_run
+from tfcluster.processes.runs.stored_output import free_all, stored_bytes
 from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import to_json
 from tfcluster.version import PROTOCOL
+
+
+class ForkServer(HelperProcess):
+    """Starts the fork server and has it fork drivers.
+
+    The fork server is started when the cluster is ready, so that TensorFlow is imported before the first run, or at the
+    first run, and restarted after it died. While a signal has stopped it, it would fork no drivers.
+
+    Args:
+        log: The file that receives the fork server's output.
+        on_message: Called with each message about a run; see `tfcluster.processes.runs.fork_server`.
+        on_exit: Called when the fork server has exited. Its drivers keep running.
+    """
+
+    def __init__(
+        self, title: str, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+    ) -> None:
+        super().__init__(title, log)
+        self.log = log
+        self._on_message = on_message
+        self._on_exit = on_exit
+
+    def run(self, agent: socket.socket) -> None:
+        """Replace the process, which is a fork of the agent, by a new interpreter that runs the fork server.
+
+        A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's must
+        not be among them.
+        """
+        os.set_inheritable(agent.fileno(), True)
+        arguments = [self.title, str(agent.fileno()), str(code_cache())]
+        boot.exec_function(fork_server.__name__, fork_server.main.__name__, arguments)
+
+    def handle_message(self, message: Message) -> None:
+        """Pass on a message about a run."""
+        self._on_message(message)
+
+    def handle_exit(self) -> None:
+        """Tell that the fork server has exited."""
+        self._on_exit()
+
+
+def final_record(run: Run, log: Path) -> RunRecord:
+    """Build the final record of a run that has ended, and write a result event if its driver wrote none.
+
+    `log` is the log whose last lines may show why the driver died.
+    """
+    last = _final_event(run.events)
+    if isinstance(last, ResultEvent):  # a driver writes it only if the run succeeded
+        return replace(run.record, state=RunState.SUCCEEDED, seconds=last.seconds, result=last.result)
+    error: dict[str, Any] | None
+    if run.record.stopping is not None:
+        state, error = run.record.stopping
+    elif isinstance(last, ErrorEvent):
+        state, error = RunState.FAILED, last.error
+        if error["exit_code"] == ExitCode.INTERRUPTED:
+            state, error = RunState.CANCELLED, None
+    else:
+        state, error = RunState.FAILED, _driver_error(run, log).to_json()
+    if error is not None:
+        error = _with_losses(error, run)
+    result = None if last is None else last.result
+    if run.record.stopping is not None and result is not None:  # the script may have ended by itself just before
+        result = {name: value for name, value in result.items() if name == "metrics"} or None
+    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result)
+    try:
+        append_event(run.events, result_event(record))
+    except OSError as problem:  # a full disk must not prevent the run from ending
+        record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
+    return record
+
+
+def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
+    """Add to the error of a run the tasks that were down during it: TensorFlow's own errors seldom name them.
+
+    Of the error itself the first line remains: the output of the run has all of it.
+    """
+    losses = [problem for problem in run.losses.values() if problem not in error["message"]]
+    if not losses:
+        return error
+    text = f"{error['message'].partition(chr(10))[0]}\nduring {run.id}: {'; '.join(losses)}"
+    hint = error["hint"] or "`tfcluster status` shows the tasks, `tfcluster events` what happened to them."
+    return {**error, "message": text, "hint": hint}
+
+
+def result_event(record: RunRecord) -> ResultEvent:
+    """Return the result event of a run that has ended and whose driver wrote no result event."""
+    seconds = round(record.seconds or 0.0, 6)
+    return ResultEvent(
+        record.run, record.options.program, record.state.value, seconds, record.result, {}, record.notes, record.error
+    )
+
+
+def _driver_error(run: Run, log: Path) -> ClusterError:
+    """Return the error of a run whose driver died without an explanation."""
+    cause = run.exit_cause if run.exit_status is None else format_exit_status(run.exit_status)
+    lines = last_lines(log, settings.IO_BLOCK_BYTES, settings.RUN_ERROR_LINES)
+    shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    return ClusterError(f"the driver of {run.id} died ({cause}){shown}", hint=f"The whole log is {log}.")
+
+
+def _final_event(path: Path) -> ResultEvent | ErrorEvent | StoppedEvent | None:
+    """Return the last event that a driver wrote, which says how its program has ended; None if it wrote none."""
+    lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
+    for line in reversed(lines):
+        try:
+            event = parse_event(json.loads(line))
+        except (ValueError, KeyError, TypeError):  # a full disk has truncated it
+            continue
+        if isinstance(event, (ResultEvent, ErrorEvent, StoppedEvent)):
+            return event
+    return None
+
+
+def remove_old_runs(store: RunStore, active: Collection[str], output_limit: int) -> None:
+    """Remove the folders of old runs, and output of the others, in a child process: there may be many large files.
+
+    A failure only goes into the agent's log: the next run tries it again.
+
+    `active` has the ids of the runs that have not ended. `output_limit` is the bytes that the stored output of all runs
+    may take.
+    """
+    agent_pid = os.getpid()
+
+    def remove(link: socket.socket) -> None:
+        detach("tfcluster: removal of old runs", keep=[link.fileno()], parent=agent_pid)
+        store.remove_old(active)
+        free_old_output(store, active, output_limit)
+
+    try:
+        if store.has_old(active) or sum(_output_sizes(store).values()) > output_limit:
+            child = fork_child(remove, lambda status: child.close_pipe())
+    except OSError as error:
+        _logger.error("%s: cannot remove old runs: %s", store.path, error.strerror)
+
+
+def _output_sizes(store: RunStore) -> dict[str, int]:
+    """Return the size of the stored output of each run."""
+    return {folder.name: stored_bytes(folder) for folder in store.path.iterdir()} if store.path.exists() else {}
+
+
+def free_old_output(store: RunStore, active: Collection[str], limit: int) -> None:
+    """Free the stored output of the oldest runs that have ended, until that of all runs is within a limit."""
+    sizes = _output_sizes(store)
+    excess = sum(sizes.values()) - limit
+    for record in store.read_all():
+        if excess > 0 and record.run not in active and record.state in ENDED_RUN_STATES:
+            with contextlib.suppress(OSError):
+                free_all(store.folder(record.run))
+            excess -= sizes.get(record.run, 0) - stored_bytes(store.folder(record.run))
+
+
+class ContainerCleaner:
+    """Clears the resource containers of runs, with their variables, on all servers.
+
+    The supervisor's event log records each server that never answered.
+    """
+
+    def __init__(self, supervisor: TaskSupervisor, prober: ProbeClient) -> None:
+        self._supervisor = supervisor
+        self._prober = prober
+
+    async def clear(self, container: str) -> None:
+        """Clear a container, whose name is its run's id, on every task; retry if a task does not answer in time.
+
+        A server that was replaced meanwhile is skipped: a new one has nothing to clear.
+        """
+        remaining, timeout = self._servers(), settings.RUN_CLEANUP_TIMEOUT_SECONDS
+        for delay in (0.0, *settings.RUN_CLEANUP_BACKOFF_SECONDS):
+            await asyncio.sleep(delay)
+            present = self._servers().items()
+            same = [server for server in remaining.items() if server in present]
+            requests = [self._prober.probe(address, timeout, clear=container) for (_, address), _ in same]
+            results = zip(same, await asyncio.gather(*requests), strict=True)
+            remaining = dict(server for server, result in results if result.outcome is not ProbeOutcome.PROBE_OK)
+            if not remaining:
+                return
+        for short, _ in remaining:
+            detail = f"the server still holds the variables of {container}"
+            self._supervisor.history.record("cleanup-failed", task=short, detail=detail)
+
+    def _servers(self) -> dict[tuple[str, str], ProcessHandle | None]:
+        """Return the processes of the servers by their tasks' short names and addresses; None for another host's."""
+        topology, tasks = self._supervisor.topology, self._supervisor.tasks.values()
+        remote = [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
+        local = {(task.spec.short, task.spec.address): task.process for task in tasks if task.process}
+        return {**local, **{(task.short, task.address): None for task in remote}}
+
 
 # Why a run is stopped: the state that it will end in, and the error, if any.
 _StopReason = tuple[RunState, ClusterError | None]
@@ -46,15 +242,6 @@ class RunManager:
     Args:
         clear: Clears a resource container on every task.
         check_tasks: Probes for lost tasks that this agent does not know of yet, and passes them to `on_task_health`.
-
-    Attributes:
-        runs: The runs by id, oldest first.
-        earlier: The runs that had ended when this agent started, oldest first.
-        on_end: Called with the final record of each run that ends.
-        explain_wait: Returns what a script waits for, in one line, and hints.
-        log_limits: Returns how much output is kept.
-        changed: Notified whenever the state of any run changes.
-        watcher: Notifies each run of what is written to its folder, while it is followed.
     """
 
     def __init__(
@@ -64,18 +251,20 @@ class RunManager:
         clear: Callable[[str], Awaitable[None]],
         check_tasks: Callable[[], Awaitable[None]],
     ) -> None:
-        self.runs: dict[str, Run] = {}
-        self.earlier: list[RunStatus] = []
+        self.runs: dict[str, Run] = {}  # the runs by id, oldest first
+        self.earlier: list[RunStatus] = []  # the runs that had ended when this agent started, oldest first
         self.store = RunStore(folder.runs)
-        self.changed = ChangeNotifier()
-        self.watcher = FolderWatcher()
+        self.changed = ChangeNotifier()  # notified whenever the state of any run changes
+        self.watcher = FolderWatcher()  # notifies each run of what is written to its folder, while it is followed
         self._clear = clear
         self._check_tasks = check_tasks
         self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
+        # Called with the final record of each run that ends.
         self.on_end: Callable[[RunRecord], None] = lambda record: None
+        # Returns what a script waits for, in one line, and hints.
         self.explain_wait: Callable[[Run], Awaitable[tuple[str, str]]] = _explain_nothing
-        self.log_limits: Callable[[], LogLimits] = LogLimits
-        self._background: set[asyncio.Task[object]] = set()
+        self.log_limits: Callable[[], LogLimits] = LogLimits  # returns how much output is kept
+        self._background = BackgroundTasks()
         self._actions: Mapping[RunAction, Callable[[Run], None]] = {
             RunAction.REQUEST_DRIVER: self._request_driver,
             RunAction.CLAIM: self._claim,
@@ -89,10 +278,8 @@ class RunManager:
     def submit(self, plan: RunPlan, detached: bool) -> Run:
         """Register and record a new run. Its timeout starts now; `start` starts its driver.
 
-        `detached` says whether the run continues when no command waits for it.
-
-        Raises:
-            OSError: The run cannot be recorded.
+        `detached` says whether the run continues when no command waits for it. Raises OSError: the run cannot be
+        recorded.
         """
         run = Run(RunRecord.new(plan, detached), plan.folder, plan)
         notes = plan.notes if plan.options.traits.is_script else missing_notes(plan.missing)
@@ -134,7 +321,7 @@ class RunManager:
         self.earlier = [each.status() for each in ended if not each.is_part]
         for record in records:
             if record.has_variables:
-                self._start(self._clear_variables(record))
+                self._background.start(self._clear_variables, record)
             if record.state not in ACTIVE_RUN_STATES:
                 continue
             if record.protocol != PROTOCOL and not record.detached:
@@ -144,8 +331,7 @@ class RunManager:
             run = Run.adopt(record, self.store.folder(record.run))
             self._register(run)
             if not record.detached:
-                loop = asyncio.get_running_loop()
-                run.orphan_timer = loop.call_later(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
+                run.orphan_timer.set(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
             run.exit_cause = "its agent died before the driver had started"
             self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
 
@@ -211,16 +397,11 @@ class RunManager:
         while any(run.is_active for run in self.runs.values()):
             await self.changed.wait_for_change(self.changed.count)
 
-    def stop(self) -> None:
-        """Stop the fork server. No run may be active when this is called."""
-        self.fork_server.stop()
-
     def _register(self, run: Run) -> None:
         self.runs[run.id] = run
         if (timeout := run.record.options.timeout) is not None:
             remaining = max(0.0, run.record.started + timeout - time.time())
-            loop = asyncio.get_running_loop()
-            run.timeout_timer = loop.call_later(remaining, lambda: self._start(self._time_out(run, timeout)))
+            run.timeout_timer.set(remaining, self._background.start, self._time_out, run, timeout)
 
     async def _time_out(self, run: Run, timeout: float) -> None:
         """End a run whose time is over, with what it waits for."""
@@ -260,13 +441,11 @@ class RunManager:
 
     def _set_phase_timer(self, run: Run) -> None:
         """Replace the timer of the previous phase by one for the time limit of the present phase, if it has one."""
-        if run.phase_timer is not None:
-            run.phase_timer.cancel()
-            run.phase_timer = None
+        run.phase_timer.cancel()
         limits = dict.fromkeys((RunPhase.STOPPING, RunPhase.KILLED), settings.RUN_STOP_GRACE_SECONDS)
         limits[RunPhase.REQUESTED] = settings.RUN_DRIVER_START_SECONDS
         if (limit := limits.get(run.machine.phase)) is not None:
-            run.phase_timer = asyncio.get_running_loop().call_later(limit, self._on_timeout, run)
+            run.phase_timer.set(limit, self._on_timeout, run)
 
     def _on_timeout(self, run: Run) -> None:
         error = ClusterError(
@@ -312,7 +491,7 @@ class RunManager:
     def _request_driver(self, run: Run) -> None:
         assert run.plan is not None, "an adopted run is not started"
         try:
-            self.fork_server.spawn_driver(run.plan)
+            self.fork_server.send(to_json(run.plan))
         except OSError as error:
             self.fail(run, ClusterError(f"no driver could be started for {run.id}: {error.strerror}"))
         except ValueError as error:  # a parameter is infinite or NaN, which JSON cannot represent
@@ -337,13 +516,7 @@ class RunManager:
     def _finalize(self, run: Run) -> None:
         run.release_driver()
         run.cancel_timers()
-        self._start(self._finalize_in_background(run))
-
-    def _start(self, work: Coroutine[Any, Any, object]) -> None:
-        """Start work in the background, and keep it from being collected as garbage before it is done."""
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(self._finalize_in_background, run)
 
     async def _finalize_in_background(self, run: Run) -> None:
         """Write the final record of a run, which has ended then, and have the tasks forget its variables after that."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tfcluster import settings
+from tfcluster.agent.event_loop import BackgroundTasks
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.devices import Device
@@ -31,9 +32,6 @@ class RemoteTaskMonitor:
     Args:
         in_use: Returns the names of the tasks that active runs use.
         on_change: Called when a task goes down or has recovered.
-
-    Attributes:
-        down: What has happened to each task that is down, as text, by the task's name.
     """
 
     def __init__(
@@ -43,14 +41,14 @@ class RemoteTaskMonitor:
         in_use: Callable[[], Collection[str]],
         on_change: Callable[[], None],
     ) -> None:
-        self.down: dict[str, str] = {}
+        self.down: dict[str, str] = {}  # what has happened to each task that is down, as text, by the task's name
         self._supervisor = supervisor
         self._prober = prober
         self._in_use = in_use
         self._on_change = on_change
         self._health: dict[str, _PeerHealth] = {}
         self._devices: dict[str, tuple[Device, ...]] = {}
-        self._probing: dict[str, asyncio.Task[None]] = {}
+        self._checks = BackgroundTasks()
 
     async def probe_all(self) -> tuple[list[Device], dict[str, str]]:
         """Probe every remote task for its devices before a run is submitted.
@@ -77,8 +75,8 @@ class RemoteTaskMonitor:
             self.down.clear()
             return
         for task in self._tasks():
-            if task.name in used and task.name not in self._probing:
-                self._probing[task.name] = asyncio.ensure_future(self._check_once(task))
+            if task.name in used:
+                self._checks.start(self._check, task, key=task.name)
 
     async def refresh(self) -> None:
         """Probe the remote tasks that active runs use and wait for the results.
@@ -101,12 +99,6 @@ class RemoteTaskMonitor:
                 break
             await asyncio.sleep(settings.RUN_REMOTE_PROBE_RETRY_SECONDS)
         return result
-
-    async def _check_once(self, task: Task) -> None:
-        try:
-            await self._check(task)
-        finally:
-            del self._probing[task.name]
 
     async def _check(self, task: Task) -> None:
         self._record_result(task, await self._prober.probe(task.address, settings.PROBE_TIMEOUT_SECONDS))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.change_notifier import ChangeNotifier
+from tfcluster.agent.event_loop import ChangeNotifier, Timer
 from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
@@ -20,7 +20,7 @@ from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_a
 from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 from tfcluster.processes.runs.stored_output import OutputHold
@@ -41,10 +41,10 @@ class Run:
     is_watched: bool = False  # the agent itself watches for the driver's exit: no fork server will report it
     exit_status: int | None = None  # the wait status of the driver, as waitpid returns it; None if it is not known
     exit_cause: str = ""  # how the driver ended, or why there was none; used if the exit status is not known
-    phase_timer: asyncio.TimerHandle | None = None
-    timeout_timer: asyncio.TimerHandle | None = None
-    orphan_timer: asyncio.TimerHandle | None = None  # stops the run unless the command that waits for it reconnects
-    all_lost_timer: asyncio.TimerHandle | None = None  # stops the run because all of its tasks are lost
+    phase_timer: Timer = field(default_factory=Timer)
+    timeout_timer: Timer = field(default_factory=Timer)
+    orphan_timer: Timer = field(default_factory=Timer)  # stops it unless the command that waits for it reconnects
+    all_lost_timer: Timer = field(default_factory=Timer)  # stops it because all of its tasks are lost
     losses: dict[str, str] = field(default_factory=dict)  # what happened last to each task that was down, by its name
     down: frozenset[str] = frozenset()  # names of tasks
     was_stopped: bool = False  # whether the driver had to be continued at the last check
@@ -98,15 +98,6 @@ class Run:
         if seconds is None:
             seconds = time.monotonic() - self.submitted_at
         return replace(self.record, seconds=round(seconds, 6))
-
-    def mark_reclaimed(self) -> None:
-        """Record that the command which waits for the run has reconnected after its agent died.
-
-        This cancels the timer that would stop the run.
-        """
-        if self.orphan_timer is not None:
-            self.orphan_timer.cancel()
-            self.orphan_timer = None
 
     def hold_output(self, position: int) -> OutputHold | None:
         """Keep the output from a position on until the command that it is for has read it.
@@ -208,9 +199,7 @@ class Run:
             self._note_losses(down)
         losses = blocking_losses(traits, compute_tasks(traits, self.record.devices, every), required, down)
         if not losses:
-            if self.all_lost_timer is not None:
-                self.all_lost_timer.cancel()
-                self.all_lost_timer = None
+            self.all_lost_timer.cancel()
             return
         error = ClusterError(
             f"{'; '.join(down[task] for task in losses)} during {self.id}",
@@ -218,9 +207,8 @@ class Run:
         )
         if not traits.fault_tolerant:
             fail(self, error)
-        elif self.all_lost_timer is None:
-            loop = asyncio.get_running_loop()
-            self.all_lost_timer = loop.call_later(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, self, error)
+        elif self.all_lost_timer.handle is None:
+            self.all_lost_timer.set(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, self, error)
 
     def _note_losses(self, down: Mapping[str, str]) -> None:
         """Note which tasks have gone down, and emit an event for each: a script may hang on one, or fail much later.
@@ -237,8 +225,5 @@ class Run:
 
     def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""
-        timers = (self.phase_timer, self.timeout_timer, self.orphan_timer, self.all_lost_timer)
-        for timer in timers:
-            if timer is not None:
-                timer.cancel()
-        self.phase_timer = self.timeout_timer = self.orphan_timer = self.all_lost_timer = None
+        for timer in (self.phase_timer, self.timeout_timer, self.orphan_timer, self.all_lost_timer):
+            timer.cancel()

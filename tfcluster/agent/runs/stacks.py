@@ -14,7 +14,7 @@ from signal import Signals
 from weakref import WeakValueDictionary
 
 from tfcluster import settings
-from tfcluster.agent.turns import Turn
+from tfcluster.agent.event_loop import Turn
 from tfcluster.core.stacks import ProcessStacks, ThreadStack, parse_stack
 from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, send_signal

@@ -19,15 +19,14 @@ from tfcluster.core.runs import RunOptions, check_name, find_run, nest_options
 from tfcluster.core.states import ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import read_file, write_atomically
+from tfcluster.os.files import read_file, write_atomically
 from tfcluster.processes.runs.run_plan import FILES, RunPlan
 from tfcluster.protocol.api.runs import RunSummary
-from tfcluster.protocol.serialization import decode
-from tfcluster.protocol.stored import NewerFormatError, check_format, to_stored
+from tfcluster.protocol.serialization import NewerFormatError, check_format, decode, to_stored
 from tfcluster.version import PROTOCOL
 
 _FILE = "record.json"
-# The format of the records, see `protocol.stored`: 2 has the version of the protocol, and the options as one object.
+# The format of the records: 2 has the version of the protocol, and the options as one object.
 _FORMAT = 2
 
 _logger = logging.getLogger(__name__)
@@ -35,14 +34,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The persistent record of one run.
-
-    Attributes:
-        stopping: Why the run is being stopped: the state that it will end in, and the error, if any; None while it is
-            not being stopped.
-        result: The program's result; None if the run did not succeed, unless a script has ended by itself or has
-            reported metrics.
-    """
+    """The persistent record of one run."""
 
     run: str
     options: RunOptions  # what the user asked for
@@ -51,8 +43,12 @@ class RunRecord:
     started: float  # Unix time in seconds at which the run was submitted
     detached: bool  # whether the run continues when no command waits for it
     state: RunState  # when the record was written
+    # Why the run is being stopped: the state that it will end in, and the error, if any; None while it is not being
+    # stopped.
     stopping: tuple[RunState, dict[str, Any] | None] | None = None
     seconds: float | None = None  # duration of the run; None while it is active
+    # The program's result; None if the run did not succeed, unless a script has ended by itself or has reported
+    # metrics.
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     required_tasks: list[str] = field(default_factory=list)  # the run uses these besides the tasks of its devices
@@ -126,10 +122,8 @@ class RunStore:
     def new_run(self, name: str, *, is_on_several_hosts: bool = False) -> str:
         """Generate the id of a new run and create its folder.
 
-        With `is_on_several_hosts`, make sure that no other host has a run with this id.
-
-        Raises:
-            ClusterError: The folder cannot be created, or a run cannot have this name.
+        With `is_on_several_hosts`, make sure that no other host has a run with this id. Raises ClusterError: the folder
+        cannot be created, or a run cannot have this name.
         """
         check_name(name)
         run_id = f"{name}-{secrets.token_hex(4 if is_on_several_hosts else 2)}"
@@ -152,8 +146,7 @@ class RunStore:
     def write(self, record: RunRecord) -> None:
         """Replace the record of a run atomically.
 
-        Raises:
-            OSError: The record cannot be written. The previous record is unchanged.
+        Raises OSError: the record cannot be written. The previous record is unchanged.
         """
         data = json.dumps(to_stored(record, _FORMAT)).encode()
         write_atomically(self.folder(record.run) / _FILE, data)
@@ -188,8 +181,7 @@ class RunStore:
     def find(self, prefix: str) -> str:
         """Return the id of the run with the given id, name or unique id prefix; see `find_run`.
 
-        Raises:
-            ClusterError: No run has this id or prefix, or the prefix matches several runs.
+        Raises ClusterError: no run has this id or prefix, or the prefix matches several runs.
         """
         return find_run(prefix, self.names())
 

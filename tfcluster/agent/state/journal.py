@@ -16,15 +16,21 @@ from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import read_file, remove, remove_unless_file, write_atomically, write_file
+from tfcluster.os.files import read_file, remove, remove_unless_file, write_atomically, write_file
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.os.procfs import boot_id
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.protocol.serialization import decode
-from tfcluster.protocol.stored import NEWER_HINT, NewerFormatError, check_protocol, from_stored, to_stored
+from tfcluster.protocol.serialization import (
+    NEWER_HINT,
+    NewerFormatError,
+    check_protocol,
+    decode,
+    from_stored,
+    to_stored,
+)
 
-# The format of the journal, see `protocol.stored`: 2 has the version of the protocol.
+# The format of the journal, see `protocol.serialization`: 2 has the version of the protocol.
 _FORMAT = 2
 # Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
 _MAX_PID = 2**22
@@ -41,20 +47,16 @@ _BOOT = re.compile(rb'"boot":\s*"([^"]*)"')
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """The record of one task: its process if it has one, and the persistent part of its state machine.
-
-    Attributes:
-        state: The task's state. While the task has a process and is to run, it is STARTING: whether the process
-            answers is found out again by the next agent's probes, so it is not worth a write.
-        exit_times: Times at which the process exited by itself, in monotonic seconds. That clock continues when an
-            agent dies, is not affected by changes of the date, and stops while the machine is suspended, as the tasks
-            do.
-    """
+    """The record of one task: its process if it has one, and the persistent part of its state machine."""
 
     process: ProcessHandle | None
     started: float  # Unix time in seconds at which the process was started
     restarts: int  # how often the task was restarted automatically
+    # The task's state. While the task has a process and is to run, it is STARTING: whether the process answers is found
+    # out again by the next agent's probes, so it is not worth a write.
     state: TaskState
+    # Times at which the process exited by itself, in monotonic seconds. That clock continues when an agent dies, is not
+    # affected by changes of the date, and stops while the machine is suspended, as the tasks do.
     exit_times: tuple[float, ...] = ()
     deadline: float | None = None  # when it is to be restarted, in monotonic seconds; None if it waits for no restart
     last_exit: LastExit | None = None
@@ -84,13 +86,10 @@ class _Change:
 
 
 class JournalError(ClusterError):
-    """The journal cannot be read.
-
-    Attributes:
-        is_newer: Whether a newer version of tfcluster has written the journal; otherwise it is damaged.
-    """
+    """The journal cannot be read."""
 
     def __init__(self, path: Path, cause: BaseException) -> None:
+        # Whether a newer version of tfcluster has written the journal; otherwise it is damaged.
         self.is_newer = isinstance(cause, NewerFormatError)
         self.cause = _describe_error(cause)
         if self.is_newer:
@@ -140,8 +139,7 @@ class Journal:
     def write(self, record: Record) -> None:
         """Replace the content of the journal by a snapshot.
 
-        Raises:
-            OSError: The file cannot be written; the previous record is unchanged.
+        Raises OSError: the file cannot be written; the previous record is unchanged.
         """
         data = json.dumps(to_stored(record, _FORMAT)).encode() + b"\n"
         self.close()
@@ -216,11 +214,9 @@ class Journal:
     def read(self, host: str | None = None) -> Record | None:
         """Read the record, from the copy if the file is damaged; return None if the file does not exist.
 
-        `host` is the cluster's name for this host: the record must be about its tasks. None skips this check.
-
-        Raises:
-            JournalError: Both the file and the copy are damaged, or a newer version of tfcluster has written one of
-                them. They are left unchanged.
+        `host` is the cluster's name for this host: the record must be about its tasks. None skips this check. Raises
+        JournalError: both the file and the copy are damaged, or a newer version of tfcluster has written one of them.
+        They are left unchanged.
         """
         copy = None
         with suppress(OSError, ValueError):
@@ -273,8 +269,7 @@ class Journal:
     def remove(self) -> None:
         """Remove the journal after the cluster has gone down.
 
-        Raises:
-            OSError: A file cannot be removed; the record is unchanged.
+        Raises OSError: a file cannot be removed; the record is unchanged.
         """
         self.close()
         new = self.path.with_name(f"{self.path.name}.new")  # what an agent has left that was killed
@@ -304,12 +299,8 @@ class Journal:
 def _parse(data: bytes, host: str | None) -> Record:
     """Parse the content of a journal.
 
-    `host` is as in `Journal.read`.
-
-    Raises:
-        NewerFormatError: A newer version of tfcluster has written it.
-        ValueError: The content is not a valid record.
-        RecursionError: Lists or objects are nested too deeply.
+    `host` is as in `Journal.read`. Raises NewerFormatError: a newer version of tfcluster has written it. Raises
+    ValueError: the content is not a valid record. Raises RecursionError: lists or objects are nested too deeply.
     """
     first, _, rest = data.partition(b"\n")
     document = json.loads(first)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfcluster.core.topology import ClusterTopology, Task
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 
 Values = Mapping[str, Mapping[str, str]]
 # The key of the webhook's URL among the names of the tasks.
@@ -31,10 +31,8 @@ class SecretStore:
     def redact(self, topology: ClusterTopology, following: ClusterTopology | None = None) -> ClusterTopology:
         """Write the secret values of a topology to the file, and return the topology without them.
 
-        `following` is the topology that will replace it, if any; its values are written to the file too.
-
-        Raises:
-            OSError: The file cannot be written, and is unchanged.
+        `following` is the topology that will replace it, if any; its values are written to the file too. Raises
+        OSError: the file cannot be written, and is unchanged.
         """
         topologies = [topology] if following is None else [topology, following]
         values = {str(each.generation): _values_of(each) for each in topologies if _has_secrets(each)}
@@ -52,8 +50,7 @@ class SecretStore:
     def prune(self) -> None:
         """Remove the values of earlier topologies from the file, once the journal no longer contains these.
 
-        Raises:
-            OSError: The file cannot be written, and is unchanged.
+        Raises OSError: the file cannot be written, and is unchanged.
         """
         data = json.dumps(self._journaled).encode()
         if not self._journaled:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tfcluster.agent.state.journal import Journal
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
-from tfcluster.os.file_lock import FileLock
+from tfcluster.os.files import FileLock
 from tfcluster.paths import LOCK
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import locks_dir
@@ -27,6 +27,20 @@ class StateDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = Journal(path / "journal.json")
+        self.logs = path / "logs"  # the directory of the tasks' logs
+        self.runs = path / "runs"  # has a directory for each run
+        self.notices = path / "notices.json"  # the queue of notices that are not delivered yet
+        self.profiles = path / "profiles"  # the directory to which servers write traces, until a command has them
+        self.log_buffers = path / "log-buffers"  # capture buffers, to which tasks print; exists only while they run
+        self.forwarding = path / "forwarding.json"  # what the forwarder does; exists only while there is one
+        self.forwarder_process = path / "forwarder.json"  # which process is the forwarder
+        # The newest file of each log:
+        self.agent_log = self.logs / "agent.log"  # see `AgentLogHandler`
+        self.agent_stderr = self.logs / "agent.stderr"  # what libraries in C print in the agent's process
+        self.events = self.logs / "events.log"  # the cluster's events; see `EventLog`
+        self.fork_server_log = self.logs / "fork-server.log"  # what TensorFlow prints while it is imported
+        self.forwarder_log = self.logs / "forwarder.log"  # see `ForwarderLog`
+        self.forwarder_stderr = self.logs / "forwarder.stderr"  # what Python prints if the forwarder fails
         self.on_recreated: Callable[[], None] = lambda: None
         self._lock_path = path / LOCK
         self._lock: FileLock | None = None
@@ -55,77 +69,9 @@ class StateDir:
         finally:
             os.umask(previous)
 
-    @property
-    def logs(self) -> Path:
-        """Return the directory of the tasks' logs."""
-        return self.path / "logs"
-
-    @property
-    def runs(self) -> Path:
-        """Return the directory that contains a directory for each run."""
-        return self.path / "runs"
-
-    @property
-    def notices(self) -> Path:
-        """Return the path of the queue of notices that are not delivered yet."""
-        return self.path / "notices.json"
-
-    @property
-    def profiles(self) -> Path:
-        """Return the directory to which servers write traces, until a command has them."""
-        return self.path / "profiles"
-
-    @property
-    def agent_log(self) -> Path:
-        """Return the path of the newest file of the agent's own log; see `AgentLogHandler`."""
-        return self.logs / "agent.log"
-
-    @property
-    def agent_stderr(self) -> Path:
-        """Return the path of the file to which libraries in C print in the agent's process."""
-        return self.logs / "agent.stderr"
-
-    @property
-    def fork_server_log(self) -> Path:
-        """Return the path of the log for what TensorFlow prints while the fork server imports it."""
-        return self.logs / "fork-server.log"
-
-    @property
-    def forwarder_log(self) -> Path:
-        """Return the path of the newest file of the forwarder's log; see `ForwarderLog`."""
-        return self.logs / "forwarder.log"
-
-    @property
-    def forwarder_stderr(self) -> Path:
-        """Return the path of the file to which Python prints if the forwarder fails."""
-        return self.logs / "forwarder.stderr"
-
-    @property
-    def forwarding(self) -> Path:
-        """Return the path of the file that says what the forwarder does; it exists only while there is one."""
-        return self.path / "forwarding.json"
-
-    @property
-    def forwarder_process(self) -> Path:
-        """Return the path of the file that says which process is the forwarder."""
-        return self.path / "forwarder.json"
-
-    @property
-    def events(self) -> Path:
-        """Return the path of the cluster's event log; see `EventLog`."""
-        return self.logs / "events.log"
-
     def log_of(self, short: str) -> Path:
         """Return the path of the newest file of a task's log."""
         return self.logs / f"{short}.log"
-
-    @property
-    def log_buffers(self) -> Path:
-        """Return the directory of the capture buffers, to which the tasks' processes print.
-
-        It exists only while there are such processes.
-        """
-        return self.path / "log-buffers"
 
     def log_buffer_of(self, short: str) -> Path:
         """Return the path of the capture buffer to which a task's process prints."""
@@ -162,10 +108,8 @@ class StateDir:
     def _second_lock_path(self) -> Path:
         """Return the path of the lock file outside the directory.
 
-        Its name contains the network namespace, because containers may share /tmp.
-
-        Raises:
-            ClusterError: There is no private directory for the lock file.
+        Its name contains the network namespace, because containers may share /tmp. Raises ClusterError: there is no
+        private directory for the lock file.
         """
         place = f"{os.getuid()}:{procfs.namespace('net')}:{os.path.realpath(self.path)}"
         return locks_dir() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
@@ -173,8 +117,7 @@ class StateDir:
     def restore_second_lock(self) -> None:
         """Recreate the lock file outside the directory if it was removed, for example by a cleaner of temporary files.
 
-        Raises:
-            ClusterError: The lock file cannot be created, or another agent has locked it in the meantime.
+        Raises ClusterError: the lock file cannot be created, or another agent has locked it in the meantime.
         """
         assert self._second_lock is not None, "only the agent that holds the lock looks after it"
         path = self._second_lock_path()
@@ -200,10 +143,8 @@ class StateDir:
 
         The content of a deleted journal or log is lost; the caller must write the journal again.
 
-        Return whether anything was recreated.
-
-        Raises:
-            ClusterError: The directory cannot be created, or another agent has locked it.
+        Return whether anything was recreated. Raises ClusterError: the directory cannot be created, or another agent
+        has locked it.
         """
         if self._lock is None or (self._lock.is_in_place() and self.logs.is_dir() and self.runs.is_dir()):
             return False

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from tfcluster import settings
-from tfcluster.agent.helper_process import HelperProcess
+from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.core.devices import Device
-from tfcluster.os.tcp_sockets import Counters
+from tfcluster.os.network import Counters
 from tfcluster.processes.probes import probe as run_prober
 from tfcluster.protocol.codec import Message
 

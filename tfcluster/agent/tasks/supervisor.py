@@ -13,17 +13,16 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, wait_for
 from tfcluster.agent.logs.cluster_logs import EventLog, LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Record, TaskRecord
@@ -31,21 +30,14 @@ from tfcluster.agent.state.secret_store import SecretStore, without_values
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
-from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.transitions import TaskRuntime, Transition, drop_unreleased, restore
-from tfcluster.agent.timeout import wait_for
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
-from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
+from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.process_handle import (
-    ProcessHandle,
-    format_exit_status,
-    is_stopped_by_signal,
-    send_signal,
-    was_killed,
-)
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status, is_stopped_by_signal, send_signal, was_killed
+from tfcluster.os.procfs import OomDetector
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.tf_server import serve
@@ -66,16 +58,7 @@ class StartBlockedError(Exception):
 
 
 class TaskSupervisor:
-    """Supervises the tasks of one cluster on this host.
-
-    Attributes:
-        topology: The topology of the whole cluster; None until there is one.
-        next: The topology that will replace `topology` once some tasks have stopped; None if no change is in progress.
-        tasks: The cluster's tasks on this host, by name.
-        changed: Notified whenever a task's state changes.
-        journal_obstacle: Why the last snapshot could not be written; empty if it was.
-        tensorflow: The C library, from the first call of `load_tensorflow` on.
-    """
+    """Supervises the tasks of one cluster on this host."""
 
     def __init__(
         self,
@@ -88,13 +71,14 @@ class TaskSupervisor:
         network: ClusterNetwork,
     ) -> None:
         self.host = host
-        self.topology: ClusterTopology | None = None
+        self.topology: ClusterTopology | None = None  # the topology of the whole cluster; None until there is one
+        # The topology that will replace `topology` once some tasks have stopped; None if no change is in progress.
         self.next: ClusterTopology | None = None
-        self.tasks: dict[str, TaskRuntime] = {}
-        self.changed = ChangeNotifier()
+        self.tasks: dict[str, TaskRuntime] = {}  # the cluster's tasks on this host, by name
+        self.changed = ChangeNotifier()  # notified whenever a task's state changes
         self.history = EventLog(folder.events)
-        self.journal_obstacle = ""
-        self.tensorflow: TensorFlow | None = None
+        self.journal_obstacle = ""  # why the last snapshot could not be written; empty if it was
+        self.tensorflow: TensorFlow | None = None  # the C library, from the first call of `load_tensorflow` on
         self._folder = folder
         self._secrets = secrets
         self._ports = ports
@@ -102,7 +86,7 @@ class TaskSupervisor:
         self._log_collector = log_collector
         self._network = network
         self._port_owners: dict[int, tuple[float, str]] = {}  # by port: time of the lookup, and the message
-        self._background: set[asyncio.Task[None]] = set()  # the checks in progress
+        self._background = BackgroundTasks()
 
     def require_cluster(self) -> ClusterTopology:
         """Return the topology of the cluster; raise a ClusterError if there is none."""
@@ -122,9 +106,7 @@ class TaskSupervisor:
         this one has not started.
 
         Every port of the topology is allocated already. Tasks that it removes or changes must be stopped or failed.
-
-        Raises:
-            ClusterError: The journal cannot be written; everything is as before.
+        Raises ClusterError: the journal cannot be written; everything is as before.
         """
         before = self.topology, self.next, self.tasks
         attributes = [(task, vars(task).copy()) for task in self.tasks.values()]
@@ -253,15 +235,12 @@ class TaskSupervisor:
         for task in topology.on(self.host):
             runtime = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
             if runtime is None:
-                runtime = self._make_runtime(task)
+                log, log_buffer = self._folder.log_of(task.short), self._folder.log_buffer_of(task.short)
+                runtime = TaskRuntime(task, TaskStateMachine(task.restart), log, log_buffer)
             runtime.spec, runtime.machine = task, replace(runtime.machine, policy=task.restart)
             self.tasks[task.name] = runtime
         if topology.on(self.host):
             self._log_collector.start(topology.logs)
-
-    def _make_runtime(self, task: Task) -> TaskRuntime:
-        log, log_buffer = self._folder.log_of(task.short), self._folder.log_buffer_of(task.short)
-        return TaskRuntime(task, TaskStateMachine(task.restart), log, log_buffer)
 
     def write_journal(self) -> None:
         """Write a snapshot to the journal: the topology and the state of every task."""
@@ -292,8 +271,7 @@ class TaskSupervisor:
     def load_tensorflow(self) -> TensorFlow:
         """Return TensorFlow's C library, which is loaded at the first call.
 
-        Raises:
-            ClusterError: TensorFlow is not installed, or cannot be used.
+        Raises ClusterError: TensorFlow is not installed, or cannot be used.
         """
         if self.tensorflow is None:
             self.tensorflow = TensorFlow(find_tensorflow_library())
@@ -312,7 +290,10 @@ class TaskSupervisor:
                 self.write_journal()
         except ClusterError as error:
             _logger.error("%s", error.message)
-            transitions = [self._withdraw(each) if each.child is not None else each for each in transitions]
+            for index, each in enumerate(transitions):
+                if each.child is not None:  # its task waits, as its process is not in the journal
+                    each.end_child()
+                    transitions[index] = self._wait(each.task, each.event, each.before, self.journal_obstacle)
         self._publish(transitions)
 
     def _make_transition(self, task: TaskRuntime, event: TaskEvent) -> Transition:
@@ -335,11 +316,6 @@ class TaskSupervisor:
             task.startup_error = _EXIT_CAUSES.get(event, task.startup_error)
         self._set_timer(task)
         return Transition(task, event, before, action, child)
-
-    def _withdraw(self, transition: Transition) -> Transition:
-        """Let a task wait whose process is not in the journal."""
-        transition.end_child()
-        return self._wait(transition.task, transition.event, transition.before, self.journal_obstacle)
 
     def _wait(self, task: TaskRuntime, event: TaskEvent, before: TaskStateMachine, obstacle: str) -> Transition:
         """Let a task wait that cannot be started now; its status and the event log say why."""
@@ -365,12 +341,10 @@ class TaskSupervisor:
 
     def _set_timer(self, task: TaskRuntime) -> None:
         """Schedule the timer event of a task; replaces one that was scheduled before."""
-        if task.timer is not None:
-            task.timer.cancel()
-            task.timer = None
+        task.timer.cancel()
         if task.machine.deadline is not None:
             delay = max(0.0, task.machine.deadline - time.monotonic())
-            task.timer = asyncio.get_running_loop().call_later(delay, self.dispatch, [(task, TaskEvent.TIMER)])
+            task.timer.set(delay, self.dispatch, [(task, TaskEvent.TIMER)])
 
     def fork(self, task: TaskRuntime) -> subprocesses.ChildProcess | None:
         """Fork a task's server, which waits until it is released by a first message.
@@ -378,11 +352,8 @@ class TaskSupervisor:
         If TensorFlow cannot be loaded, the task counts as one that died and is retried according to its restart policy.
         If the values of the task's secrets are lost, the task fails without a retry.
 
-        Return the process, or None if none was forked.
-
-        Raises:
-            StartBlockedError: Another process uses the task's port, or the system has no process, memory or disk space
-                left.
+        Return the process, or None if none was forked. Raises StartBlockedError: another process uses the task's port,
+        or the system has no process, memory or disk space left.
         """
         topology = self.topology
         assert topology is not None, "events come to tasks, and tasks from a topology"
@@ -450,7 +421,7 @@ class TaskSupervisor:
         if "error" in message:
             task.startup_error = message["error"]
         else:  # it serves
-            self._in_background(self.check_until_ready(task))
+            self._background.start(self.check_until_ready, task)
 
     def on_exit(self, task: TaskRuntime, status: int | None) -> None:
         """Handle the exit of a task's process; `status` is that of waitpid, None if it is not known."""
@@ -482,7 +453,7 @@ class TaskSupervisor:
         for task in self.tasks.values():
             task.sample_usage()
             if task.machine.state in HAS_PROCESS and not task.being_checked:
-                self._in_background(self.check(task))
+                self._background.start(self.check, task)
 
     async def check(self, task: TaskRuntime, *, tolerate_timeout: bool = False) -> None:
         """Probe a task and dispatch the outcome to its state machine.
@@ -523,11 +494,6 @@ class TaskSupervisor:
             if task.process != process or task.machine.state is not TaskState.STARTING:
                 return
             await asyncio.sleep(settings.PROBE_RETRY_SECONDS)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        checking = asyncio.get_running_loop().create_task(work)
-        self._background.add(checking)
-        checking.add_done_callback(self._background.discard)
 
     async def probe_all(self, timeout: float) -> set[TaskRuntime]:
         """Probe all ready tasks concurrently.

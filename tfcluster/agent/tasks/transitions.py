@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.agent.event_loop import Timer
+from tfcluster.agent.logs.log_reader import last_lines
 from tfcluster.agent.state.journal import TaskRecord
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
-from tfcluster.agent.tasks.resource_usage import OomDetector, ResourceUsage, read_usage
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit, TaskStatus
 from tfcluster.core.topology import Task
 from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.os.procfs import OomDetector, ResourceUsage, read_usage
 from tfcluster.paths import LOCAL_HOST
 
 _AFTER_EXIT = {
@@ -46,7 +46,7 @@ class TaskRuntime:
     last_exit: LastExit | None = None  # that of the latest process; None if none has ended
     startup_error: str = ""  # the error that the process reported while it started, or another explanation of its exit
     being_checked: bool = False  # whether a health check is in progress
-    timer: asyncio.TimerHandle | None = None  # triggers the next event of the state machine
+    timer: Timer = field(default_factory=Timer)  # triggers the next event of the state machine
     samples: tuple[ResourceUsage, ...] = ()  # the latest two, the newest first
     memory: OomDetector | None = None  # for the process; None while there is no process
     killed: bool = False  # whether this agent has sent SIGKILL to the process
@@ -133,14 +133,7 @@ class TaskRuntime:
 
     def log_tail(self) -> tuple[str, ...]:
         """Return the last lines of the task's log buffer, and of a long line only the end."""
-        try:
-            with self.log_buffer.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - settings.FAILED_TASK_LOG_BYTES))
-                data = file.read(settings.FAILED_TASK_LOG_BYTES)
-        except OSError:
-            return ()
-        lines = data.lstrip(b"\0").decode(errors="replace").splitlines()  # the buffer begins with a hole
-        return tuple(lines[-settings.FAILED_TASK_LOG_LINES :])
+        return tuple(last_lines(self.log_buffer, settings.FAILED_TASK_LOG_BYTES, settings.FAILED_TASK_LOG_LINES))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tfcluster import settings
 from tfcluster.core.forwarding import Certificate
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 from tfcluster.paths import authority_path, make_private_folder
 
 

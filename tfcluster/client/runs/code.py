@@ -25,9 +25,9 @@ from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
 from tfcluster.core.text import format_size, pluralize
 from tfcluster.errors import ClusterError, usage_error
-from tfcluster.os.atomic_file import read_file
+from tfcluster.os.files import read_file
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
+from tfcluster.protocol.api.files import CodeWanted, SendCodeRequest
 
 #: Shows that code is sent; the arguments are the host, the bytes that it needs, and how many of them are left.
 ShowSending = Callable[[str, int, int], None]

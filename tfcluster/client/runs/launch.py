@@ -24,7 +24,7 @@ from tfcluster.core.groups import select_members
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.file_lock import FileLock
+from tfcluster.os.files import FileLock
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import JoinRequest

@@ -19,7 +19,7 @@ from tfcluster.core.code import is_inside
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.protocol.api.outputs import OutputFile, OutputsRequest, ReadOutputsRequest
+from tfcluster.protocol.api.files import OutputFile, OutputsRequest, ReadOutputsRequest
 
 _PART = ".tfcluster-part"
 _NOT_CODE = "# Fetched by tfcluster: this folder is not sent to other hosts with a script.\n*\n"

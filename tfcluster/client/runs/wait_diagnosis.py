@@ -16,7 +16,7 @@ from tfcluster.core.stacks import describe_wait
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import StatusRequest
 from tfcluster.protocol.api.logs import LogEvent, LogLine, LogsRequest
-from tfcluster.protocol.api.stacks import TaskThreadsReply, TaskThreadsRequest
+from tfcluster.protocol.api.processes import TaskThreadsReply, TaskThreadsRequest
 
 Event = dict[str, Any]
 # What a host tells: its TensorFlow, and what each task does that seems to be at fault, by the task's name.

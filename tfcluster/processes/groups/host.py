@@ -22,20 +22,10 @@ from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
 from tfcluster.os.network import Address, bind_free_port
 from tfcluster.os.process_handle import is_frozen
-from tfcluster.processes.groups.link import GroupLink
-from tfcluster.processes.groups.member_states import read_observations
-from tfcluster.processes.runs.run_plan import RunPlan
-from tfcluster.processes.runs.supervised_program import (
-    JOB_END_SIGNAL,
-    SupervisedProgram,
-    reap_orphans,
-    restore_signals,
-    wake_on_signals,
-)
-from tfcluster.protocol.codec import Message
-from tfcluster.protocol.group import (
+from tfcluster.processes.groups.link import (
     End,
     Exited,
+    GroupLink,
     HoldOutput,
     Measured,
     Observed,
@@ -51,6 +41,16 @@ from tfcluster.protocol.group import (
     StopIdle,
     Unable,
 )
+from tfcluster.processes.groups.member_states import read_observations
+from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.supervised_program import (
+    JOB_END_SIGNAL,
+    SupervisedProgram,
+    reap_orphans,
+    restore_signals,
+    wake_on_signals,
+)
+from tfcluster.protocol.codec import Message
 
 
 @dataclass
@@ -120,9 +120,6 @@ class GroupHost:
     """Starts and supervises the members of a group on this host.
 
     `cluster` has the addresses that may connect to the ports of the members; None if all may.
-
-    Attributes:
-        is_coordinator_lost: Whether the connection to the coordinator was lost before the group had ended.
     """
 
     def __init__(self, plan: RunPlan, group: Group, link: GroupLink, cluster: Collection[Address] | None) -> None:
@@ -137,16 +134,14 @@ class GroupHost:
         self._observations: dict[int, MemberObservation] = {}  # as reported, by rank
         self._poll = select.poll()
         self._holds_output = False
+        # Whether the connection to the coordinator was lost before the group had ended.
         self.is_coordinator_lost = False
         self._wakeup = wake_on_signals()
 
     def run(self) -> int:
         """Follow orders until the last one, or until the coordinator is lost; no member is left then.
 
-        Return the exit code of the group; 1 if the coordinator is lost.
-
-        Raises:
-            ScriptStart: In the process of a member.
+        Return the exit code of the group; 1 if the coordinator is lost. Raises ScriptStart: in the process of a member.
         """
         self._poll.register(self._link, select.POLLIN)
         self._poll.register(self._wakeup, select.POLLIN)

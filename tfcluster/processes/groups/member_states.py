@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tfcluster.core.groups import MemberObservation
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
 
 _OBSERVATIONS = "observations.json"

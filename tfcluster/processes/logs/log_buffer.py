@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.os.sparse_files import UNSUPPORTED, first_data, first_hole, punch
+from tfcluster.os.files import UNSUPPORTED, first_data, first_hole, punch
 from tfcluster.processes.logs.rotating_log import RotatingLog, end_of
 
 
@@ -25,12 +25,9 @@ def prepare(path: Path, log: Path) -> None:
     The positions in the buffer continue from the end of `log`, the newest file of the task's rotating log.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileExistsError):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, end_of(log))
-        finally:
-            os.close(fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with suppress(FileExistsError), open(os.open(path, flags, 0o600), "wb", 0) as file:
+        file.truncate(end_of(log))
 
 
 def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
@@ -39,19 +36,15 @@ def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
     Return the output, and the time of the last write to the file in Unix seconds. Return None if the output at
     `position` has been freed or the file does not exist.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
+    with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+        fd = file.fileno()
         data = os.pread(fd, size, position)
         # Check for a hole after reading, not before: holes only grow, so data that is not in a hole now was not in one
         # during the read either.
         end = position + len(data)
         is_intact = not data or (first_data(fd, position) == position and first_hole(fd, position) >= end)
         return (data, os.fstat(fd).st_mtime) if is_intact else None
-    finally:
-        os.close(fd)
+    return None
 
 
 def find_freed(path: Path, position: int) -> tuple[int, int] | None:
@@ -59,11 +52,8 @@ def find_freed(path: Path, position: int) -> tuple[int, int] | None:
 
     A line begins at `position`. Return where the part begins and ends; None if there is no such part.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
+    with suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+        fd = file.fileno()
         status = os.fstat(fd)
         hole = first_hole(fd, position)
         if hole >= status.st_size:
@@ -73,8 +63,7 @@ def find_freed(path: Path, position: int) -> tuple[int, int] | None:
         text = os.pread(fd, hole - before, before)
         start = before + text.rfind(b"\n") + 1 if b"\n" in text or before == position else hole
         return start, end + os.pread(fd, status.st_blksize, end).find(b"\n") + 1
-    finally:
-        os.close(fd)
+    return None
 
 
 def size_of(path: Path) -> int | None:
@@ -104,10 +93,8 @@ class LogBuffer:
         can thus keep up with a task that prints faster than the log can be written.
 
         With `ended`, the task will print nothing more, so a last line without a newline is treated as complete. Return
-        whether there may be more to copy.
-
-        Raises:
-            OSError: The output could not be read or written. The next call tries again.
+        whether there may be more to copy. Raises OSError: the output could not be read or written. The next call tries
+        again.
         """
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.os.file_lock import FileLock
-from tfcluster.os.inotify import Inotify
+from tfcluster.os.files import FileLock, Inotify
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.logs.log_buffer import LogBuffer
 from tfcluster.processes.logs.rotating_log import RotatingLog
@@ -74,13 +73,10 @@ class LogWriter:
     """Writes the rotating logs of a cluster's tasks on this host.
 
     There is one log writer at a time: it holds a lock, and kills the previous holder when it takes the lock.
-
-    Attributes:
-        is_failing: Some output could not be written in the last round. The next round tries again.
     """
 
     def __init__(self, log_buffers: Path, logs: Path, size: int, count: int) -> None:
-        self.is_failing = False
+        self.is_failing = False  # some output could not be written in the last round. The next round tries again
         self._folder = log_buffers
         self._logs = logs
         self._limits = size, count

@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.os.files import write_all
 
 # An upper bound of the bytes that the time, the position and the mark of a partial line take in front of the text.
 _MAX_HEADER = 64
@@ -161,9 +162,7 @@ class RotatingLog:
         _remove_special(self._path)
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(fd, data[written:])
+            write_all(fd, data)
         finally:
             os.close(fd)
 

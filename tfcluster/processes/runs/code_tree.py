@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 from tfcluster.core.code import CodeFile, CodeLocation, decode_manifest, is_digest, is_inside
 from tfcluster.errors import ClusterError
-from tfcluster.os.atomic_file import write_file
+from tfcluster.os.files import write_file
 from tfcluster.processes.runs.run_plan import RunPlan
 
 #: The folder of the tree in a run's folder.

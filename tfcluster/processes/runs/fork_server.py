@@ -21,9 +21,9 @@ from typing import NoReturn
 from tfcluster.core.programs import BUNDLED
 from tfcluster.os import daemonize
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.runs import preloaded_modules, run_driver
+from tfcluster.processes.runs import run_driver
 from tfcluster.processes.runs.run_plan import RunPlan
-from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT, ScriptStart
+from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT, ScriptStart, keep_modules
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
@@ -64,7 +64,7 @@ def _import_programs() -> None:
     sessions.find_physical_devices()
     for name in BUNDLED:
         importlib.import_module(f"{registry.__package__}.{name}.run")
-    preloaded_modules.keep()
+    keep_modules()
 
 
 def _serve(agent: socket.socket) -> RunPlan | None:

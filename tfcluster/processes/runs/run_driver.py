@@ -30,10 +30,9 @@ from tfcluster.process_mark import NO_MARK, set_mark
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
-from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
-from tfcluster.processes.runs.run_program import report_error
+from tfcluster.processes.runs.run_script import report_error
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR, receive_stdin
 from tfcluster.processes.runs.supervised_program import (
@@ -45,15 +44,14 @@ from tfcluster.processes.runs.supervised_program import (
     reap_orphans,
     wake_on_signals,
 )
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of
 from tfcluster.protocol.codec import Message
 
 
 def main(plan: RunPlan, code_cache: Path) -> NoReturn:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
-    Raises:
-        ScriptStart: In the process of a script.
+    Raises ScriptStart: in the process of a script.
     """
     folder = plan.folder
     daemonize.detach(f"tfcluster: {plan.cluster} {plan.run}")
@@ -105,8 +103,7 @@ def _receive_stdin(plan: RunPlan) -> int | None:
 def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | None) -> NoReturn:
     """Coordinate the group that the run consists of or, if another host does that, start the members on this one.
 
-    Raises:
-        ScriptStart: In the process of a member.
+    Raises ScriptStart: in the process of a member.
     """
     try:
         if group.coordinator is None:

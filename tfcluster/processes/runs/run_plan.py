@@ -40,10 +40,8 @@ _CLAIM = "driver"
 def append_event(path: Path, event: RunEvent | Message) -> None:
     """Append an event to a run's file, by a single write call, so that a reader does not see a partial line for long.
 
-    The first event creates the file. A program's event, which is JSON values already, may be of any kind.
-
-    Raises:
-        OSError: The event could not be written, or only a part of it.
+    The first event creates the file. A program's event, which is JSON values already, may be of any kind. Raises
+    OSError: the event could not be written, or only a part of it.
     """
     line = encode(event if isinstance(event, dict) else to_record(event))
     # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep a

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tfcluster import settings
 from tfcluster.core.text import format_size
-from tfcluster.os.sparse_files import UNSUPPORTED, first_data, first_hole, punch
+from tfcluster.os.files import UNSUPPORTED, first_data, first_hole, punch
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
@@ -68,9 +68,6 @@ class OutputRecorder:
     """Appends to the output of a run, and frees what exceeds the limit.
 
     `limit` is the bytes that the two files may take together.
-
-    Attributes:
-        lost_bytes: How many bytes could not be written, because the disk is full.
     """
 
     def __init__(self, folder: Path, limit: int = settings.RUN_OUTPUT_BYTES) -> None:
@@ -89,7 +86,7 @@ class OutputRecorder:
         self._can_punch = True
         # Until when to wait for the command that the output is for, and whose agent died.
         self._wait_until = _NEVER if _is_locked(self._output, 0) else 0.0
-        self.lost_bytes = 0
+        self.lost_bytes = 0  # how many bytes could not be written, because the disk is full
 
     def append(self, stream: str, data: bytes, task: str = "") -> None:
         """Append what has arrived on a stream; a full disk keeps no program from running.
@@ -188,8 +185,7 @@ def _write(fd: int, data: bytes) -> int:
 class OutputHold:
     """Keeps the output of a run, from a position on, until it is read.
 
-    Raises:
-        OSError: The file system has no such locks, or no file can be created.
+    Raises OSError: the file system has no such locks, or no file can be created.
     """
 
     def __init__(self, folder: Path, position: int) -> None:
@@ -237,20 +233,14 @@ def missing_text(size: int) -> str:
 
 def missing_bytes(folder: Path) -> int:
     """Return how much of a run's output is not stored."""
-    try:
-        fd = os.open(folder / OUTPUT, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        status = os.fstat(fd)
-        missing, position = 0, 0
+    missing, position = 0, 0
+    with contextlib.suppress(OSError), (folder / OUTPUT).open("rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
         while status.st_blocks * _BLOCK_BYTES < status.st_size and position < status.st_size:
-            hole = first_hole(fd, position)
-            position = max(first_data(fd, hole), hole + 1)
+            hole = first_hole(file.fileno(), position)
+            position = max(first_data(file.fileno(), hole), hole + 1)
             missing += min(position, status.st_size) - hole
-        return missing
-    finally:
-        os.close(fd)
+    return missing
 
 
 def stored_bytes(folder: Path) -> int:

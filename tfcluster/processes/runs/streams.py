@@ -37,17 +37,14 @@ class OutputSink(Protocol):
 
 
 class OutputCapture:
-    """Captures the output of a program.
-
-    Attributes:
-        program_fds: The descriptors of the program's standard output and standard error.
-        streams: The name of each stream that a process may still write to, by the descriptor to read it from.
-    """
+    """Captures the output of a program."""
 
     def __init__(self, sink: OutputSink, streams: OutputStreams) -> None:
         self._sink = sink
         stdout, program_stdout = _open_stream(streams.stdout_is_terminal, streams)
+        # The name of each stream that a process may still write to, by the descriptor to read it from.
         self.streams = {stdout: STDOUT}
+        # The descriptors of the program's standard output and standard error.
         self.program_fds = (program_stdout, program_stdout)
         if not streams.is_shared:
             stderr, program_stderr = _open_stream(streams.stderr_is_terminal, streams)
@@ -141,10 +138,7 @@ def receive_stdin(name: str) -> int | None:
     """Take over the standard input of the command that waits for a run, and return its descriptor.
 
     `name` is the name, in the abstract namespace, of the command's socket. Return None if nothing in this process's
-    network has it.
-
-    Raises:
-        ClusterError: The command does not hand it over.
+    network has it. Raises ClusterError: the command does not hand it over.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -29,19 +29,18 @@ from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
 from tfcluster.process_mark import MARK, NO_MARK, set_mark
 from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
-from tfcluster.processes.runs.run_program import (
+from tfcluster.processes.runs.run_script import (
     enable_stack_dump,
     flush_output,
     handle_signals,
     hosts_of,
     report_error,
     run_program,
+    start_script,
     title_of,
 )
-from tfcluster.processes.runs.run_script import start_script
 from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
-from tfcluster.processes.servers.listen_guard import ListenGuard, trap_listen
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, ListenGuard, PortIsolationError, trap_listen
 from tfcluster.protocol.codec import Message, decode_line, encode
 from tfcluster.protocol.serialization import DecodeError, decode
 
@@ -58,11 +57,6 @@ class SupervisedProgram:
         report: Gets the events of a script: what it reports with `tfcluster.metric`.
         release: Gives up, in the new process, the objects that own descriptors, because these are closed there: an
             object that is destroyed later would close a file of the program that has got its number.
-
-    Attributes:
-        end: What the program has sent before it exited; None if it was no script, or did not get so far.
-        is_terminated: Whether it was sent SIGTERM.
-        has_exited: Whether the process has exited, and `reap` may be called.
     """
 
     def __init__(
@@ -80,8 +74,9 @@ class SupervisedProgram:
         self._sink = sink
         self._report = report
         self._task = None if plan.member is None else plan.member["TFCLUSTER_TASK"]
+        # What the program has sent before it exited; None if it was no script, or did not get so far.
         self.end: ProgramEnd | None = None
-        self.is_terminated = False
+        self.is_terminated = False  # whether it was sent SIGTERM
         self.capture = OutputCapture(sink, plan.streams or OutputStreams(is_shared=True))
         self._link, program_link = socket.socketpair()
         driver = os.getpid()
@@ -104,7 +99,7 @@ class SupervisedProgram:
         self._guard: ListenGuard | None = None
         self._unread = b""  # the beginning of a message
         self._is_linked = True  # whether the program can still send messages
-        self.has_exited = False
+        self.has_exited = False  # whether the process has exited, and `reap` may be called
         # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
         self._deadline = _NEVER
         self._handle_by = _NEVER  # by when Python must have handled an interrupt
@@ -298,10 +293,7 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
     """Execute the program of a run in its process, and end the process.
 
     `driver` is the pid of the driver, which is the parent process. `outputs` are the program's standard output and
-    standard error. `stdin` is None for /dev/null.
-
-    Raises:
-        ScriptStart: The program is a script.
+    standard error. `stdin` is None for /dev/null. Raises ScriptStart: the program is a script.
     """
     code = 1
     try:

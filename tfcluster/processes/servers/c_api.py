@@ -46,10 +46,8 @@ class TensorFlow:
         """Create a server whose port is bound but that does not serve yet; it exists until the process exits.
 
         `server_def` is a serialised ServerDef; see `protos.server_def`. The handle that is returned is for the other
-        methods.
-
-        Raises:
-            TensorFlowError: The server could not be created, for example because the port is already in use.
+        methods. Raises TensorFlowError: the server could not be created, for example because the port is already in
+        use.
         """
         return int(self._call("TF_NewServer", server_def, len(server_def)) or 0)
 

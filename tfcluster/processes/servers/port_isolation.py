@@ -1,7 +1,10 @@
 """Port isolation: accept connections to the ports of a process only from this machine, or from its cluster's hosts.
 
 A TensorFlow server listens on all interfaces, whatever address it is given, and executes any graph for anyone who
-connects. Each socket is therefore restricted before it listens; `listen_guard` sees to the order.
+connects. Requests that arrive between listen() and the moment at which a server starts to serve are queued and executed
+later, even if the connection has been cut meanwhile. Each socket is therefore restricted before it listens: listen() is
+trapped (see `seccomp`), a guard in another thread or process restricts the caller's socket, and only then does the
+guard call listen() on it, for the caller.
 
 A port of a cluster on several hosts gets a socket filter (see `bpf`) that passes packets only from the addresses of the
 hosts.
@@ -9,11 +12,21 @@ hosts.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import socket
-from collections.abc import Collection
+import stat
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from ipaddress import IPv4Address, ip_address
 
-from tfcluster.os import bpf
+from tfcluster.core.hosts import Host
+from tfcluster.os import bpf, libc, procfs, seccomp
+from tfcluster.os.daemonize import ask_in_fork
 from tfcluster.os.network import Address
+from tfcluster.os.seccomp import Notification
+from tfcluster.paths import LOCAL_HOST
 
 #: The hint for hosts on which ports cannot be restricted.
 OPEN_HINT = (
@@ -34,11 +47,8 @@ def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
     """Restrict a TCP socket to connections from this machine and the rest of its cluster. This is idempotent.
 
     listen() has not been called on the socket yet. `cluster` includes the addresses of this host. A cluster on this
-    machine alone is restricted to connections over loopback.
-
-    Raises:
-        PortIsolationError: The kernel refuses. For loopback it must be Linux 5.7 or newer, unless this process runs as
-            root.
+    machine alone is restricted to connections over loopback. Raises PortIsolationError: the kernel refuses. For
+    loopback it must be Linux 5.7 or newer, unless this process runs as root.
     """
     if all(address.is_loopback for address in cluster):
         _bind_to_loopback(listener)
@@ -49,10 +59,7 @@ def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
 def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> None:
     """Restrict a socket to connections from a cluster's addresses and from this machine.
 
-    `cluster` includes the addresses of this host.
-
-    Raises:
-        PortIsolationError: The kernel refuses.
+    `cluster` includes the addresses of this host. Raises PortIsolationError: the kernel refuses.
     """
     if bpf.has_locked_filter(listener):
         return
@@ -85,3 +92,181 @@ def _named(listener: socket.socket) -> str:
     """
     port = listener.getsockname()[1]
     return f"port {port}" if port else "the servers' ports"
+
+
+def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
+    """Return the IPv4 and IPv6 addresses that hosts' addresses resolve to on this machine.
+
+    Raises OSError: the address of a host cannot be resolved. The message names the host.
+    """
+    addresses: set[Address] = set()
+    for host in hosts:
+        if host.address == LOCAL_HOST:  # a lookup would add milliseconds to the start of every server
+            addresses.add(IPv4Address("127.0.0.1"))
+            continue
+        try:
+            entries = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OSError(
+                f"host {host.name}: its address {host.address!r} cannot be resolved on this machine ({why})"
+            ) from error
+        for _, _, _, _, name in entries:
+            address = ip_address(str(name[0]).partition("%")[0])  # "%eth0" follows a link-local address
+            addresses.add((address.version == 6 and address.ipv4_mapped) or address)
+    return frozenset(addresses)
+
+
+_SYS_PIDFD_GETFD = 438  # on every architecture
+
+
+class ListenGuard:
+    """Restricts every TCP socket on which trapped threads call listen(), before the call takes effect.
+
+    Args:
+        listener: The descriptor that `trap_listen` returned.
+        cluster: The IP addresses of all the cluster's hosts, including this one.
+        on_refused: Called with the reason each time a socket cannot be restricted. Its listen() then fails with EACCES.
+    """
+
+    def __init__(self, listener: int, cluster: Collection[Address], on_refused: Callable[[str], None]) -> None:
+        self.ports: set[int] = set()
+        self._listener = listener
+        self._cluster = cluster
+        self._on_refused = on_refused
+
+    def fileno(self) -> int:
+        """Return the descriptor of the trap, which is readable when a call is waiting."""
+        return self._listener
+
+    def handle(self) -> None:
+        """Wait for a call of listen(), restrict its socket and listen on it; if that cannot be done, the call fails.
+
+        Raises OSError: all trapped threads have exited.
+        """
+        notification = seccomp.receive(self._listener)
+        if notification is None:
+            return
+        try:
+            with _duplicate(self._listener, notification) as fd:
+                error = self._listen(fd, notification.backlog)
+        except (PortIsolationError, OSError) as refused:
+            self._on_refused(str(refused))
+            seccomp.answer(self._listener, notification, errno.EACCES)
+        else:
+            seccomp.answer(self._listener, notification, error)
+
+    def _listen(self, fd: int, backlog: int) -> int:
+        """Restrict a socket that a network can reach, and listen on it; return the errno of listen(), or 0."""
+        if fd >= 0 and stat.S_ISSOCK(os.fstat(fd).st_mode):
+            listening = socket.socket(fileno=fd)
+            try:
+                if listening.family in (socket.AF_INET, socket.AF_INET6):
+                    restrict(listening, self._cluster)
+                    self.ports.add(listening.getsockname()[1])
+            finally:
+                listening.detach()
+        try:
+            return libc.call("listen", fd, backlog)
+        except OSError as error:
+            return error.errno or errno.EACCES
+
+
+def trap_listen() -> int:
+    """Trap listen() in the calling thread and all that it starts from now on, and return the trap's descriptor.
+
+    Raises PortIsolationError: the kernel refuses; see `seccomp.trap_listen`.
+    """
+    try:
+        return seccomp.trap_listen()
+    except seccomp.SeccompError as error:
+        raise PortIsolationError(f"ports cannot be closed before they listen: {error}") from error
+
+
+def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str], None]) -> ListenGuard:
+    """Start a guard thread that restricts the sockets on which the calling thread and all later threads listen.
+
+    This is only for processes whose threads release the global interpreter lock (GIL) before they call listen():
+    otherwise the guard thread could not run during the call.
+
+    `on_refused` is called in the guard thread.
+    """
+    trapped = threading.Event()
+    guards: list[ListenGuard] = []
+
+    def run() -> None:
+        trapped.wait()
+        with contextlib.suppress(OSError):  # the process is exiting
+            while guards:
+                guards[0].handle()
+
+    # Start the thread before the trap is set, as the guard's own thread must not be trapped.
+    threading.Thread(target=run, name="port guard", daemon=True).start()
+    try:
+        guards.append(ListenGuard(trap_listen(), cluster, on_refused))
+    finally:
+        trapped.set()
+    return guards[0]
+
+
+def check_support(cluster: Collection[Address]) -> None:
+    """Check in a child process whether the ports of a cluster's server can be restricted on this machine.
+
+    Raises PortIsolationError: they cannot be restricted. Raises OSError: the child process cannot be forked.
+    """
+    result = ask_in_fork(lambda: _listen_isolated(cluster).encode()).decode()
+    if result != "isolated":
+        raise PortIsolationError(result or "the process that checked it died")
+
+
+def _listen_isolated(cluster: Collection[Address]) -> str:
+    """Listen on a restricted port; return `isolated`, or the reason why the port cannot be restricted."""
+    reasons: list[str] = []
+    try:
+        isolate_this_process(cluster, reasons.append)
+        with socket.socket() as listener:
+            listener.listen()
+    except (PortIsolationError, OSError) as error:
+        return reasons[0] if reasons else str(error)
+    return "isolated"
+
+
+@contextlib.contextmanager
+def _duplicate(listener: int, notification: Notification) -> Iterator[int]:
+    """Duplicate the descriptor that a trapped thread calls listen() on, and close the duplicate in the end.
+
+    It is -1 if the caller has no such descriptor. Raises OSError: this process may not duplicate it, or the caller has
+    exited.
+    """
+    pidfd = os.pidfd_open(_process_of(notification.tid))
+    try:
+        if not seccomp.is_waiting(listener, notification):  # the pid may have been reused by another process
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        fd = _pidfd_getfd(pidfd, notification.fd)
+    finally:
+        os.close(pidfd)
+    try:
+        yield fd
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _process_of(tid: int) -> int:
+    """Return the pid of the process that a thread belongs to, since a pidfd refers to a process."""
+    if (pid := procfs.read_status(tid).get("Tgid")) is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    return int(pid)
+
+
+def _pidfd_getfd(pidfd: int, fd: int) -> int:
+    """Duplicate a descriptor of another process by pidfd_getfd(2), which Python's os module lacks.
+
+    Return -1 if the process has no such descriptor.
+    """
+    try:
+        return libc.call("syscall", _SYS_PIDFD_GETFD, pidfd, fd, 0)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return -1
+        raise

@@ -11,10 +11,8 @@ from tfcluster.core.environment import server_variables
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.os import daemonize
 from tfcluster.processes import protos
-from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.servers.c_api import TensorFlow, TensorFlowError
-from tfcluster.processes.servers.listen_guard import isolate_this_process
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of, isolate_this_process
 from tfcluster.protocol.codec import encode
 
 
@@ -46,8 +44,7 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
 def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> int:
     """Create the server after isolating this process, so that every port that it ever opens is restricted.
 
-    Raises:
-        PortIsolationError: Ports cannot be restricted on this machine, or the server's port has not been restricted.
+    Raises PortIsolationError: ports cannot be restricted on this machine, or the server's port has not been restricted.
     """
     reasons: list[str] = []
     guard = isolate_this_process(addresses_of(topology.hosts), reasons.append)

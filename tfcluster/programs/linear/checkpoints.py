@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError, usage_error
-from tfcluster.os.atomic_file import write_atomically
+from tfcluster.os.files import write_atomically
 
 v1 = tf.compat.v1
 

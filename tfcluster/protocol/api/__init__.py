@@ -1,7 +1,7 @@
 """The methods that an agent serves: one dataclass for each request, each reply and each event.
 
-The modules of this package describe the methods by topic: `cluster`, `code`, `logs`, `outputs`, `profile`, `runs` and
-`stacks`; this module is what they have in common. An agent reports tasks, ports and GPUs of its own host only. The
+The modules of this package describe the methods by topic: `cluster`, `files`, `logs`, `processes` and `runs`; this
+module is what they have in common. An agent reports tasks, ports and GPUs of its own host only. The
 response to a request is any number of events, then one reply or error.
 
 A message is encoded by `protocol.serialization`: as a JSON object with the names of its fields. Every field must be

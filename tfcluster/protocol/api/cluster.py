@@ -24,30 +24,20 @@ class TopologyRequest(Request[NoReturn, ClusterTopology], method=Method.TOPOLOGY
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a host allocated for the tasks of a topology, by task name.
+    """What a host allocated for the tasks of a topology, by task name."""
 
-    Attributes:
-        ports: The port of each task for which the topology names none.
-        gpus: The GPUs of each task that requests some, as CUDA_VISIBLE_DEVICES names them.
-        tls_port: The port of the host's forwarder, if it gets one and the topology names no port for it.
-    """
-
-    ports: dict[str, int]
-    gpus: dict[str, tuple[str, ...]]
+    ports: dict[str, int]  # the port of each task for which the topology names none
+    gpus: dict[str, tuple[str, ...]]  # the GPUs of each task that requests some, as CUDA_VISIBLE_DEVICES names them
+    # The port of the host's forwarder, if it gets one and the topology names no port for it.
     tls_port: int | None = None
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The reply to `ObserveRequest`.
+    """The reply to `ObserveRequest`."""
 
-    Attributes:
-        observed: The observed state of the cluster on the host; None if it is not up there.
-        certificate: What is known of the host's certificate; None if it has none.
-    """
-
-    observed: ObservedState | None
-    certificate: CertificateFacts | None = None
+    observed: ObservedState | None  # the observed state of the cluster on the host; None if it is not up there
+    certificate: CertificateFacts | None = None  # what is known of the host's certificate; None if it has none
 
 
 @dataclass(frozen=True)
@@ -57,82 +47,54 @@ class ObserveRequest(Request[NoReturn, Observation], method=Method.OBSERVE, is_s
 
 @dataclass(frozen=True)
 class FailedCheck:
-    """A check that failed, and why.
+    """A check that failed, and why."""
 
-    Attributes:
-        check: The name of the check.
-        error: The reason, with a fix.
-    """
-
-    check: str
-    error: ClusterError
+    check: str  # the name of the check
+    error: ClusterError  # the reason, with a fix
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """The event of `PrepareRequest`: the result of the preflight of a host.
+    """The event of `PrepareRequest`: the result of the preflight of a host."""
 
-    Attributes:
-        tensorflow: The version of the host's TensorFlow; None if it could not be loaded.
-        allocation: The allocated ports and GPUs; empty if there are problems.
-        problems: Everything that prevents the host from starting its tasks; `tensorflow` is the check of its library.
-        accounts: Other accounts that can connect to the host's servers; None if there are none.
-    """
-
-    tensorflow: str | None
-    allocation: Allocation
+    tensorflow: str | None  # the version of the host's TensorFlow; None if it could not be loaded
+    allocation: Allocation  # the allocated ports and GPUs; empty if there are problems
+    # Everything that prevents the host from starting its tasks; `tensorflow` is the check of its library.
     problems: tuple[FailedCheck, ...]
-    accounts: OtherAccounts | None
+    accounts: OtherAccounts | None  # other accounts that can connect to the host's servers; None if there are none
 
 
 @dataclass(frozen=True)
 class PrepareRequest(Request[Preparation, NoReturn], method=Method.PREPARE, is_slow=True, changes=True):
-    """Run the preflight checks for a topology, allocate ports and GPUs, and keep the agent running until cancelled.
+    """Run the preflight checks for a topology, allocate ports and GPUs, and keep the agent running until cancelled."""
 
-    Attributes:
-        topology: The desired topology, merged with the one of the running cluster.
-        listens: Whether the agent accepts connections, until the request is cancelled, on the reserved ports of servers
-            that do not run yet. This is the half of the connectivity check of a cluster on several hosts that answers;
-            see `ReachRequest`.
-    """
-
-    topology: ClusterTopology
+    topology: ClusterTopology  # the desired topology, merged with the one of the running cluster
+    # Whether the agent accepts connections, until the request is cancelled, on the reserved ports of servers that do
+    # not run yet. This is the half of the connectivity check of a cluster on several hosts that answers; see
+    # `ReachRequest`.
     listens: bool
 
 
 @dataclass(frozen=True)
 class ReachReply:
-    """The reply to `ReachRequest`.
+    """The reply to `ReachRequest`."""
 
-    Attributes:
-        failures: The cause of the failure for each address to which the connection failed.
-    """
-
-    failures: dict[str, str]
+    failures: dict[str, str]  # the cause of the failure for each address to which the connection failed
 
 
 @dataclass(frozen=True)
 class ReachRequest(Request[NoReturn, ReachReply], method=Method.REACH):
-    """Connect to ports of other hosts, all at the same time.
+    """Connect to ports of other hosts, all at the same time."""
 
-    Attributes:
-        addresses: The addresses, each `host:port`.
-        timeout: Seconds that each connection may take.
-    """
-
-    addresses: tuple[str, ...]
-    timeout: float
+    addresses: tuple[str, ...]  # the addresses, each `host:port`
+    timeout: float  # seconds that each connection may take
 
 
 @dataclass(frozen=True)
 class ApplyReply:
-    """The reply to `ApplyRequest`.
+    """The reply to `ApplyRequest`."""
 
-    Attributes:
-        conflict: Why the plan does not fit the state of the host, in which case nothing was done; None if the plan was
-            carried out.
-    """
-
+    # Why the plan does not fit the state of the host, in which case nothing was done; None if the plan was carried out.
     conflict: str | None
 
 
@@ -141,36 +103,24 @@ class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_s
     """Carry out a plan. This continues to the end if the command disconnects.
 
     The events are the status at each change.
-
-    Attributes:
-        base_revision: The revision of this host's observed state from which the plan was made; None if the cluster was
-            down.
-        topology: The topology to which the plan leads; its `kept` says which servers stay.
-        summary: What the plan does on this host, for the event log.
-        accepted_loss: The data and runs that the plan may lose; None accepts any loss.
-        terminating: The tasks, on any host, whose processes the plan terminates.
-        certificate: A certificate for the host, with its private key; None if it needs none, or keeps its own.
     """
 
+    # The revision of this host's observed state from which the plan was made; None if the cluster was down.
     base_revision: str | None
-    topology: ClusterTopology
-    summary: str
-    accepted_loss: tuple[str, ...] | None
-    terminating: tuple[str, ...]
+    topology: ClusterTopology  # the topology to which the plan leads; its `kept` says which servers stay
+    summary: str  # what the plan does on this host, for the event log
+    accepted_loss: tuple[str, ...] | None  # the data and runs that the plan may lose; None accepts any loss
+    terminating: tuple[str, ...]  # the tasks, on any host, whose processes the plan terminates
+    # A certificate for the host, with its private key; None if it needs none, or keeps its own.
     certificate: Certificate | None = None
 
 
 @dataclass(frozen=True)
 class DevicesReply:
-    """The reply to `DevicesRequest`.
+    """The reply to `DevicesRequest`."""
 
-    Attributes:
-        devices: The devices.
-        silent: Why tasks reported no devices, one text for each of these tasks.
-    """
-
-    devices: tuple[Device, ...]
-    silent: tuple[str, ...]
+    devices: tuple[Device, ...]  # the devices
+    silent: tuple[str, ...]  # why tasks reported no devices, one text for each of these tasks
 
 
 @dataclass(frozen=True)
@@ -190,37 +140,24 @@ class UsageRequest(Request[NoReturn, HostUsage], method=Method.USAGE):
 
 @dataclass(frozen=True)
 class WatchRequest(Request[ClusterStatus, Done], method=Method.WATCH, is_slow=True):
-    """Send the status now and at each change of a task or a run. While a plan is being executed, no status is sent.
+    """Send the status now and at each change of a task or a run. While a plan is being executed, no status is sent."""
 
-    Attributes:
-        timeout: How long to watch, in seconds.
-    """
-
-    timeout: float
+    timeout: float  # how long to watch, in seconds
 
 
 @dataclass(frozen=True)
 class RestartRequest(Request[NoReturn, Done], method=Method.RESTART, changes=True):
-    """Stop tasks and start them again. The reply comes at once, without waiting for the restarts.
+    """Stop tasks and start them again. The reply comes at once, without waiting for the restarts."""
 
-    Attributes:
-        tasks: Names of tasks or jobs, as for `matching_tasks`; empty for all tasks.
-        grace: Seconds between SIGTERM and SIGKILL.
-    """
-
-    tasks: tuple[str, ...]
-    grace: float
+    tasks: tuple[str, ...]  # names of tasks or jobs, as for `matching_tasks`; empty for all tasks
+    grace: float  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
 class DownReply:
-    """The reply to `DownRequest`.
+    """The reply to `DownRequest`."""
 
-    Attributes:
-        warning: What the user has to know about the shutdown; None if it was an ordinary one.
-    """
-
-    warning: str | None = None
+    warning: str | None = None  # what the user has to know about the shutdown; None if it was an ordinary one
 
 
 @dataclass(frozen=True)
@@ -228,59 +165,37 @@ class DownRequest(Request[ClusterStatus, DownReply], method=Method.DOWN, changes
     """Stop all runs and tasks, then exit. This continues if the command disconnects.
 
     The events are the status at each change.
-
-    Attributes:
-        grace: Seconds between SIGTERM and SIGKILL. A repeated request can only shorten them.
     """
 
-    grace: float
+    grace: float  # seconds between SIGTERM and SIGKILL. A repeated request can only shorten them
 
 
 @dataclass(frozen=True)
 class EnvironmentReply:
-    """The reply to `EnvironmentRequest`.
+    """The reply to `EnvironmentRequest`."""
 
-    Attributes:
-        variables: The environment variables, with the values of secrets.
-        python: The path of the agent's Python.
-        code: The folder from which the agent imports tfcluster.
-        socket: The path of the agent's socket.
-        state: The cluster's state directory on this host.
-        network: The private network in which the servers are; None if they are in the machine's.
-    """
-
-    variables: dict[str, str] = field(repr=False)
-    python: str
-    code: str
-    socket: str
-    state: str
-    network: PrivateNetwork | None
+    variables: dict[str, str] = field(repr=False)  # the environment variables, with the values of secrets
+    python: str  # the path of the agent's Python
+    code: str  # the folder from which the agent imports tfcluster
+    socket: str  # the path of the agent's socket
+    state: str  # the cluster's state directory on this host
+    network: PrivateNetwork | None  # the private network in which the servers are; None if they are in the machine's
 
 
 @dataclass(frozen=True)
 class ExecProcess:
-    """A process on the agent's host that is about to execute the command of an `ExecRequest`.
+    """A process on the agent's host that is about to execute the command of an `ExecRequest`."""
 
-    Attributes:
-        exec_id: That of the request.
-        pid: Its pid.
-    """
-
-    exec_id: str
-    pid: int
+    exec_id: str  # that of the request
+    pid: int  # its pid
 
 
 @dataclass(frozen=True)
 class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVIRONMENT):
-    """Return the environment by which a process on this host is part of the cluster, and what starts one there.
+    """Return the environment by which a process on this host is part of the cluster, and what starts one there."""
 
-    Attributes:
-        task: The short name of the task of this host to return the environment of; None for that of a client.
-        process: The process that asks, if an `ExecRequest` is to end it.
-    """
-
-    task: str | None
-    process: ExecProcess | None = None
+    task: str | None  # the short name of the task of this host to return the environment of; None for that of a client
+    process: ExecProcess | None = None  # the process that asks, if an `ExecRequest` is to end it
 
 
 @dataclass(frozen=True)
@@ -289,9 +204,6 @@ class ExecRequest(Request[NoReturn, Done], method=Method.EXEC):
 
     The reply says that the command has ended by itself.
     The command starts after this request and reports its process by an `EnvironmentRequest`.
-
-    Attributes:
-        exec_id: What the command names; random, so that no two are the same.
     """
 
-    exec_id: str
+    exec_id: str  # what the command names; random, so that no two are the same

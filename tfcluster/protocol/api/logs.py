@@ -17,124 +17,80 @@ AGENT_LOG = ":agent"
 
 @dataclass(frozen=True)
 class LogPositions:
-    """The first event of both methods, and one after each part of the logs of which something is hidden.
+    """The first event of both methods, and one after each part of the logs of which something is hidden."""
 
-    Attributes:
-        after: The position in each log at which the response starts or continues: an offset in bytes, by log. A log
-            whose last matching lines have to be found first is left out.
-        hidden: How many entries of TensorFlow before it are below the level of the request, since the latest event.
-    """
-
+    # The position in each log at which the response starts or continues: an offset in bytes, by log. A log whose last
+    # matching lines have to be found first is left out.
     after: dict[str, int]
+    # How many entries of TensorFlow before it are below the level of the request, since the latest event.
     hidden: int = 0
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line of a log, as `logs -o json` has it.
+    """A line of a log, as `logs -o json` has it."""
 
-    Attributes:
-        task: The task's short name, or the run's id.
-        time: The Unix time in seconds at which the line was written.
-        line: The text without its newline.
-        member: The short name of the task whose member of a group has printed it; None if it is of no group.
-    """
-
-    task: str
-    time: float
-    line: str
-    member: str | None
+    task: str  # the task's short name, or the run's id
+    time: float  # the Unix time in seconds at which the line was written
+    line: str  # the text without its newline
+    member: str | None  # the short name of the task whose member of a group has printed it; None if it is of no group
 
 
 @dataclass(frozen=True)
 class LogEvent:
-    """A line of a log with its position.
+    """A line of a log with its position."""
 
-    Attributes:
-        log: The log: the task's short name, or the run's id.
-        next: The position after the line.
-        line: The line.
-    """
-
-    log: str
-    next: int
-    line: LogLine
+    log: str  # the log: the task's short name, or the run's id
+    next: int  # the position after the line
+    line: LogLine  # the line
 
 
 @dataclass(frozen=True)
 class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
-    """Send lines of the logs of tasks and runs, merged by time.
+    """Send lines of the logs of tasks and runs, merged by time."""
 
-    Attributes:
-        tasks: Names of tasks, jobs and runs; empty for all tasks on the host.
-        lines: How many of the last lines of each log to send; None for all.
-        since: Send only lines that were written at or after this Unix time, in seconds. None for all of a run, and
-            for all of a task since the cluster was started: an earlier cluster of the same name has written before.
-        follow: Whether to wait for new lines until the agent shuts down.
-        after: The start position of each log as given in an earlier response; overrides `lines` and `since`.
-        until: Send only lines that were written at or before this Unix time, in seconds; None for no such limit.
-        grep: Regular expressions; only lines that at least one of them matches are sent, and count for `lines`. Empty
-            for all lines.
-        level: Of what TensorFlow itself logs, only entries from this level on are sent, and count for `lines`; None
-            for all.
-    """
-
-    tasks: tuple[str, ...]
-    lines: int | None
+    tasks: tuple[str, ...]  # names of tasks, jobs and runs; empty for all tasks on the host
+    lines: int | None  # how many of the last lines of each log to send; None for all
+    # Send only lines that were written at or after this Unix time, in seconds. None for all of a run, and for all of a
+    # task since the cluster was started: an earlier cluster of the same name has written before.
     since: float | None
-    follow: bool
+    follow: bool  # whether to wait for new lines until the agent shuts down
+    # The start position of each log as given in an earlier response; overrides `lines` and `since`.
     after: dict[str, int]
+    # Send only lines that were written at or before this Unix time, in seconds; None for no such limit.
     until: float | None = None
+    # Regular expressions; only lines that at least one of them matches are sent, and count for `lines`. Empty for all
+    # lines.
     grep: tuple[str, ...] = ()
+    # Of what TensorFlow itself logs, only entries from this level on are sent, and count for `lines`; None for all.
     level: LogLevel | None = None
 
 
 @dataclass(frozen=True)
 class ClusterEvent:
-    """What happened to a cluster, as `events -o json` has it.
+    """What happened to a cluster, as `events -o json` has it."""
 
-    Attributes:
-        time: The Unix time of the event, in seconds.
-        event: The kind of event.
-        task: The short name of the task that the event is about; None if it is about the cluster.
-        detail: More about it, for the user.
-    """
-
-    time: float
-    event: str
-    task: str | None
-    detail: str
+    time: float  # the Unix time of the event, in seconds
+    event: str  # the kind of event
+    task: str | None  # the short name of the task that the event is about; None if it is about the cluster
+    detail: str  # more about it, for the user
 
 
 @dataclass(frozen=True)
 class EventEvent:
-    """An event of the cluster with its position.
+    """An event of the cluster with its position."""
 
-    Attributes:
-        log: Always empty: there is one log of events.
-        next: The position after the event.
-        line: The event.
-    """
-
-    log: str
-    next: int
-    line: ClusterEvent
+    log: str  # always empty: there is one log of events
+    next: int  # the position after the event
+    line: ClusterEvent  # the event
 
 
 @dataclass(frozen=True)
 class EventsRequest(Request[EventEvent | LogPositions, Done], method=Method.EVENTS):
-    """Send the events of the cluster.
+    """Send the events of the cluster."""
 
-    Attributes:
-        lines: How many of the last events to send; None for all.
-        since: Send only events at or after this Unix time, in seconds; None for all.
-        follow: As for `LogsRequest`.
-        after: As for `LogsRequest`.
-        until: As for `LogsRequest`.
-    """
-
-    lines: int | None
-    since: float | None
-    follow: bool
-    after: dict[str, int]
-    until: float | None = None
+    lines: int | None  # how many of the last events to send; None for all
+    since: float | None  # send only events at or after this Unix time, in seconds; None for all
+    follow: bool  # as for `LogsRequest`
+    after: dict[str, int]  # as for `LogsRequest`
+    until: float | None = None  # as for `LogsRequest`

@@ -15,12 +15,9 @@ from tfcluster.protocol.api import Done, Method, Request
 
 @dataclass(frozen=True)
 class EventRecord:
-    """An event of a run.
+    """An event of a run."""
 
-    Attributes:
-        record: The event as the run's file has it: one of `core.run_events`, or of a kind that the program defines.
-    """
-
+    # The event as the run's file has it: one of `core.run_events`, or of a kind that the program defines.
     record: dict[str, Any]
 
 
@@ -29,91 +26,60 @@ class RunRequest(Request[EventRecord, Done], method=Method.RUN, is_slow=True, ch
     """Submit a run and send its events up to the result.
 
     If the run has an upload, the command sends it as soon as the agent grants a window, which is after the first event.
-
-    Attributes:
-        options: What the user asks for.
-        detach: Whether to send only the first event, as soon as the command may disconnect.
-        cancel_on_disconnect: Whether the run is cancelled if the command disconnects.
-        code: Where a script is in the code that was sent to its host; None for one that runs where it is.
-        caller: What a script takes over from the command; None for other programs, and for a command on another host.
-        streams: The standard output and standard error of a script; None for other programs.
-        secret: What the hosts of a group have to know to connect to each other, in hexadecimal digits; empty for a run
-            of one process.
     """
 
-    options: RunOptions
-    detach: bool
-    cancel_on_disconnect: bool
+    options: RunOptions  # what the user asks for
+    detach: bool  # whether to send only the first event, as soon as the command may disconnect
+    cancel_on_disconnect: bool  # whether the run is cancelled if the command disconnects
+    # Where a script is in the code that was sent to its host; None for one that runs where it is.
     code: CodeLocation | None = None
+    # What a script takes over from the command; None for other programs, and for a command on another host.
     caller: Caller | None = None
-    streams: OutputStreams | None = None
+    streams: OutputStreams | None = None  # the standard output and standard error of a script; None for other programs
+    # What the hosts of a group have to know to connect to each other, in hexadecimal digits; empty for a run of one
+    # process.
     secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
 class JoinRequest(Request[NoReturn, Done], method=Method.JOIN, changes=True):
-    """Start the members of a group on this host; the group's run is led by another host.
+    """Start the members of a group on this host; the group's run is led by another host."""
 
-    Attributes:
-        run: The id of the group's run, also on this host.
-        options: What the user asks for.
-        coordinator: The address of the group's coordinator.
-        secret: As for `RunRequest`.
-        code: Where the script is in the code that was sent to this host.
-    """
-
-    run: str
-    options: RunOptions
-    coordinator: str
-    secret: str = field(repr=False)
-    code: CodeLocation
+    run: str  # the id of the group's run, also on this host
+    options: RunOptions  # what the user asks for
+    coordinator: str  # the address of the group's coordinator
+    secret: str = field(repr=False)  # as for `RunRequest`
+    code: CodeLocation  # where the script is in the code that was sent to this host
 
 
 @dataclass(frozen=True)
 class AttachRequest(Request[EventRecord, Done], method=Method.ATTACH):
-    """Send the events of a run up to the result, from the first one that the command has not received yet.
+    """Send the events of a run up to the result, from the first one that the command has not received yet."""
 
-    Attributes:
-        run: The run's id, or a unique prefix of it.
-        events: How many events, without those of output, the command has received.
-        output: How many bytes of the output the command has received, with those that it was told are missing; None to
-            send none.
-        cancel_on_disconnect: As for `RunRequest`.
-        only_result: Whether to send nothing but the run's id, at once, and the result.
-        is_owner: Whether the output is for this command: a script that prints faster than it reads waits for it, as if
-            it wrote to a pipe.
-    """
-
-    run: str
-    events: int
+    run: str  # the run's id, or a unique prefix of it
+    events: int  # how many events, without those of output, the command has received
+    # How many bytes of the output the command has received, with those that it was told are missing; None to send none.
     output: int | None
-    cancel_on_disconnect: bool
-    only_result: bool = False
+    cancel_on_disconnect: bool  # as for `RunRequest`
+    only_result: bool = False  # whether to send nothing but the run's id, at once, and the result
+    # Whether the output is for this command: a script that prints faster than it reads waits for it, as if it wrote to
+    # a pipe.
     is_owner: bool = False
 
 
 @dataclass(frozen=True)
 class CancelReply:
-    """The reply to `CancelRequest`.
+    """The reply to `CancelRequest`."""
 
-    Attributes:
-        run: The run's id.
-    """
-
-    run: str
+    run: str  # the run's id
 
 
 @dataclass(frozen=True)
 class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL, changes=True):
-    """Cancel a run. A run that has ended already is not changed.
+    """Cancel a run. A run that has ended already is not changed."""
 
-    Attributes:
-        run: The run's id, or a unique prefix of it.
-        interrupt: Whether a script gets SIGINT instead, on which it may end by itself or continue.
-    """
-
-    run: str
-    interrupt: bool = False
+    run: str  # the run's id, or a unique prefix of it
+    interrupt: bool = False  # whether a script gets SIGINT instead, on which it may end by itself or continue
 
 
 class ScriptSignal(str, Enum):
@@ -128,96 +94,59 @@ class ScriptSignal(str, Enum):
 
 @dataclass(frozen=True)
 class SignalRequest(Request[NoReturn, Done], method=Method.SIGNAL, changes=True):
-    """Pass a signal on to a script. It is ignored if the script does not run any more. For SIGINT see `CancelRequest`.
+    """Pass a signal on to a script; ignored if it does not run any more. For SIGINT see `CancelRequest`."""
 
-    Attributes:
-        run: The run's id.
-        signal: The signal.
-        columns: The width of the command's terminal.
-        lines: The height of the command's terminal.
-    """
-
-    run: str
-    signal: ScriptSignal
-    columns: int
-    lines: int
+    run: str  # the run's id
+    signal: ScriptSignal  # the signal
+    columns: int  # the width of the command's terminal
+    lines: int  # the height of the command's terminal
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run, as `runs -o json` has it.
+    """A run, as `runs -o json` has it."""
 
-    Attributes:
-        run: The run's id.
-        program: The name of the program.
-        parameters: The program's own parameters.
-        state: The state.
-        seconds: The duration in seconds.
-        started: The Unix time of the submission, in seconds.
-        result: The program's result; None if the run has not succeeded, unless a script has ended by itself or has
-            reported metrics, which it has even while it runs.
-        error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
-        timeout: Seconds after which the run is stopped; None for no limit.
-        origin: What the run was started from, see `RunOptions.describe_origin`; None if that is not known.
-        missing_output: How many bytes of the run's output are not stored any more.
-        script: The script or the module, as `train.py`; None for another program.
-    """
-
-    run: str
-    program: str
-    parameters: dict[str, Any]
-    state: RunState
-    seconds: float | None
-    started: float
+    run: str  # the run's id
+    program: str  # the name of the program
+    parameters: dict[str, Any]  # the program's own parameters
+    state: RunState  # the state
+    seconds: float | None  # the duration in seconds
+    started: float  # the Unix time of the submission, in seconds
+    # The program's result; None if the run has not succeeded, unless a script has ended by itself or has reported
+    # metrics, which it has even while it runs.
     result: dict[str, Any] | None
-    error: dict[str, Any] | None
-    timeout: float | None
+    error: dict[str, Any] | None  # why the run failed, as `ClusterError.to_json` has it; None if it did not fail
+    timeout: float | None  # seconds after which the run is stopped; None for no limit
+    # What the run was started from, see `RunOptions.describe_origin`; None if that is not known.
     origin: dict[str, Any] | None
-    missing_output: int = 0
-    script: str | None = None
+    missing_output: int = 0  # how many bytes of the run's output are not stored any more
+    script: str | None = None  # the script or the module, as `train.py`; None for another program
 
 
 @dataclass(frozen=True)
 class RunsReply:
-    """The reply to `RunsRequest`.
+    """The reply to `RunsRequest`."""
 
-    Attributes:
-        runs: The runs, the oldest first.
-    """
-
-    runs: tuple[RunSummary, ...]
+    runs: tuple[RunSummary, ...]  # the runs, the oldest first
 
 
 @dataclass(frozen=True)
 class RunsRequest(Request[NoReturn, RunsReply], method=Method.RUNS):
-    """List the runs of the cluster.
+    """List the runs of the cluster."""
 
-    Attributes:
-        lines: How many of the last runs to list; None for all.
-    """
-
-    lines: int | None
+    lines: int | None  # how many of the last runs to list; None for all
 
 
 @dataclass(frozen=True)
 class FailingRunsReply:
-    """The reply to `FailingRunsRequest`.
+    """The reply to `FailingRunsRequest`."""
 
-    Attributes:
-        runs: The ids of the runs that fail.
-        scripts: The ids of the runs of scripts, which fail if they use the tasks.
-    """
-
-    runs: tuple[str, ...]
-    scripts: tuple[str, ...]
+    runs: tuple[str, ...]  # the ids of the runs that fail
+    scripts: tuple[str, ...]  # the ids of the runs of scripts, which fail if they use the tasks
 
 
 @dataclass(frozen=True)
 class FailingRunsRequest(Request[NoReturn, FailingRunsReply], method=Method.FAILING_RUNS):
-    """Return which of the active runs fail when tasks are restarted; nothing is changed.
+    """Return which of the active runs fail when tasks are restarted; nothing is changed."""
 
-    Attributes:
-        tasks: The short names of the tasks, on any host.
-    """
-
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # the short names of the tasks, on any host

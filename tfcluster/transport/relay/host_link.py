@@ -15,7 +15,7 @@ from typing import Any
 from tfcluster import boot, settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.os.file_lock import locked_folder
+from tfcluster.os.files import locked_folder
 from tfcluster.process_mark import MARK, NO_MARK
 from tfcluster.protocol.codec import Message, decode_line, encode
 from tfcluster.runtime_dir import relay_socket_path

@@ -1,26 +1,31 @@
-"""One connection of a command to the agent: serves many requests at the same time, each by the handler of its type."""
+"""The agent's RPC server: its Unix domain socket, restored if the file is removed, and the connections to it.
+
+A connection serves many requests at the same time, each by the handler of its type.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+import os
+import socket
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.access import AccessHandlers
-from tfcluster.agent.handlers.cluster import ClusterHandlers
-from tfcluster.agent.handlers.files import list_files, read_files, receive_code
+from tfcluster.agent.event_loop import Timer, wait_for
+from tfcluster.agent.handlers.access import AccessHandlers, profile, run_stacks, task_threads
+from tfcluster.agent.handlers.cluster import ClusterHandlers, Shutdown, UnreadableCluster
+from tfcluster.agent.handlers.files import Upload, list_files, read_files, receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
-from tfcluster.agent.handlers.profile import profile
 from tfcluster.agent.handlers.runs import RunHandlers
-from tfcluster.agent.handlers.stacks import run_stacks, task_threads
-from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
-from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
+from tfcluster.os.files import remove_unless_file
+from tfcluster.os.process_handle import peer_credentials
 from tfcluster.protocol.api import Method, Reply, Request, Response, decode_request, method_of
 from tfcluster.protocol.api.cluster import (
     ApplyRequest,
@@ -37,10 +42,9 @@ from tfcluster.protocol.api.cluster import (
     UsageRequest,
     WatchRequest,
 )
-from tfcluster.protocol.api.code import SendCodeRequest
+from tfcluster.protocol.api.files import OutputsRequest, ReadOutputsRequest, SendCodeRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
-from tfcluster.protocol.api.outputs import OutputsRequest, ReadOutputsRequest
-from tfcluster.protocol.api.profile import ProfileRequest
+from tfcluster.protocol.api.processes import ProfileRequest, RunStacksRequest, TaskThreadsRequest
 from tfcluster.protocol.api.runs import (
     AttachRequest,
     CancelRequest,
@@ -50,16 +54,9 @@ from tfcluster.protocol.api.runs import (
     RunsRequest,
     SignalRequest,
 )
-from tfcluster.protocol.api.stacks import RunStacksRequest, TaskThreadsRequest
-from tfcluster.protocol.codec import (
-    Frame,
-    FrameDecoder,
-    FrameKind,
-    encode_frame,
-    encode_greeting,
-    encode_rejection,
-)
+from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting, encode_rejection
 from tfcluster.protocol.serialization import to_json
+from tfcluster.runtime_dir import socket_path
 
 _logger = logging.getLogger(__name__)
 # The requests that are answered without a journal.
@@ -267,3 +264,152 @@ class Dispatcher:
         if (receive := self._receivers.get(type(request))) is not None:
             return receive(request, upload)
         return self._handlers[type(request)](request)
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class AgentSocket:
+    """The Unix domain socket on which the agent of a cluster listens.
+
+    Raises ClusterError: there is no private directory for the socket. Raises OSError: the socket cannot be created.
+    """
+
+    def __init__(self, cluster: str, host: str) -> None:
+        self._cluster = cluster
+        self._host = host
+        self._handler: Handler | None = None
+        self._server: asyncio.Server | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._open()
+
+    async def serve(self, handler: Handler) -> None:
+        """Start to accept connections on the event loop, each of which the handler serves."""
+        self._handler = handler
+        await self._serve()
+
+    def is_in_place(self) -> bool:
+        """Return whether a command that connects to the path reaches this socket."""
+        return self._identity == _identity(self.path)
+
+    def restore(self) -> None:
+        """Create the socket again after its file was removed or replaced.
+
+        If the socket cannot be created in its own directory, another directory is used. Open connections stay open.
+        Raises what the constructor raises.
+        """
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
+        self._open()
+        if self._handler is not None:
+            self._starting = asyncio.ensure_future(self._serve())
+
+    def close(self) -> None:
+        """Stop accepting connections.
+
+        The file stays, so that other commands see that the agent is still alive.
+        """
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
+
+    def remove(self) -> None:
+        """Remove the socket's file."""
+        if self.is_in_place():
+            self.path.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Bind the socket and listen on it.
+
+        Replaces the file that a dead agent left at the path: this agent holds the lock, so no other one uses it.
+        """
+        self._identity: tuple[int, int] | None = None
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path: Path = socket_path(self._cluster, self._host)
+        remove_unless_file(self.path)  # a directory too
+        self.path.unlink(missing_ok=True)
+        previous = os.umask(0o177)
+        try:
+            self._listener.bind(str(self.path))
+        finally:
+            os.umask(previous)
+        self._identity = _identity(self.path)
+        self._listener.listen(settings.AGENT_BACKLOG)
+
+    async def _serve(self) -> None:
+        assert self._handler is not None, "`serve` comes first"
+        self._server = await asyncio.start_unix_server(
+            self._handler, sock=self._listener, limit=settings.IO_BLOCK_BYTES
+        )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of a file, or None if the file does not exist."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+class RpcServer:
+    """Serves the agent's methods, to the commands of this user only."""
+
+    def __init__(self, context: AgentContext, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._connections: set[RpcConnection] = set()
+        self._idle_exit = Timer()
+        # Descriptors of connections that stay open until this process has exited, which tells the commands that wait.
+        self._kept: list[int] = []
+
+    async def serve(self, agent_socket: AgentSocket) -> None:
+        """Serve until the agent shuts down, or is idle and has no connections."""
+        self._schedule_idle_exit(settings.AGENT_FIRST_REQUEST_SECONDS)
+        await agent_socket.serve(self._serve_connection)
+        await self._context.quitting.wait()
+        agent_socket.close()
+        # The command that requested the shutdown, and commands that follow a stream, still get their final message.
+        with contextlib.suppress(asyncio.TimeoutError):
+            responses = asyncio.gather(*(connection.wait_for_responses() for connection in self._connections))
+            await wait_for(responses, settings.AGENT_DRAIN_SECONDS)
+
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._context.quitting.is_set():  # closed without a greeting: the command starts the next agent
+            writer.close()
+            return
+        connection = RpcConnection(self._context, self._dispatcher, reader, writer, self._connections)
+        self._connections.add(connection)
+        try:
+            if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():
+                await connection.serve()
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the command disconnected, or the event loop ends: asyncio would log the cancellation as an error
+        finally:
+            self._connections.remove(connection)
+            if self._exits():
+                with contextlib.suppress(OSError):  # the command has closed the connection
+                    self._kept.append(os.dup(writer.get_extra_info("socket").fileno()))
+            if connection.has_request or self._idle_exit.handle is None:
+                self._schedule_idle_exit(0.0)
+            writer.close()
+
+    def _exits(self) -> bool:
+        """Return whether the agent shuts down, or exits because it is idle and no command is connected."""
+        is_unused = self._context.is_idle and not self._connections
+        return is_unused or self._context.quitting.is_set()
+
+    def _schedule_idle_exit(self, delay: float) -> None:
+        """Exit in `delay` seconds if the agent is idle and has no connections then; replaces an earlier schedule."""
+
+        def exit_if_idle() -> None:
+            self._idle_exit.cancel()
+            if self._context.is_idle and not self._connections:
+                self._context.quitting.set()
+            while self._kept and not self._context.quitting.is_set():
+                os.close(self._kept.pop())
+
+        self._idle_exit.set(delay, exit_if_idle)

@@ -1,27 +1,103 @@
-"""Change notification for asyncio: of changes in the agent's state, and of files that are written to."""
+"""Mechanisms for the agent's event loop: waiting with a timeout, long work in turns, and notification of changes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tfcluster.agent.timeout import wait_for
-from tfcluster.os.inotify import Inotify
+from tfcluster import settings
+from tfcluster.os.files import Inotify
+
+T = TypeVar("T")
+
+
+async def wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
+    """Wait for an awaitable as `asyncio.wait_for` does, and also end if cancelled at the moment when it is done.
+
+    Before Python 3.12, asyncio.wait_for then returned, and the cancellation was lost: a handler whose request the
+    command had cancelled continued, and the connection's next requests waited until it ended.
+
+    The timeout is in seconds. After it the awaitable is cancelled, and asyncio.TimeoutError is raised.
+    """
+    future = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({future}, timeout=timeout)
+    except asyncio.CancelledError:
+        if not future.cancel() and not future.cancelled():
+            future.exception()  # asyncio would log that it was never retrieved
+        raise
+    if not done:
+        future.cancel()
+        raise asyncio.TimeoutError
+    return future.result()
+
+
+async def wait_for_first(*awaitables: Awaitable[object]) -> None:
+    """Wait until one of several awaitables is done, and cancel the others."""
+    pending = [asyncio.ensure_future(each) for each in awaitables]
+    try:
+        await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in pending:
+            each.cancel()
+
+
+class Timer:
+    """Calls a function after some time, unless it is set again or cancelled before."""
+
+    def __init__(self) -> None:
+        self.handle: asyncio.TimerHandle | None = None  # None if it is not set
+
+    def set(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function in some seconds."""
+        self.cancel()
+        self.handle = asyncio.get_running_loop().call_later(seconds, function, *arguments)
+
+    def cancel(self) -> None:
+        """Do not call the function, if it was not called yet."""
+        if self.handle is not None:
+            self.handle.cancel()
+        self.handle = None
+
+
+class BackgroundTasks:
+    """Runs coroutines in the background, one at a time for each key; asyncio itself refers to them only weakly."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[object, asyncio.Task[object]] = {}
+
+    def start(self, function: Callable[..., Coroutine[Any, Any, object]], *arguments: Any, key: object = None) -> None:
+        """Call a function in the background, unless a call with this key is in progress; None stands for no key."""
+        key = object() if key is None else key
+        if key not in self.tasks:
+            self.tasks[key] = asyncio.get_running_loop().create_task(function(*arguments))
+            self.tasks[key].add_done_callback(lambda _: self.tasks.pop(key))
+
+
+class Turn:
+    """Gives the agent's other work its turn while a coroutine works for long, which calls `pause` after each step."""
+
+    def __init__(self) -> None:
+        self._ends = time.monotonic() + settings.TURN_SECONDS
+
+    async def pause(self) -> None:
+        """Let other coroutines run if this one has had its turn."""
+        if time.monotonic() >= self._ends:
+            await asyncio.sleep(0)
+            self._ends = time.monotonic() + settings.TURN_SECONDS
 
 
 class ChangeNotifier:
-    """Counts changes and wakes every coroutine that waits for the next one.
-
-    Attributes:
-        count: The number of changes so far. Read it before you read the state that may change, and pass it to
-            `wait_for_change` afterwards, which then returns at once if a change happened in between (for example while
-            the state was being sent over a connection).
-    """
+    """Counts changes and wakes every coroutine that waits for the next one."""
 
     def __init__(self) -> None:
+        # The number of changes so far. Read it before you read the state that may change, and pass it to
+        # `wait_for_change` afterwards, which then returns at once if a change happened in between (for example while
+        # the state was being sent over a connection).
         self.count = 0
         self._changed = asyncio.Event()
 
@@ -45,11 +121,7 @@ class ChangeNotifier:
             count = self.count
             yield
             await asyncio.wait({done}, timeout=interval)
-            changed = asyncio.ensure_future(self.wait_for_change(count))
-            try:
-                await asyncio.wait({done, changed}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
+            await wait_for_first(asyncio.wait({done}), self.wait_for_change(count))
 
 
 class ChangeWaiter:
