@@ -83,6 +83,8 @@ def plan(topology: ClusterTopology, request: KubernetesSpec) -> PodPlan:
     pods = kubernetes.find_pods(topology.cluster, request)
     _reject_other_place(registered, pods)
     placed, present = kubernetes.place(topology, pods, request.image), kubernetes.replicas(pods)
+    if not present:
+        return PodPlan()
     outdated = kubernetes.find_outdated(pods, topology, request, max(present, request.pods))
     if present >= request.pods:
         return PodPlan(outdated, placed)
@@ -123,9 +125,9 @@ def _start(
     if registered is None and present:
         consent.adopt(pods)
     count = max(present, request.pods)
-    if outdated := kubernetes.find_outdated(pods, topology, request, count):
+    if outdated := kubernetes.find_outdated(pods, topology, request, count) if present else []:
         consent.replace(outdated)
-    if registered is not None and present < request.pods:
+    if registered is not None and 0 < present < request.pods:
         consent.change(_plan_growth(registered, placed))
     if registered is None:  # before anything is applied: `down` deletes what an interrupt leaves
         register(Cluster(topology.cluster, placed.hosts, topology.head().host, pods=pods))

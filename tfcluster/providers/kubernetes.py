@@ -110,9 +110,10 @@ def replicas(pods: PodSet) -> int:
 
 
 def find_outdated(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, count: int) -> list[str]:
-    """Return the pods that exist and would be of an earlier version if the manifests were applied."""
-    if not replicas(pods):
-        return []
+    """Return the pods that exist and would be of an earlier version if the manifests were applied.
+
+    There is a StatefulSet.
+    """
     applied = json.loads(_apply(pods, pod_manifests(topology, request, count), "--dry-run=server", "--output=json"))
     [then] = (each for each in applied.get("items", [applied]) if each["kind"] == "StatefulSet")
     now = _wait_for_controller(pods)
