@@ -95,8 +95,9 @@ class RecordedApi:
                 | {"memory_used_bytes": 61 * _GIB, "memory_total_bytes": 80 * _GIB}
                 for gpu in range(self._gpus if number < 2 else 0)
             ]
-            load = {"cpu_percent": 12.5 * number + 4, "cpus": 16, "gpus": gpus}
-            load |= {"memory_used_bytes": (3 + 7 * number) * _GIB, "memory_total_bytes": 64 * _GIB}
+            percent, used = (97.0, 61) if number == 6 else (12.5 * number + 4, 3 + 7 * number)
+            load = {"cpu_percent": percent, "cpus": 16, "gpus": gpus}
+            load |= {"memory_used_bytes": used * _GIB, "memory_total_bytes": 64 * _GIB}
             hosts.append(
                 {"host": name, "state": "up", "agent_pid": 4000 + number, "tensorflow": "2.21.0", "load": load}
             )

@@ -146,6 +146,8 @@ def test_hosts_are_equal_cards_with_bars(browser: Browser, url: str) -> None:
     bars = "return [...document.querySelectorAll('[data-host=node1] .bar div')].map((bar) => bar.style.width)"
     assert browser.run(bars) == ["16.5%", "15.625%", "83%", "76.25%", "76%", "76.25%"]
     assert browser.run("return getComputedStyle(document.querySelector('td.GPU')).display") != "none"
+    levels = "return [...document.querySelectorAll('[data-host=node6] .bar div')].map((bar) => bar.dataset.level)"
+    assert browser.run(levels) == ["", "high"], "a processor may be busy, but memory must not be full"
     with serve_recorded(RecordedApi(gpus=0)) as without:
         show(browser, without, "overview")
         assert browser.run("return getComputedStyle(document.querySelector('td.GPU')).display") == "none"

@@ -98,12 +98,13 @@ function createLoad([name, , ...percents]) {
   return element("div", { class: "load" }, element("span", {}, name), element("span", { class: "amount" }), ...percents.map(() => element("div", { class: "bar" }, element("div"))));
 }
 
-function updateLoad(load, [, text, ...percents]) {
+function updateLoad(load, [name, text, ...percents]) {
   setText(load.children[1], text);
   percents.forEach((percent, index) => {
     const bar = load.children[2 + index].firstChild;
     bar.style.width = `${Math.min(100, percent ?? 0)}%`;
-    bar.dataset.level = percent >= 90 ? "high" : "";
+    const isMemory = name === "memory" || index === 1;  // nothing is wrong with a processor that is busy
+    bar.dataset.level = isMemory && percent >= 90 ? "high" : "";
   });
 }
 
