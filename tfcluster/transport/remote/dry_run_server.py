@@ -1,4 +1,4 @@
-"""Serve the dry-run probe of this host, the server of `dry_run_probe`, without changing anything on the host."""
+"""Serve the probe of a dry run on this host, for `session.Probe`, without changing anything on the host."""
 
 from __future__ import annotations
 
