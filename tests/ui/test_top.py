@@ -17,15 +17,14 @@ from textual.binding import Binding
 from tests.conftest import ROOT, mostly_slow, wait_for
 from tests.screens import DOWN, END, ENTER, ESCAPE, SUSPEND, TAB, Terminal
 from tfcluster.ui.top.app import TopApp
-from tfcluster.ui.top.detail_screen import DetailScreen
-from tfcluster.ui.top.dialogs import KEYS
+from tfcluster.ui.top.screens import KEYS, DetailScreen
 
 # Two hosts and 60 tasks; the arguments change what is there.
 _PROGRAM = """
 import dataclasses, os, sys, time
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.live_cluster import LiveCluster
-from tfcluster.client.live.view import Link, LiveRun, TaskRates
+from tfcluster.client.live.hosts import Link, LiveRun, TaskRates
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.hosts import Host
 from tfcluster.core.states import ClusterState, RunState, TaskState
@@ -64,7 +63,7 @@ class Live(LiveCluster):
     def close(self):
         pass
     def view(self):
-        from tfcluster.client.live.view import LiveView
+        from tfcluster.client.live.hosts import LiveView
         if "breaks" in words and os.path.exists("now"):
             raise ValueError("of the test")
         down = ClusterError("cluster 'many' went down", exit_code=3) if os.path.exists("down") else None

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.core.test_status import READY
-from tfcluster.client.live.view import LiveRun, LiveView
+from tfcluster.client.live.hosts import LiveRun, LiveView
 from tfcluster.core.states import ClusterState, RunState
 from tfcluster.core.status import ClusterStatus, RunStatus
 from tfcluster.protocol.api.runs import RunSummary
-from tfcluster.ui.top.descriptions import describe_run, describe_task
+from tfcluster.ui.top.rows import describe_run, describe_task
 
 
 @pytest.mark.parametrize(("memory", "shown"), [(3 << 30, True), (None, False)])

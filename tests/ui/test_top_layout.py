@@ -10,14 +10,14 @@ import pytest
 from textual.widgets import Static
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live.view import LiveRun, LiveView
+from tfcluster.client.live.hosts import LiveRun, LiveView
 from tfcluster.core.hosts import Host
 from tfcluster.core.states import ClusterState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, TaskStatus
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.ui.top import app
+from tfcluster.ui.top.app import Table
 from tfcluster.ui.top.rows import share_lines
-from tfcluster.ui.top.table import Table
 
 _HOSTS = (HostStatus("localhost", "up", 7, "2.21.0"),)
 

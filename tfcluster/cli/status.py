@@ -135,7 +135,7 @@ def stack_command(name: str, cluster: str | None, output: str) -> None:
         if output == "json":
             echo_json(reply)
         else:
-            from tfcluster.ui.stack_view import show_task
+            from tfcluster.ui.listings import show_task
 
             show_task(reply)
         return
@@ -144,8 +144,8 @@ def stack_command(name: str, cluster: str | None, output: str) -> None:
         for each in replies:
             echo_json(each)
     else:
-        from tfcluster.ui.stack_view import show_run
+        from tfcluster.ui.listings import show_stacks
 
-        show_run(replies)
+        show_stacks(replies)
     if problem is not None:
         raise problem

@@ -16,9 +16,8 @@ from tfcluster.client.runs.runs import cancel_run, find_record
 from tfcluster.client.status import collect_metrics
 from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.core.text import compile_patterns
-from tfcluster.dashboard.feed import Cursor, Feed, Message
+from tfcluster.dashboard.feed import Cursor, Feed, Message, add_inputs
 from tfcluster.dashboard.graph import placed_graph
-from tfcluster.dashboard.outcome import add_inputs
 from tfcluster.errors import ClusterError
 
 #: Lists of messages, each with its kind; an empty one keeps the connection alive.

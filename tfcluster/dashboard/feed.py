@@ -9,12 +9,28 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.live.hosts import LiveRun, LiveView
 from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.live.run_history import RunHistory
-from tfcluster.client.live.view import LiveRun, LiveView
-from tfcluster.dashboard.outcome import describe_outcome
 from tfcluster.protocol.serialization import to_json
+from tfcluster.ui.console import Text
+from tfcluster.ui.listings import format_inputs, format_outcome
+from tfcluster.ui.run_view import render_result
 from tfcluster.ui.top.rows import describe_activity
+
+
+def describe_outcome(record: dict[str, Any]) -> str:
+    """Describe a run that has ended: `pi = 3.1416 ± 0.0005`, a script's last metrics, or the error's first line."""
+    if record["error"] is not None or record["program"] == "script" or not record["result"]:
+        return format_outcome(record)
+    first = next(iter(render_result(record)), "")
+    return str(first) if isinstance(first, (str, Text)) else format_outcome(record)
+
+
+def add_inputs(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a run with its `inputs` in short."""
+    return {**record, "inputs": format_inputs(record["program"], record["parameters"])}
+
 
 Message = tuple[str, Any]
 

@@ -23,8 +23,8 @@ from tfcluster.client.runs.leader import locate_run
 from tfcluster.client.runs.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.dashboard.feed import add_inputs
 from tfcluster.dashboard.graph import latest_end, placed_graph
-from tfcluster.dashboard.outcome import add_inputs
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__

@@ -1,9 +1,10 @@
-"""The tables of `status`, `devices`, `runs` and `doctor`."""
+"""The tables of `status`, `devices`, `runs` and `doctor`, and the stacks and threads of `stack`."""
 
 from __future__ import annotations
 
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,16 +12,30 @@ from tfcluster import settings
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.slurm import JobStatus
+from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
+from tfcluster.core.topology import short_task_name
 from tfcluster.errors import ClusterError
-from tfcluster.ui.console import Text, console, error_console, make_table
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.protocol.api.processes import RunStacksReply, TaskThreadsReply
+from tfcluster.ui.console import GAP, TASK_CELLS, Text, console, error_console, fit_columns, make_table
 from tfcluster.ui.format import format_bytes, format_duration, style_of
-from tfcluster.ui.task_cells import GAP, TASK_CELLS, fit_columns
 
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
 # The columns to leave out, in this order, if the terminal is too narrow for all; `-o json` has all of them.
 _LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "ADDRESS")
+
+
+# What the kernel calls the states of a thread.
+_STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "waits for a device",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a debugger",
+    "Z": "has exited",
+}
 
 
 def show_status(status: ClusterStatus) -> None:
@@ -231,3 +246,51 @@ def show_checks(checks: Sequence[CheckResult]) -> None:
 
 def _state(check: CheckResult) -> str:
     return "problem" if check.severity in (Severity.WARNING, Severity.ERROR) else check.severity.value
+
+
+def show_stacks(replies: Sequence[RunStacksReply]) -> None:
+    """Print the stacks of a run's processes."""
+    if not any(reply.processes for reply in replies):
+        console().print(f"{replies[0].run} has no Python process now: its program is starting or ending")
+    for reply in replies:
+        for process in reply.processes:
+            _show_process(process, reply.host)
+
+
+def _show_process(process: ProcessStacks, host: str) -> None:
+    screen = console()
+    on_host = "" if host == LOCAL_HOST else f" on {host}"
+    screen.print(Text(f"process {process.pid}{on_host}: {process.command}", style="bold"), soft_wrap=True)
+    if process.problem:
+        screen.print(Text(f"  no stacks: {process.problem}", style="yellow"), soft_wrap=True)
+    for thread in process.threads:
+        screen.print(Text(f"  thread {thread.name} (most recent call first):"), soft_wrap=True)
+        for frame in thread.frames:
+            line = "?" if frame.line is None else frame.line
+            screen.print(Text(f'    File "{frame.file}", line {line}, in {frame.function}'), soft_wrap=True)
+        if not thread.frames:
+            screen.print(Text("    no Python code"))
+
+
+def show_task(reply: TaskThreadsReply) -> None:
+    """Print the state and the threads of a task's server."""
+    screen = console()
+    on_host = "" if reply.host == LOCAL_HOST else f" on {reply.host}"
+    process = "" if reply.pid is None else f", process {reply.pid}"
+    state = (reply.state.value, style_of(reply.state.value))
+    screen.print(
+        Text.assemble((f"{short_task_name(reply.task)}{on_host}", "bold"), "  ", state, process), soft_wrap=True
+    )
+    if reply.problem:
+        screen.print(Text(f"  {reply.problem}", style="yellow"), soft_wrap=True)
+        screen.print(Text(f"  {reply.hint}"), soft_wrap=True)
+    elif reply.pid is not None:
+        screen.print("  it answers")
+    threads = Counter((thread.state, thread.waits_in, thread.name) for thread in reply.threads)
+    for (letter, waits_in, name), count in threads.most_common():
+        where = f" in {waits_in}" if waits_in else ""
+        screen.print(Text(f"  {count} x {name}: {_STATES.get(letter, letter)}{where}"), soft_wrap=True)
+    if reply.log:
+        screen.print("  its last lines:")
+    for line in reply.log:
+        screen.print(Text(f"    {line}", style="dim"), soft_wrap=True)

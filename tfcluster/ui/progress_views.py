@@ -17,10 +17,9 @@ from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.protocol.api.logs import LogLine
-from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
+from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table, make_tasks_table
 from tfcluster.ui.format import format_bytes
 from tfcluster.ui.log_view import LogView
-from tfcluster.ui.task_cells import make_tasks_table
 
 
 class StatusLine:

@@ -21,9 +21,8 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live.hosts import LiveHosts
+from tfcluster.client.live.hosts import LiveHosts, LiveRun, LiveView
 from tfcluster.client.live.run_history import RunHistory, read_run_events
-from tfcluster.client.live.view import LiveRun, LiveView
 from tfcluster.client.logs import Line, read_host
 from tfcluster.client.rpc.parallel import StreamContext, StreamStoppedError
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy

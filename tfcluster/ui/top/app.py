@@ -2,30 +2,198 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+import termios
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
+from types import FrameType
+from typing import Any, TypeVar
 
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.events import Resize
-from textual.widgets import Footer, Input, Static
+from textual.widgets import DataTable, Footer, Input, Static
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.live_cluster import LiveCluster
+from tfcluster.client.restart import plan_restart, restart_tasks
+from tfcluster.client.runs.runs import cancel_run
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import Text
 from tfcluster.ui.top import rows
-from tfcluster.ui.top.actions import UserAction, call_in_thread, cancel_action, restart_action
-from tfcluster.ui.top.descriptions import describe_run, describe_task
-from tfcluster.ui.top.detail_screen import DetailScreen
-from tfcluster.ui.top.dialogs import Help, Question
-from tfcluster.ui.top.rows import ORDERS, join_lines
-from tfcluster.ui.top.table import Table
-from tfcluster.ui.top.terminal import TerminalSignals
+from tfcluster.ui.top.rows import ORDERS, Content, describe_run, describe_task, join_lines
+from tfcluster.ui.top.screens import DetailScreen, Help, Question
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class UserAction:
+    """Something that changes the cluster."""
+
+    command: str  # the command that does the same
+    losses: tuple[str, ...]  # empty if nothing has to be asked
+    carry_out: Callable[[], None]  # returns when it is done
+
+
+def restart_action(cluster: Cluster, task: str) -> UserAction:
+    """Return the action that restarts a task; raise ClusterError if the task's host cannot be reached."""
+    plan, topology = plan_restart(cluster, [task])
+
+    def restart() -> None:
+        statuses = restart_tasks(
+            cluster,
+            topology,
+            plan,
+            rolling=False,
+            grace=settings.STOP_GRACE_SECONDS,
+            timeout=settings.READY_TIMEOUT_SECONDS,
+            show_line=lambda line: None,
+        )
+        for _ in statuses:
+            pass  # until it is ready; the view shows it by itself
+
+    yes = " --yes" if plan.losses else ""
+    return UserAction(f"tfcluster restart {task}{yes} -c {cluster.name}", plan.losses, restart)
+
+
+def cancel_action(cluster: Cluster, run: str) -> UserAction:
+    """Return the action that cancels a run."""
+
+    def cancel() -> None:
+        cancel_run(cluster, run)
+
+    return UserAction(
+        f"tfcluster cancel {run} -c {cluster.name}", (f"everything that run {run} has not saved yet",), cancel
+    )
+
+
+async def call_in_thread(function: Callable[[], Value]) -> Value:
+    """Call a function in a thread of its own, which does not delay the end of the view as one of asyncio would."""
+    outcome: Future[Value] = Future()
+    outcome.set_running_or_notify_cancel()  # the end of the view does not cancel it
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except Exception as error:  # raised again where the result is awaited
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return await asyncio.wrap_future(outcome)
+
+
+_CODES = {
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGHUP: ExitCode.TERMINATED,
+}
+
+
+def _end_without_terminal() -> None:
+    """End this process if its terminal was closed: Textual would wait forever until it can write to it."""
+    try:
+        termios.tcgetattr(0)
+    except termios.error:
+        os._exit(int(ExitCode.TERMINATED))
+
+
+class TerminalSignals:
+    """Ends the view at a signal, and lets a shell stop and continue it, as it does with other programs.
+
+    Textual would stop its own process alone, even if a script has started it, which then waits for it, and if no shell
+    could continue it; and a process that is continued after SIGSTOP would mistake its own modes for the terminal's.
+    """
+
+    def __init__(self, app: App[Any]) -> None:
+        self._app = app
+        self._ending: int | None = None
+        self._stopping: int | None = None
+
+    def start(self) -> None:
+        """Handle the signals; Textual's driver, which has handlers too, has been started."""
+        for number in (*_CODES, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if number in _CODES:
+            _end_without_terminal()
+            self._ending = number
+        else:
+            self._stopping = number
+
+    def handle(self) -> int | None:
+        """Handle the last signal; return the code with which the view has to exit, or None if it continues."""
+        _end_without_terminal()
+        if self._ending is not None:
+            return int(_CODES[signal.Signals(self._ending)])
+        number, self._stopping = self._stopping, None
+        if number == signal.SIGTSTP:
+            self.suspend()
+        elif number == signal.SIGCONT:
+            with self._app.suspend():  # draws everything again
+                pass
+        return None
+
+    def suspend(self) -> None:
+        """Stop all processes of the shell's job, until the shell continues them; without a shell, nothing happens."""
+        with self._app.suspend():
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.killpg(0, signal.SIGTSTP)
+            self._stopping = None
+            self.start()
+
+
+class Table(DataTable[Text]):
+    """A table with named rows, whose cursor stays on its row."""
+
+    BINDINGS = [  # noqa: RUF012 - as Textual has it
+        Binding("enter", "select_cursor", "Log", key_display="↵"),
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+    ]
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, cursor_type="row", cell_padding=0, zebra_stripes=False, show_row_labels=False)
+        self._content: Content | None = None
+
+    @property
+    def selected(self) -> str | None:
+        """Return the name of the row that the cursor is on; None if there are no rows."""
+        names = [] if self._content is None else list(self._content.rows)
+        return names[self.cursor_row] if 0 <= self.cursor_row < len(names) else None
+
+    def show(self, content: Content) -> None:
+        """Show a new content; if rows and columns stay, only cells that differ are drawn again."""
+        before, chosen = self._content, self.selected
+        self._content = content
+        if before is None or before.layout != content.layout:
+            self._rebuild(content, chosen)
+            return
+        for at, (old, new) in enumerate(zip(before.rows.values(), content.rows.values(), strict=True)):
+            for column, (was, now) in enumerate(zip(old, new, strict=True)):
+                if was != now or was.style != now.style:
+                    self.update_cell_at((at, column), now)  # type: ignore[arg-type]
+
+    def _rebuild(self, content: Content, chosen: str | None) -> None:
+        row, top, keys = self.cursor_row, self.scroll_y, list(content.rows)
+        self.clear(columns=True)
+        for label, width in zip(content.columns, content.widths, strict=True):
+            self.add_column(Text(label), width=width)
+        for key, cells in content.rows.items():
+            self.add_row(*cells, key=key)
+        if keys:
+            row = keys.index(chosen) if chosen in keys else min(row, len(keys) - 1)
+            self.move_cursor(row=row, animate=False, scroll=False)
+            self.scroll_to(y=top, animate=False)
 
 
 class TopApp(App[ClusterError | int]):

@@ -1,4 +1,4 @@
-"""The rows of the full-screen view's tables, and its lines, made from a view of the cluster."""
+"""The rows and lines of the full-screen view, and the details of a task or run, made from a view of the cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client.live.view import LiveRun, LiveView, TaskRates
+from tfcluster.client.live.hosts import LiveRun, LiveView, TaskRates
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize
 from tfcluster.protocol.serialization import to_json
-from tfcluster.ui.console import Text
-from tfcluster.ui.format import format_bytes, format_duration, style_of
-from tfcluster.ui.listings import format_metrics, format_outcome
+from tfcluster.ui.console import GAP, TASK_CELLS, Text, cell_width, fit_columns
+from tfcluster.ui.format import format_bytes, format_duration, format_optional, style_of
+from tfcluster.ui.listings import format_inputs, format_metrics, format_outcome
 from tfcluster.ui.log_view import format_event
-from tfcluster.ui.task_cells import GAP, TASK_CELLS, cell_width, fit_columns
 
 _BAR = 14
 _RUN_COLUMNS = ("RUN", "PROGRAM", "STATE", "TIME", "PROGRESS")
@@ -222,3 +221,63 @@ def _cell(text: str, width: int, style: str, is_right: bool) -> Text:
     if is_right:
         cell.pad_left(width - GAP - cell.cell_len)
     return cell
+
+
+def describe_task(view: LiveView, name: str) -> Text:
+    """Describe a task."""
+    task = next((task for task in view.status.tasks if task.short == name), None)
+    if task is None:
+        return Text(f" {name} is no longer a task of the cluster")
+    rates = view.rates.get(task.task)
+    used = f"CPU {format_optional(task.cpu_percent)}%, memory {format_bytes(task.rss_bytes)}" if task.pid else "-"
+    if task.gpu_memory_bytes is not None:
+        used += f", GPU memory {format_bytes(task.gpu_memory_bytes)}"
+    if task.traffic is not None:
+        used += f", received {format_bytes(task.traffic.received_bytes)}, sent {format_bytes(task.traffic.sent_bytes)}"
+    if rates is not None and rates.received_per_s is not None and rates.sent_per_s is not None:
+        used += f" ({format_bytes(round(rates.received_per_s))}/s, {format_bytes(round(rates.sent_per_s))}/s)"
+    last = ""
+    if task.last_exit is not None:
+        last = f"{task.last_exit}{f': {task.last_exit.detail}' if task.last_exit.detail else ''}"
+    restarts = f", {task.restarts} restarts" if task.restarts else ""
+    return _lines(
+        (f"{task.short}", task.state.value, f"on {task.host}, up {format_duration(task.uptime_s)}{restarts}"),
+        {
+            "address": f"{task.address}, pid {format_optional(task.pid)}",
+            "devices": " ".join(task.devices),
+            "uses": used,
+            "last exit": last,
+        },
+    )
+
+
+def describe_run(view: LiveView, name: str) -> Text:
+    """Describe a run."""
+    run = next((run for run in view.runs if run.record.run == name), None)
+    if run is None:
+        return Text(f" {name} is no longer among the latest runs")
+    record, fields = run.record, to_json(run.record)
+    seconds = time.time() - record.started if run.is_active else record.seconds
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+    error = record.error or {}
+    gpu_memory = next((each.gpu_memory_bytes for each in view.status.runs if each.run == name), None)
+    return _lines(
+        (record.run, record.state.value, f"on {run.host}, {format_duration(seconds)}, started {started}"),
+        {
+            "program": record.script or record.program,
+            "inputs": format_inputs(record.program, record.parameters),
+            "progress": describe_progress(run) if run.is_active else "",
+            "uses": "" if gpu_memory is None else f"GPU memory {format_bytes(gpu_memory)}",
+            "result": "" if run.is_active else format_outcome(fields),
+            "hint": str(error.get("hint") or ""),
+        },
+    )
+
+
+def _lines(heading: tuple[str, str, str], details: Mapping[str, str]) -> Text:
+    name, state, where = heading
+    text = Text.assemble((f" {name}", "bold"), "  ", (state, style_of(state)), f"  {where}")
+    for label, value in details.items():
+        if value:
+            text.append("\n").append(Text.assemble((f" {label:<10}", "dim"), value.partition("\n")[0]))
+    return text
