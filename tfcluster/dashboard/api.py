@@ -63,13 +63,13 @@ class Api:
         raise RequestError(HTTPStatus.NOT_FOUND, f"not found: {path:.80}")
 
     def _follow_state(self) -> Stream:
-        self._feed.open_page()
+        self._feed.count_pages(1)
         cursor = Cursor()
         try:
             while True:
                 yield self._feed.wait(cursor, settings.DASHBOARD_REQUEST_SECONDS / 2)
         finally:
-            self._feed.close_page()
+            self._feed.count_pages(-1)
 
     def _show_run(self, run: str, *, has_graph: bool) -> dict[str, Any]:
         record = find_record(self._cluster, run)  # first: nothing is kept of a run that does not exist

@@ -59,13 +59,11 @@ class Feed:
         """Start to follow the cluster."""
         self._live.start()
 
-    def open_page(self) -> None:
-        """Note that a page is open."""
-        self._count_pages(1)
-
-    def close_page(self) -> None:
-        """Note that a page was closed."""
-        self._count_pages(-1)
+    def count_pages(self, more: int) -> None:
+        """Note that a page was opened (1) or closed (-1)."""
+        with self._condition:
+            self._pages += more
+            self._live.measure(self._pages > 0)
 
     def follow_run(self, run: str) -> RunHistory:
         """Follow a run, so that pages are told when it changes, and return what is known of it."""
@@ -119,11 +117,6 @@ class Feed:
         if not run.is_active and name not in self._outcomes:
             self._outcomes[name] = describe_outcome(record)
         return {**record, "result": None, "origin": None, "outcome": self._outcomes.get(name, "")}
-
-    def _count_pages(self, more: int) -> None:
-        with self._condition:
-            self._pages += more
-            self._live.measure(self._pages > 0)
 
     def _notify(self) -> None:
         with self._condition:

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.preflight.checks import CheckResult, Severity
+from tfcluster.client.preflight.checks import CheckResult
 from tfcluster.core.devices import Device
-from tfcluster.core.slurm import JobStatus
 from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
@@ -59,7 +58,9 @@ def show_status(status: ClusterStatus) -> None:
         soft_wrap=True,
     )
     if status.job is not None:
-        screen.print(_describe_job(status.job), soft_wrap=True)
+        nodes = ", ".join(f"node{index} is {node}" for index, node in enumerate(status.job.nodes))
+        end = "" if status.job.ends_in_s is None else f"  ends in {format_duration(status.job.ends_in_s)}"
+        screen.print(f"Slurm job {status.job.id}{end}  {nodes}", soft_wrap=True)
     screen.print()
     screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
@@ -76,12 +77,6 @@ def show_status(status: ClusterStatus) -> None:
         if earlier:
             more = pluralize(earlier, "earlier run")
             screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
-
-
-def _describe_job(job: JobStatus) -> str:
-    nodes = ", ".join(f"node{index} is {node}" for index, node in enumerate(job.nodes))
-    end = "" if job.ends_in_s is None else f"  ends in {format_duration(job.ends_in_s)}"
-    return f"Slurm job {job.id}{end}  {nodes}"
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:
@@ -134,7 +129,11 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
     else:
         for row in rows:
             for indent, cells in (("", row[:5]), ("  ", row[5:6]), ("  ", row[6:])):
-                for line in _wrap_words(indent + " ".join(cells), screen.width):
+                text = indent + " ".join(cells)
+                # Between words; a word that is wider than a line stays whole.
+                for line in textwrap.wrap(
+                    text, screen.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+                ):
                     screen.print(line, soft_wrap=True)
     if incomplete := [run["run"] for run in runs if run["missing_output"]]:
         text = f"note: the output of {summarize_list(incomplete)} is incomplete: `logs:` in the spec sets the limits"
@@ -152,7 +151,9 @@ def show_run(run: Mapping[str, Any]) -> None:
         "inputs": format_inputs(run["program"], parameters),
         "script": parameters.get("path") if run["program"] == "script" else None,
         "folder": parameters.get("cwd") if run["program"] == "script" else None,
-        "commit": origin and origin["commit"] and f"{origin['commit']} ({_cleanness(origin)})",
+        "commit": origin
+        and origin["commit"]
+        and f"{origin['commit']} ({'clean' if origin['is_clean'] else 'with changes'})",
         "devices": origin and " ".join(origin["devices"]),
         "tfcluster": origin and origin["version"],
         "result": format_outcome(run),
@@ -175,15 +176,6 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
         else:
             parts.append(f"{name}={'not finite' if value is None else f'{value:.6g}'}")
     return ("; " if any(isinstance(value, Mapping) for value in metrics.values()) else " ").join(parts)
-
-
-def _cleanness(origin: Mapping[str, Any]) -> str:
-    return "clean" if origin["is_clean"] else "with changes"
-
-
-def _wrap_words(text: str, width: int) -> list[str]:
-    """Split a text into lines between words; a word that is wider than a line stays whole."""
-    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
@@ -230,7 +222,10 @@ def show_checks(checks: Sequence[CheckResult]) -> None:
     On a terminal this is a table. In a pipe nothing is wrapped, and a table would be as wide as the longest advice:
     there each advice has its own lines.
     """
-    rows = [(check.host, check.check, _state(check), check.text, check.hint) for check in checks]
+    rows = [
+        (check.host, check.check, "problem" if not check.is_ok else check.severity.value, check.text, check.hint)
+        for check in checks
+    ]
     screen = console()
     if screen.file.isatty():
         columns = ("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE")
@@ -242,10 +237,6 @@ def show_checks(checks: Sequence[CheckResult]) -> None:
         first = "  ".join(f"{name:<{width}}" for name, width in zip(names, widths, strict=True))
         summary, *details = [*text.splitlines(), *hint.splitlines()] or [""]
         screen.print("\n    ".join([f"{first}  {summary}", *details]), soft_wrap=True)
-
-
-def _state(check: CheckResult) -> str:
-    return "problem" if check.severity in (Severity.WARNING, Severity.ERROR) else check.severity.value
 
 
 def show_stacks(replies: Sequence[RunStacksReply]) -> None:

@@ -39,7 +39,10 @@ class LogView:
 
     def show(self, task: str, time: float, line: str, *, err: bool = False) -> None:
         """Print one log line of a task, logged at a Unix time in seconds."""
-        moment = f"{_iso(time)} " if self._timestamps else ""
+        moment = ""
+        if self._timestamps:
+            iso = datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds")
+            moment = f"{iso.replace('+00:00', 'Z')} "
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
         out = (error_console() if err else console()).file
@@ -115,10 +118,6 @@ def _choose_colour(task: str) -> str:
     """Return the colour of a task, the same in every command; the tasks of a job have one after the other."""
     job, _, index = task.partition(":")
     return _COLOURS[(crc32(job.encode()) + int(index if index.isdigit() else 0)) % len(_COLOURS)]
-
-
-def _iso(time: float) -> str:
-    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_event(event: Mapping[str, Any], clock: str) -> Text:
