@@ -239,16 +239,11 @@ def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
     try:
         program = registry.find(event["program"])
         if program is not None and program.has("render"):
-            return _render(program, event)
+            lines = program.call(program.load("render", "summary"), event["result"], event["seconds"])
+            return [Text(line) if isinstance(line, str) else line for line in lines]
     except ClusterError as error:
         return [*_plain_summary(event), Text(error.message, style="yellow")]
     return _plain_summary(event)
-
-
-def _render(program: registry.InstalledProgram, event: dict[str, Any]) -> Sequence[RenderableType]:
-    """Return a program's lines for its result, or raise ClusterError if the code of another package failed."""
-    lines = program.call(program.load("render", "summary"), event["result"], event["seconds"])
-    return [Text(line) if isinstance(line, str) else line for line in lines]
 
 
 def _plain_summary(event: dict[str, Any]) -> list[Text]:
