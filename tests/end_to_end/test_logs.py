@@ -119,8 +119,8 @@ def test_following_has_a_level(demo: Sandbox) -> None:
     try:
         # Entries of TensorFlow's own form; what a program prints has no level, and is shown.
         script = (
-            "import sys, time; output = open(f'/proc/{sys.argv[1]}/fd/2', 'w')\n"
-            "for text in ('I0000 00:00:01.5 7 a.cc:1] quiet', 'E0000 00:00:01.5 7 a.cc:1] loud', 'own words') * 100:\n"
+            "import sys, time; output = open(f'/proc/{sys.argv[1]}/fd/2', 'a')\n"
+            "for text in ('I0000 00:00:01.5 7 a.cc:1] quiet', 'E0000 00:00:01.5 7 a.cc:1] loud', 'own words') * 1000:\n"
             "    print(text, file=output, flush=True); time.sleep(0.02)\n"
         )
         with subprocess.Popen([sys.executable, "-c", script, str(pid)]) as printer:
