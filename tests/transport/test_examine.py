@@ -287,5 +287,8 @@ def test_setup_that_fails_shows_its_last_lines(
     assert message.endswith("  99\n  100\n  no disk")
     assert "  92\n" not in message
     assert "`setup:`" in hint
+    with pytest.raises(ClusterError):  # no agent is started without all that it might need
+        transport.open(start=False)
     (tmp_path / "mended").touch()
     assert problems(transport.examine()) == []
+    transport.open(start=False).close()

@@ -17,7 +17,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
-from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.subprocesses import ChildTimeoutError, run_in_child
 from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
@@ -165,10 +165,14 @@ async def check_host_in_child(inputs: HostCheckInput) -> list[FailedCheck]:
     limit = settings.HOST_CHECKS_SECONDS
     try:
         failures = await run_in_child("tfcluster: host check", lambda: to_json(check_host(inputs)), limit)
-    except ClusterError as problem:
+    except ChildTimeoutError as problem:
         hint = "A name server might not answer there: set `address:` to IP addresses, or try again."
-        error = ClusterError(f"{inputs.host} cannot be checked: {problem.message}", hint=hint)
-        return [FailedCheck("addresses", error)]
+        return [
+            FailedCheck("addresses", ClusterError(f"{inputs.host} cannot be checked: {problem.message}", hint=hint))
+        ]
+    except ClusterError as problem:
+        error = ClusterError(f"{inputs.host} cannot be checked: {problem.message}", hint=problem.hint)
+        return [FailedCheck("isolation", error)]
     return [decode(FailedCheck, failure) for failure in failures]
 
 

@@ -176,14 +176,18 @@ def fork_child(
     return child
 
 
+class ChildTimeoutError(ClusterError):
+    """Raised when a child process takes too long."""
+
+
 async def run_in_child(
     title: str, function: Callable[[], Any], timeout: float, enter: Callable[[], None] | None = None
 ) -> Any:
     """Run a function that may block, and may start threads, in a child process of its own.
 
     Returns what the function returns, which must be a JSON value. Raises ClusterError if the function raises one or an
-    OSError, if no process can be started, or if it died or was killed after `timeout` seconds. `title` is the title of
-    the process, which `ps` shows. For `enter` see `fork_child`.
+    OSError, if no process can be started, or if it died; ChildTimeoutError if it was killed after `timeout` seconds.
+    `title` is the title of the process, which `ps` shows. For `enter` see `fork_child`.
     """
     agent_pid = os.getpid()
     result: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -202,7 +206,7 @@ async def run_in_child(
         if not result.done():
             result.set_result(message)
 
-    died = ClusterError(f"the process {title!r} died, or took longer than {timeout:g} s", hint="Try again.")
+    died = ClusterError(f"the process {title!r} died", hint="Try again.")
     try:
         child = fork_child(body, lambda status: None, enter)
     except OSError as error:
@@ -211,7 +215,7 @@ async def run_in_child(
     try:
         message = await wait_for(result, timeout)
     except asyncio.TimeoutError:
-        raise died from None
+        raise ChildTimeoutError(f"the process {title!r} took longer than {timeout:g} s", hint="Try again.") from None
     finally:
         child.kill()
         child.close_pipe()

@@ -268,11 +268,12 @@ class RemoteTransport:
             session = self._start_session()
             report, _ = self._survey(session)
             problems += report.problems
-            if not report.problems:
+            if not problems:
                 reply = self._open_in(session, start=True, upgrade=True)
                 if self._master is not None:
                     self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
         except ClusterError as problem:
+            report = HostReport(self.host, program=self._connector.program)
             problems.append(problem)
         finally:
             if session is not None:
