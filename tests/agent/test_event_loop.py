@@ -50,7 +50,7 @@ def blocked_until(path: Path, function: Callable[..., Any]) -> Callable[..., Any
     return wait_first
 
 
-async def meanwhile(path: Path, work: Awaitable[Any]) -> Any:
+async def while_running(path: Path, work: Awaitable[Any]) -> Any:
     """Wait for work that takes until the event loop has made a file."""
     task = asyncio.ensure_future(work)
     while not path.with_name("begun").exists():
@@ -63,7 +63,7 @@ def test_the_list_of_the_files_of_a_script_is_read_elsewhere(tmp_path: Path, mon
     free = tmp_path / "free"
     monkeypatch.setattr(files, "decode_manifest", blocked_until(free, decode_manifest))
     (tmp_path / "tree").write_bytes(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
-    found = asyncio.run(meanwhile(free, files._find_missing(CodeStore(tmp_path), "tree")))
+    found = asyncio.run(while_running(free, files._find_missing(CodeStore(tmp_path), "tree")))
     assert found == {"0" * 64: 5}
 
 
@@ -71,7 +71,7 @@ def test_the_connections_of_the_host_are_listed_elsewhere(tmp_path: Path, monkey
     free = tmp_path / "free"
     monkeypatch.setattr(waits, "connected_ports", blocked_until(free, lambda pid: set()))
     topology = topology_of([task_of("worker:0", "a")])
-    assert asyncio.run(meanwhile(free, waits._is_connected(os.getpid(), topology))) is False
+    assert asyncio.run(while_running(free, waits._is_connected(os.getpid(), topology))) is False
 
 
 async def count_turns(response: AsyncIterator[Any]) -> tuple[list[Any], int]:

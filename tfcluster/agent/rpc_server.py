@@ -284,7 +284,7 @@ class AgentSocket:
         self._open()
 
     async def serve(self, handler: Handler) -> None:
-        """Start to accept connections on the event loop, each of which the handler serves."""
+        """Start to accept connections on the event loop, and pass each to the handler."""
         self._handler = handler
         await self._serve()
 

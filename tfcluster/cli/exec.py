@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tfcluster.cli.completion import complete_exec_targets, complete_tasks
 from tfcluster.cli.options import cluster_option, resolve_target
 from tfcluster.cli.output import echo, echo_error, echo_exactly
 from tfcluster.errors import ExitCode
-
-if TYPE_CHECKING:
-    pass
 
 _ALL_HOSTS = "all"
 

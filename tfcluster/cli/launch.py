@@ -187,7 +187,6 @@ def _cluster(
 
 
 def _running_cluster(named: str | None) -> Cluster:
-
     try:
         return resolve_target(named).upgrading()
     except ClusterError as error:

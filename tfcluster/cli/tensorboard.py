@@ -83,7 +83,7 @@ def profile_command(tasks: tuple[str, ...], seconds: float, logdir: Path, cluste
 
     profile = capture_profile(resolve_target(cluster), tasks, seconds, logdir)
     if profile.idle:
-        echo(f"note: nothing ran on {', '.join(profile.idle)} meanwhile", err=True)
+        echo(f"note: nothing ran on {', '.join(profile.idle)} during the capture", err=True)
     written = {"folder": str(profile.folder), "tasks": profile.tasks, "idle": profile.idle}
     echo_result(output, written, f"the traces of {', '.join(profile.tasks)} are in {profile.folder}")
     if profile.problem is not None:

@@ -223,6 +223,9 @@ def read_usage(pid: int) -> ResourceUsage | None:
 class OomDetector:
     """Samples the OOM counters that concern one process, from the start of the process on.
 
+    The kernel does not report which process the OOM killer ended: it counts the kills per memory control group (cgroup)
+    and per host.
+
     `now` is in monotonic seconds, here and in `sample`.
     """
 

@@ -155,6 +155,7 @@ _PROFILE = "/tensorflow.ProfilerService/Profile"
 def capture_traces(addresses: Mapping[str, str], folder: Path, seconds: float) -> Message:
     """Capture the traces of servers, all at the same time. This starts threads.
 
+    A server writes its trace to a file itself, in the form that TensorBoard's profile plugin reads.
     `addresses` has the `host:port` of each server, by the short name of its task. `trace_file` says where in `folder`
     the servers write. Return {"idle", "failures"}, as in ProfileReply.
     """

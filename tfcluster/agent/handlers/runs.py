@@ -397,7 +397,7 @@ async def follow(
 
 
 async def wait_for_result(runs: RunManager, run_id: str) -> AsyncGenerator[Message, None]:
-    """Yield a run's id at once, and its result when it has ended, without reading what it prints meanwhile."""
+    """Yield a run's id at once, and its result when it has ended, without reading what it prints."""
     yield {"event": "run", "run": run_id}
     run = runs.runs.get(run_id)
     while run is not None and run.is_active:

@@ -206,7 +206,7 @@ class ContainerCleaner:
     async def clear(self, container: str) -> None:
         """Clear a container, whose name is its run's id, on every task; retry if a task does not answer in time.
 
-        A server that was replaced meanwhile is skipped: a new one has nothing to clear.
+        A server that has been replaced since is skipped: a new one has nothing to clear.
         """
         remaining, timeout = self._servers(), settings.RUN_CLEANUP_TIMEOUT_SECONDS
         for delay in (0.0, *settings.RUN_CLEANUP_BACKOFF_SECONDS):

@@ -230,7 +230,7 @@ async def explain_group(run: Run, group: Group, wait: Wait | None, host: str, st
     explanations = [
         await _explain_member(run, member, states.get(member.short), stacks if member.host == host else None)
         for member in group.members
-        if member.job != EVALUATOR_JOB  # nobody connects to it
+        if member.job != EVALUATOR_JOB  # no other process connects to it
     ]
     if problems := [problem for problem in explanations if problem is not None]:
         return problems

@@ -113,7 +113,7 @@ class LiveRuns:
         return history
 
     def unfollow(self, run: str) -> None:
-        """Note that the events of a run are no longer read; if it goes on, its next change of state starts again."""
+        """Note that the events of a run are no longer read; its next change of state, if any, starts that again."""
         with self._lock:
             self._followed.discard(run)
 

@@ -213,12 +213,12 @@ def map_hosts(
                 progress(len(outcomes))
             if len(outcomes) == len(names):
                 break
-    outcomes |= {name: _timed_out(name, timeout) for name in names if name not in outcomes}
+    outcomes |= {name: _timed_out(name, timeout or 0.0) for name in names if name not in outcomes}
     errors = {name: outcome for name in names if isinstance(outcome := outcomes[name], ClusterError)}
     return {name: outcome for name in names if not isinstance(outcome := outcomes[name], ClusterError)}, errors
 
 
-def _timed_out(host: str, timeout: float | None) -> ClusterError:
+def _timed_out(host: str, timeout: float) -> ClusterError:
     return ClusterError(
         f"host {host!r} has not answered within {timeout:g} s",
         hint="It may be busy: try again; `tfcluster status --timeout 120` waits longer.",
