@@ -67,7 +67,7 @@ def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.Monk
 BUSY = """
 import sys, threading
 from pathlib import Path
-from tfcluster.processes.runs.run_script import enable_stack_dump
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
 def wait():
     threading.Event().wait()
@@ -111,7 +111,7 @@ def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
 DEAF = """
 import signal, sys
 from pathlib import Path
-from tfcluster.processes.runs.run_script import enable_stack_dump
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
 enable_stack_dump(Path(sys.argv[1]))
 signal.pthread_sigmask(signal.SIG_BLOCK, [int(sys.argv[2])])
@@ -133,7 +133,7 @@ def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
 PRINTING = """
 import os, sys
 from pathlib import Path
-from tfcluster.processes.runs.run_script import enable_stack_dump
+from tfcluster.processes.runs.run_program import enable_stack_dump
 
 enable_stack_dump(Path(sys.argv[1]))
 written = os.write(1, bytes(200_000))

@@ -16,7 +16,7 @@ from tests.conftest import ROOT, running
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
-from tfcluster.processes.runs import run_script
+from tfcluster.processes.runs import run_program
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan
 from tfcluster.programs import api
 
@@ -207,9 +207,9 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_script, "load_function", lambda job: lambda context: {"loss": math.nan})
+    monkeypatch.setattr(run_program, "load_function", lambda job: lambda context: {"loss": math.nan})
     monkeypatch.setattr(api, "_current_run", [])  # the program tells its process which run it is; this one is none
-    assert run_script.run_program(job(tmp_path)) == 1
+    assert run_program.run_program(job(tmp_path)) == 1
     (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 

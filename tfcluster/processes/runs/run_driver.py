@@ -32,7 +32,7 @@ from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
-from tfcluster.processes.runs.run_script import report_error
+from tfcluster.processes.runs.run_program import report_error
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR, receive_stdin
 from tfcluster.processes.runs.supervised_program import (

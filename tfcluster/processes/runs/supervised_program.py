@@ -29,16 +29,16 @@ from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
 from tfcluster.process_mark import MARK, NO_MARK, set_mark
 from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
-from tfcluster.processes.runs.run_script import (
+from tfcluster.processes.runs.run_program import (
     enable_stack_dump,
     flush_output,
     handle_signals,
     hosts_of,
     report_error,
     run_program,
-    start_script,
     title_of,
 )
+from tfcluster.processes.runs.run_script import start_script
 from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, ListenGuard, PortIsolationError, trap_listen
 from tfcluster.protocol.codec import Message, decode_line, encode
