@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.runs import RunResponse, read_records
+from tfcluster.protocol.api.runs import EventRecord
 from tfcluster.transport.errors import HostUnreachableError
 
 _ATTEMPTS = 30
@@ -44,3 +47,27 @@ def test_a_host_that_is_back_is_soon_tried_again_however_long_it_was_away() -> N
         "host 'alpha' cannot be reached: no route to host, trying again",
         "alpha: connected again",
     ]
+
+
+class BrokenResponse:
+    """A response of an agent that dies after an event, before the response is complete."""
+
+    timeout = 10.0
+
+    def __init__(self, event: str) -> None:
+        self._events: Iterator[str] = iter([event])
+
+    def __next__(self) -> EventRecord:
+        for event in self._events:
+            return EventRecord({"event": event})
+        raise AgentDisconnectedError("the agent died")
+
+    def close_and_reap(self) -> None: ...
+
+
+def test_the_result_of_a_run_arrives_once_if_the_agent_dies_right_after_it() -> None:
+    client = cast(AgentClient, SimpleNamespace(transport=SimpleNamespace(is_remote=False)))
+    responses = [BrokenResponse("started"), BrokenResponse("result"), BrokenResponse("result")]
+    records = read_records(client, RecordingContext(), lambda: cast(RunResponse, responses.pop(0)))
+    assert [record["event"] for record in records] == ["started", "result"]
+    assert len(responses) == 1, "the command does not ask again for what it has"

@@ -102,9 +102,13 @@ def read_records(client: AgentClient, context: StreamContext, attach: Callable[[
     `attach` follows it after the last event that has arrived.
     """
     reconnector: Reconnector[api.EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+    has_result = False
     for event in reconnector.events(attach, reap_agent=True):
         if event is not None:
+            has_result = event.record["event"] == "result"
             yield event.record
+        elif has_result:  # the agent died before it completed the response: another would send the result again
+            return
 
 
 def _stream_context(host: str, interrupt: GracefulInterrupt | None, placements: Placements | None) -> StreamContext:
