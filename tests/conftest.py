@@ -296,7 +296,7 @@ def marked_processes(mark: str) -> dict[int, str]:
     for path in map(Path("/proc").joinpath, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             is_marked = f"TEST_MARK={mark}".encode() in (path / "environ").read_bytes()
-            command_line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            command_line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             # A process that is exiting has no command line any more, and is not a zombie yet.
             if is_marked and command_line and (path / "stat").read_text().rpartition(")")[2][1] != "Z":
                 processes[int(path.name)] = command_line
