@@ -250,6 +250,8 @@ BAD_TOPS = {
     "host, jobs, network, restart, logs, notify, lease",
     'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, slurm, "
     "kubernetes, host, jobs, network, restart, logs, notify, lease",
+    "jobs: {a: {tasks: 1}}\nnotify: {webhok: x}": "2:10: notify.webhok: unknown key; did you mean 'webhook'?",
+    "jobs: {a: {tasks: 1}}\nnotify: 5": "2:9: notify: expected the keys webhook, command, events, found 5",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [task-failed]}": "2:9: notify: expected a webhook or a command; "
     "without one, no notice is sent",
     "jobs: {a: {tasks: 1}}\nnotify: {webhook: 'ftp://me:pw@x'}": "2:19: notify.webhook: "

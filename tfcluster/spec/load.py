@@ -22,7 +22,7 @@ from tfcluster.spec.cross_checks import (
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
 from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.kubernetes import KubernetesSpec
-from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, RestartSpec
+from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.slurm import SlurmSpec
 from tfcluster.spec.yaml_source import YamlDocument, read_source
@@ -193,21 +193,25 @@ def _value_at(path: KeyPath, source: YamlDocument) -> Any:
     return value
 
 
+_MODELS: dict[str | int, type[BaseModel]] = {
+    "hosts": HostSpec,
+    "host": HostSpec,
+    "slurm": SlurmSpec,
+    "kubernetes": KubernetesSpec,
+    "logs": Logs,
+    "notify": NotifySpec,
+}
+
+
 def _model_at(path: KeyPath) -> type[BaseModel]:
     if not path:
         return Spec
     if path[0] == "jobs":
         path = path[2:]  # without `jobs` and the job's name
         return Job if not path else JobRestart if len(path) == 1 else JobBackoff
-    if path[0] in ("hosts", "host"):
-        return HostSpec
-    if path[0] == "slurm":
-        return SlurmSpec
-    if path[0] == "kubernetes":
-        return KubernetesSpec
-    if path[0] == "logs":
-        return Logs
-    return RestartSpec if len(path) == 1 else Backoff
+    if path[0] == "restart":
+        return RestartSpec if len(path) == 1 else Backoff
+    return _MODELS[path[0]]
 
 
 def _known_keys(path: KeyPath) -> str:
