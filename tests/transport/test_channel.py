@@ -1,4 +1,4 @@
-"""Connections to agents in a process that has more open files than select() supports."""
+"""Connections to agents and hosts: what never ends is not waited for, and descriptors that select() does not support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tfcluster.core.hosts import Host
 from tfcluster.transport import local
 from tfcluster.transport.channel import Channel, readable_fds
 from tfcluster.transport.connector import CommandConnector
-from tfcluster.transport.session import Session
+from tfcluster.transport.errors import HostUnreachableError
+from tfcluster.transport.session import RemoteChannel, Session
 
 #: select() supports no descriptor from this one on (FD_SETSIZE).
 _SELECT_MAX = 1024
@@ -75,10 +76,14 @@ def test_a_connection_to_an_agent_with_a_large_descriptor() -> None:
     assert channel.wait_for_end(60)
 
 
+def start_session(program: str) -> Session:
+    host = Host("alpha", "10.0.0.1", connect="env")
+    return Session(host, CommandConnector(host), [sys.executable, "-c", program])
+
+
 @pytest.mark.usefixtures("many_open_files")
 def test_a_session_with_a_large_descriptor() -> None:
-    host = Host("alpha", "10.0.0.1", connect="env")
-    session = Session(host, CommandConnector(host), [sys.executable, "-c", "print('tfcluster> {\"reply\": {}}')"])
+    session = start_session("print('tfcluster> {\"reply\": {}}')")
     assert session.connection.fileno() > _SELECT_MAX
     assert session.receive(60) == {"reply": {}}
     session.end()
@@ -89,3 +94,29 @@ def test_an_agent_whose_pipe_has_a_large_descriptor(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(boot, "_FROM_FOLDER", 'print(\'{"reply": {"serves": false}}\')')
     monkeypatch.setattr(settings, "AGENT_START_SECONDS", 60)
     local.start_agent("many", "localhost")
+
+
+def test_a_greeting_whose_rest_does_not_arrive() -> None:
+    connection, agent = socket.socketpair()
+    with agent:
+        agent.sendall(b"tfcluster")
+        with pytest.raises(HostUnreachableError, match="not answered within 0.1 s"):
+            RemoteChannel(connection, "alpha", 1, lambda: False).read_greeting(0.1)
+
+
+def test_a_host_that_prints_without_end_after_a_message() -> None:
+    session = start_session(
+        "print('tfcluster> {\"step\": 0}', flush=True)\nimport os\nwhile True: os.write(1, b'y\\n' * 9999)"
+    )
+    assert session.receive(60) == {"step": 0}
+    with pytest.raises(HostUnreachableError, match=r"no response within 0.1 s\n  y"):
+        session.receive(0.1)
+    session.end()
+
+
+def test_a_host_that_does_not_read_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "REMOTE_REPLY_SECONDS", 0.1)
+    session = start_session("import time; time.sleep(600)")
+    with pytest.raises(HostUnreachableError, match="no response within 0.1 s"):
+        session.send(bytes(1 << 24))
+    session.end()

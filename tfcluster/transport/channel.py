@@ -95,7 +95,7 @@ class Channel:
         Return None if the connection was closed first. At the timeout in seconds, a ClusterError is raised.
         """
         deadline = time.monotonic() + timeout
-        while self.wait_readable(max(0.0, deadline - time.monotonic())):
+        while (remaining := deadline - time.monotonic()) > 0 and self.wait_readable(remaining):
             try:
                 line, newline, _ = self._connection.recv(settings.IO_BLOCK_BYTES, socket.MSG_PEEK).partition(b"\n")
             except ConnectionError:

@@ -80,6 +80,7 @@ class Session:
         self._received_bytes = 0
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self.connection, process_end = socket.socketpair()
+        set_send_timeout(self.connection, settings.REMOTE_REPLY_SECONDS)
         try:
             with process_end:
                 self._process = subprocess.Popen(
@@ -96,8 +97,11 @@ class Session:
 
     def send(self, data: bytes) -> None:
         """Send data to the process. If it has exited, `receive` detects that."""
-        with contextlib.suppress(ConnectionError):
-            self.connection.sendall(data)
+        try:
+            with contextlib.suppress(ConnectionError):
+                self.connection.sendall(data)
+        except BlockingIOError:  # a command of `connect:` may notice late, or never, that it has lost the host
+            raise self._no_response(settings.REMOTE_REPLY_SECONDS) from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for the next message and return it.
@@ -140,8 +144,9 @@ class Session:
         return ClusterError(f"host {self.host.name!r}: {error.message}", hint=error.hint, exit_code=error.exit_code)
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
-        if not readable_fds([self.connection.fileno()], max(0.0, deadline - time.monotonic())):
-            raise no_response(self.host.name, self.connector.typed("true"), seconds, self.last_output())
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or not readable_fds([self.connection.fileno()], remaining):
+            raise self._no_response(seconds)
         try:
             data = self.connection.recv(settings.IO_BLOCK_BYTES)
         except ConnectionError:
@@ -156,6 +161,9 @@ class Session:
                 hint=f"`{self.connector.typed('true')}` shows it.",
             )
         return data
+
+    def _no_response(self, seconds: float) -> HostUnreachableError:
+        return no_response(self.host.name, self.connector.typed("true"), seconds, self.last_output())
 
     def last_output(self) -> str:
         """Return the last unmarked lines that were printed, each after a newline; empty if there are none."""
