@@ -34,9 +34,13 @@ from tfcluster.transport.remote import node_holder
 if TYPE_CHECKING:
     from tfcluster.spec.slurm import SlurmSpec
 
-_PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "RESV_DEL_HOLD", "SUSPENDED", "STOPPED")
 _RUNNING = "RUNNING"
 _COMPLETING = "COMPLETING"
+# The states of a job that has ended. A job in any other one, such as SIGNALING or RESIZING, still has its nodes.
+_ENDED = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "SPECIAL_EXIT", "STAGE_OUT", "TIMEOUT"),
+)
 # What squeue prints of a job; a node list has no blanks, a reason may.
 _FORMAT = "%T %V %S %e %N %r"
 _FIELDS = len(_FORMAT.split())
@@ -146,8 +150,18 @@ def submit(cluster: str, request: SlurmSpec, host: Host) -> SlurmJob:
     output = output_path(cluster, "%j")
     make_private_folder(Path(output).parent)
     script = batch_script(cluster, request, host, output)
-    number = int(_run(["sbatch", "--parsable"], script, _login_environment()).partition(";")[0])
-    return SlurmJob(number, _expect(number).submitted, is_own=True, output=output_path(cluster, number))
+    printed = _run(["sbatch", "--parsable"], script, _login_environment())
+    found = re.search(r"^([0-9]+)(;.*)?$", printed, re.MULTILINE)  # a site's own sbatch may print more
+    if found is None:
+        raise ClusterError(f"sbatch printed no job id: {printed[-settings.ERROR_VALUE_MAX_CHARS :]!r}")
+    number = int(found[1])
+    try:
+        submitted = _expect(number).submitted
+    except BaseException:  # no command would know of this job
+        with contextlib.suppress(ClusterError):
+            _run(["scancel", str(number)])
+        raise
+    return SlurmJob(number, submitted, is_own=True, output=output_path(cluster, number))
 
 
 def check_request(cluster: str, request: SlurmSpec, host: Host) -> None:
@@ -208,7 +222,7 @@ def look_up(job: SlurmJob) -> _JobState | None:
     state = _query(job.id)
     if state is None or state.submitted != job.submitted:
         return None
-    if state.state == _RUNNING or state.state in _PENDING:
+    if state.state != _COMPLETING and state.state not in _ENDED:
         return state
     if state.state != _COMPLETING and find_end(job) is None:
         with contextlib.suppress(OSError), open(job.output, "a") as output:
@@ -409,6 +423,7 @@ def _run(
             env={**(os.environ if environment is None else environment), **(extra or {})},
             capture_output=True,
             text=True,
+            errors="surrogateescape",  # names and comments of a site need not be UTF-8
             timeout=settings.SLURM_COMMAND_SECONDS,
             check=False,
         )
