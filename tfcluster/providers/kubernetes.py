@@ -167,7 +167,8 @@ def _pods_without(pods: PodSet, revision: str | None) -> list[str]:
 
 def replace_pods(pods: PodSet, names: list[str]) -> None:
     """Delete pods, which the StatefulSet makes again from its present template."""
-    _run(pods, "delete", "pods", *names, "--wait=false")  # runs in them may take long to save their state
+    # One may have ended since; and runs in them may take long to save their state.
+    _run(pods, "delete", "pods", *names, "--ignore-not-found", "--wait=false")
 
 
 def wait_until_running(pods: PodSet, count: int, show: Callable[[str], None]) -> None:
@@ -299,7 +300,15 @@ def _call(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[
     seconds = settings.KUBERNETES_COMMAND_SECONDS
     argv = [_program(), *arguments]
     try:
-        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=seconds, check=False)
+        return subprocess.run(
+            argv,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",  # events quote what programs have printed
+            timeout=seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise ClusterError(
             f"kubectl did not answer within {seconds:g} s",
