@@ -31,6 +31,18 @@ def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.Mon
     assert not (tmp_path / "logs").exists()
 
 
+def test_what_another_command_captures_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(profile, "read_topology", lambda cluster: topology_of([task_of("worker:0", "alpha")]))
+    monkeypatch.setattr(profile, "time", SimpleNamespace(strftime=lambda text: "now"))
+    trace = tmp_path / "plugins" / "profile" / ".now" / "worker_1.xplane.pb"
+    trace.parent.mkdir(parents=True)
+    trace.touch()
+    cluster: Any = SimpleNamespace(is_local=False, name="demo")
+    with pytest.raises(ClusterError, match="File exists"):
+        profile.capture_profile(cluster, [], 1.0, tmp_path)
+    assert trace.exists()
+
+
 class Response(list[TracePart]):
     """What a host sends."""
 

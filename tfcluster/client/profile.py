@@ -49,6 +49,9 @@ def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logd
 
     try:
         partial.mkdir(parents=True)
+    except OSError as error:  # including that another command captures into this folder
+        raise ClusterError(f"{partial}: cannot be made: {error.strerror}") from error
+    try:
         replies, errors = map_hosts(dict.fromkeys(hosts[task] for task in tasks), capture, None)
         idle = {name for reply in replies.values() for name in reply.idle}
         failures = {name: why for reply in replies.values() for name, why in reply.failures.items()}

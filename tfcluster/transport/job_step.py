@@ -37,7 +37,8 @@ def join(job: int, folder: Path) -> None:
         )
     _job = job
     with _connect() as connection, connection.makefile("rb") as replies:
-        connection.sendall(_encode({"folder": str(folder)}))
+        with contextlib.suppress(OSError):  # the holder has ended, which `_read` reports
+            connection.sendall(_encode({"folder": str(folder)}))
         _read(replies)
 
 
@@ -45,26 +46,28 @@ class HeldProcess:
     """A process that the holder has started; it has what `LocalTransport` uses of a Popen."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        ours: list[int] = []
-        theirs: list[int] = []
-        for is_input in (True, False, False):
-            read, write = os.pipe()
-            ours.append(write if is_input else read)
-            theirs.append(read if is_input else write)
         self.returncode: int | None = None
-        self.stdin: IO[bytes] = os.fdopen(ours[0], "wb")
-        self.stdout: IO[bytes] = os.fdopen(ours[1], "rb")
-        self.stderr: IO[bytes] = os.fdopen(ours[2], "rb")
-        self._connection = _connect()
-        try:
-            data = _encode({"argv": list(argv), "environment": dict(environment)})
-            sent = socket.send_fds(self._connection, [data], theirs)
-            self._connection.sendall(data[sent:])
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        self._replies = self._connection.makefile("rb")
-        self.pid: int = _read(self._replies)["pid"]
+        with contextlib.ExitStack() as unless_started:
+            self._connection = unless_started.enter_context(_connect())
+            ours: list[IO[bytes]] = []
+            theirs: list[int] = []
+            for is_input in (True, False, False):
+                read, write = os.pipe()
+                end = os.fdopen(write, "wb") if is_input else os.fdopen(read, "rb")
+                ours.append(unless_started.enter_context(end))
+                theirs.append(read if is_input else write)
+            self.stdin, self.stdout, self.stderr = ours
+            try:
+                data = _encode({"argv": list(argv), "environment": dict(environment)})
+                with contextlib.suppress(OSError):  # see `join`
+                    sent = socket.send_fds(self._connection, [data], theirs)
+                    self._connection.sendall(data[sent:])
+            finally:
+                for fd in theirs:
+                    os.close(fd)
+            self._replies = unless_started.enter_context(self._connection.makefile("rb"))
+            self.pid: int = _read(self._replies)["pid"]
+            unless_started.pop_all()
 
     def wait(self) -> int:
         """Wait until the process has exited, and return its exit code."""

@@ -195,7 +195,8 @@ def _end_descendants() -> None:
         for pid in left:
             if is_late or pid not in terminated:
                 terminated.add(pid)
-                with contextlib.suppress(ProcessLookupError):
+                # A process of another user, as after sudo, is left to Slurm.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
         time.sleep(0.05)
 

@@ -1,0 +1,32 @@
+"""The step that holds a node ends while a session asks it; tests/end_to_end/test_slurm.py has the real one."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tfcluster.errors import ClusterError
+from tfcluster.transport import job_step
+
+_ENDED = "that holds this node ended before it replied"
+
+
+@pytest.fixture(autouse=True)
+def ended_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, holder = socket.socketpair()
+    holder.close()
+    monkeypatch.setattr(job_step, "_connect", lambda: connection)
+    monkeypatch.setattr(job_step, "_job", None)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+
+def test_a_holder_that_has_ended_is_not_joined() -> None:
+    with pytest.raises(ClusterError, match=_ENDED):
+        job_step.join(7, Path("/none"))
+
+
+def test_a_holder_that_has_ended_starts_nothing() -> None:
+    with pytest.raises(ClusterError, match=_ENDED):
+        job_step.HeldProcess(["true"], {})
