@@ -16,6 +16,7 @@ from tfcluster import paths, runtime_dir, settings
 from tfcluster.client.cluster import record_spec
 from tfcluster.client.preflight.certificates import issue_certificates
 from tfcluster.core.code import digest_of
+from tfcluster.errors import ClusterError
 from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path
 from tfcluster.transport.remote.install import install
 
@@ -39,6 +40,16 @@ def test_all_folders_that_are_made_are_private_and_others_stay_as_they_are(open_
     make_private_folder(open_folder / "a" / "b" / "c")
     make_private_folder(open_folder / "a" / "b" / "c")
     assert [mode_of(open_folder / each) for each in ("", "a", "a/b", "a/b/c")] == [0o777, 0o700, 0o700, 0o700]
+
+
+def test_without_a_home_folder_an_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_state_home", None)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # no account
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    with pytest.raises(ClusterError, match="this account has no home folder") as error:
+        paths.state_home()
+    assert "XDG_STATE_HOME" in error.value.hint
 
 
 def test_a_file_in_the_way_is_an_error(open_folder: Path) -> None:

@@ -34,8 +34,13 @@ def state_home() -> Path:
         return _state_home
     variable = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The XDG Base Directory Specification says to ignore a relative path.
-    base = variable if variable.is_absolute() else Path("~/.local/state").expanduser()
-    return base / "tfcluster"
+    if variable.is_absolute():
+        return variable / "tfcluster"
+    try:
+        return Path.home() / ".local" / "state" / "tfcluster"
+    except RuntimeError:
+        message = "this account has no home folder: HOME is not set, and no entry in /etc/passwd names one"
+        raise ClusterError(message, hint="Set HOME, or XDG_STATE_HOME, to a folder of yours.") from None
 
 
 def set_state_home(folder: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +64,13 @@ def test_a_usage_error_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().err
     assert printed.startswith(f"Error: No such command '{SHOWN}'.\n")
     assert printed.replace("\n", "").isprintable()
+
+
+def test_what_is_typed_and_is_no_text_is_no_bug() -> None:
+    program = "from tfcluster.cli.output import prepare_streams; prepare_streams(); print(input())"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), "PYTHONIOENCODING": "utf-8:strict"}
+    answer = subprocess.run([sys.executable, "-c", program], input=b"\xff\n", env=environment, stdout=subprocess.PIPE)
+    assert answer.stdout == rb"\xff" + b"\n"
 
 
 def writes_of(path: Path) -> Iterator[str]:

@@ -62,6 +62,7 @@ def test_validate_names_the_hosts_and_shows_no_value_of_a_variable(sandbox: Sand
         (["up", "--cluster-spec", "worker|nowhere"], "nowhere"),
         (["up", "--timeout", "-1"], "--timeout"),
         (["run", "pi", "--timeout", "nan"], "nan is not a finite number"),
+        (["run", "pi", "--timeout", "1e10"], "1e10 is more than 1e+09"),
         (["restart", "--grace", "nan"], "nan is not a finite number"),
         (["stauts"], "Did you mean 'status'?"),
         (["run", "pie"], "pi"),
@@ -71,6 +72,10 @@ def test_validate_names_the_hosts_and_shows_no_value_of_a_variable(sandbox: Sand
 )
 def test_wrong_usage(sandbox: Sandbox, arguments: list[str], words: str) -> None:
     assert words in sandbox(*arguments, code=2).stderr
+
+
+def test_no_variable_is_blamed_that_is_not_set(sandbox: Sandbox) -> None:
+    assert "TFCLUSTER_CLUSTER" not in sandbox("up", "None.yaml", code=2).stderr
 
 
 @pytest.mark.slow

@@ -133,6 +133,11 @@ def test_following_has_a_level(demo: Sandbox) -> None:
 
 
 @pytest.mark.slow
+def test_a_number_of_lines_beyond_all_limits_is_all_lines(demo: Sandbox) -> None:
+    assert demo("events", "-n", "9" * 20).stdout == demo("events").stdout
+    demo("logs", "-n", "9" * 20)
+
+
 def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
     lines = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
     middle = lines[len(lines) // 2]["time"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -71,6 +72,9 @@ class FiniteFloat(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the number, or fail with a message that says what is wrong with it."""
+        with contextlib.suppress(ValueError):  # it is no number, as click says
+            if self.max is not None and float(value) > self.max:
+                self.fail(f"{value} is more than {self.max:g}", param, ctx)
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -81,7 +85,7 @@ class Timestamp(_FloatType):
     """A parameter type for times, as Unix seconds: relative to now (10m, 1h30m or 2d ago), or in ISO 8601."""
 
     name = "time"
-    _LONG_AGO = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+    _LONG_AGO = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d+)?)s)?")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the time, or fail with examples of valid values; a time without a zone is in this machine's zone."""

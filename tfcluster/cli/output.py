@@ -45,7 +45,7 @@ def complete_error(error: ClusterError) -> None:
     """Complete the hint of an error, and say if TFCLUSTER_CLUSTER names a cluster that the error is about."""
     error.hint = complete_hint(error.hint)
     name = click.get_current_context().meta.get(_VARIABLE)
-    if error.exit_code in (ExitCode.USAGE, ExitCode.NOT_RUNNING) and f"{name!r}" in error.message:
+    if name and error.exit_code in (ExitCode.USAGE, ExitCode.NOT_RUNNING) and f"{name!r}" in error.message:
         error.hint = f"{error.hint} TFCLUSTER_CLUSTER is set to {name!r}."
 
 
@@ -73,7 +73,7 @@ def _recorded_spec(cluster: str) -> str:
 
 
 def prepare_streams() -> None:
-    """Make the standard streams usable: closed ones are /dev/null, and text that they cannot encode is escaped.
+    """Make the standard streams usable: closed ones are /dev/null, and what they cannot encode or decode is escaped.
 
     A file that is opened later would otherwise get the number of a closed stream, and messages would be written to it.
     """
@@ -85,7 +85,7 @@ def prepare_streams() -> None:
         name = ("stdin", "stdout", "stderr")[fd]
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - open until the process ends
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 

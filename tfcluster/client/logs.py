@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ def read_events(
 
 
 def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
-    latest: deque[Line] = deque(maxlen=count)
+    latest: deque[Line] = deque(maxlen=min(count, sys.maxsize))
     try:
         latest.extend(events)
     except ClusterError:

@@ -37,11 +37,18 @@ def is_interactive(target: Console) -> bool:
 
 
 def _console(*, stderr: bool) -> Console:
-    width = None if (sys.stderr if stderr else sys.stdout).isatty() else settings.PIPE_COLUMNS
+    # With a width of 0, as COLUMNS may say, rich prints nothing at all.
+    has_width = (sys.stderr if stderr else sys.stdout).isatty() and os.environ.get("COLUMNS") != "0"
     # rich keeps bold and the like with NO_COLOR; without a colour system, it prints plain text.
     color: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     return SafeConsole(
-        stderr=stderr, width=width, color_system=color, highlight=False, soft_wrap=False, emoji=False, markup=False
+        stderr=stderr,
+        width=None if has_width else settings.PIPE_COLUMNS,
+        color_system=color,
+        highlight=False,
+        soft_wrap=False,
+        emoji=False,
+        markup=False,
     )
 
 
