@@ -12,10 +12,21 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tfcluster.cli.main import _HABITS, cli, main
+from tfcluster.cli.main import _HABITS, call, cli, main
 
 ROOT = Path(__file__).parent.parent.parent
 COMPLETIONS = {"bash": "tfcluster.bash", "zsh": "_tfcluster", "fish": "tfcluster.fish"}
+
+
+def test_after_a_command_an_interrupt_ends_the_process_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["tfcluster", "nothing"])
+    try:
+        with pytest.raises(click.UsageError):
+            call()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "the error is shown without a traceback"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def all_commands() -> list[tuple[str, ...]]:

@@ -196,10 +196,7 @@ def main() -> NoReturn:
 
         complete_and_exit(cli)
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)
-        sys.stdout.flush()  # flush here, so that a broken pipe raises its error here
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        result = call()
         if result == ExitCode.INTERRUPTED:
             _exit_interrupted()
         sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
@@ -231,6 +228,17 @@ def main() -> NoReturn:
         sys.exit(int(ExitCode.FAILED))
 
 
+def call() -> Any:
+    """Call the command that the arguments name, and return what it returns; from its end on, Ctrl-C has no message."""
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        result = cli.main(prog_name="tfcluster", standalone_mode=False)
+        sys.stdout.flush()  # flush here, so that a broken pipe raises its error here
+        return result
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _discard_output() -> None:
     """Replace standard output, so that the interpreter does not fail again when it flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -243,7 +251,6 @@ def _exit_interrupted() -> NoReturn:
     """
     if any(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         sys.stdout.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     sys.exit(int(ExitCode.INTERRUPTED))
 
