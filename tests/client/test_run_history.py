@@ -65,8 +65,16 @@ def test_what_else_a_run_says() -> None:
 
 def test_an_event_without_its_fields_is_left_out() -> None:
     history = RunHistory("script-1")
-    for event in ({}, {"event": "metric", "name": "loss"}, {"event": "member"}, {"event": "graph", "operations": None}):
+    for event in (
+        {},
+        {"event": "metric", "name": "loss"},
+        {"event": "metric", "name": "loss", "value": "high", "step": 1},
+        {"event": "progress", "done": 1},
+        {"event": "member"},
+        {"event": "graph", "operations": None},
+    ):
         history.update(event)
     history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 1, "seconds": 1.0})
     assert series_of(history) == {("loss", ""): [(1, 0.5, 1.0)]}
-    assert history.version == 5, "the agent counts them too"
+    assert history.progress is None
+    assert history.version == 7, "the agent counts them too"

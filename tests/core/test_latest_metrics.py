@@ -12,6 +12,8 @@ def test_the_latest_value_of_each_metric_is_in_the_result() -> None:
         {"event": "metric", "name": "loss", "value": 0.5},
         {"event": "metric", "name": "accuracy", "value": None},
         {"event": "output"},
+        {"event": "metric", "worker": "worker:0", "loss": 4.0, "step": 1},  # a program's own
+        {"event": "metric", "name": "loss", "value": "high"},
         {"event": "metric", "name": "loss", "value": 0.25},
     ):
         metrics.add(event)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tfcluster.ui import listings as module
-from tfcluster.ui.listings import format_outcome, show_runs
+from tfcluster.ui.listings import format_inputs, format_outcome, show_runs
 
 _BEGAN = time.mktime((2026, 1, 31, 14, 30, 0, 0, 0, -1))
 RUNS: list[dict[str, Any]] = [
@@ -57,6 +57,10 @@ def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
         "train-77ab  train.py  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      "
         "train.py ended with exit code 3",
     ]
+
+
+def test_the_inputs_of_another_version_of_a_program_are_its_values() -> None:
+    assert format_inputs("pi", {"points": 100, "seed": 7}) == "points=100 seed=7"
 
 
 def test_what_an_error_announces_is_not_left_out() -> None:

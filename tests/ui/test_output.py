@@ -294,6 +294,11 @@ def test_pi_has_the_digits_that_its_error_leaves_it(
     assert printed(capsys).splitlines()[0] == line
 
 
+def test_a_result_of_another_version_of_a_program_is_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    RunView(silent=False).finish({**PI, "result": {"estimate": 3.5}})
+    assert printed(capsys).splitlines()[:2] == ["estimate = 3.5", "0.4s"]
+
+
 def test_a_run_that_failed_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     error = ClusterError("pi-3f9a timed out after 1 s", exit_code=ExitCode.TIMED_OUT)
     with pytest.raises(ClusterError) as caught:
@@ -345,8 +350,12 @@ def test_how_long_a_run_takes_is_estimated_when_its_speed_says_it(
         for done, seconds in ((1, 1.0), (49, 9.0), (51, 9.5), (20, 11.0)):
             now[0] += 5.0
             view.update({"event": "progress", "done": done, "total": 1000, "unit": "samples", "seconds": seconds})
+        now[0] += 5.0
+        view.update({"event": "progress", "done": 0, "total": 0, "unit": "samples", "seconds": 12.0})
+        view.update({"event": "metric", "step": 1, "losses": [1.0, 2.0], "worker": "worker:0"})  # a program's own
     lines = capsys.readouterr().err.splitlines()
-    assert [line.endswith(" left") for line in lines] == [False, False, True, True]
+    assert [line.endswith(" left") for line in lines] == [False, False, True, True, False]
+    assert lines[-1] == "pi-3f9a: 100%, 0 of 0 samples, 0 samples/s"
 
 
 RESTART = RestartPolicy("on-failure", 0.1, 30.0, 5, 60.0)

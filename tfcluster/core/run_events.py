@@ -231,6 +231,12 @@ def parse_event(record: Mapping[str, Any]) -> RunEvent | None:
         return None
 
 
+def is_report(record: Mapping[str, Any]) -> bool:
+    """Return whether an event is a script's report by `tfcluster.metric`; programs emit other events `metric`."""
+    is_metric = record["event"] == "metric" and isinstance(record.get("name"), str)
+    return is_metric and isinstance(record.get("value", ""), (int, float, type(None)))
+
+
 class LatestMetrics:
     """Keeps the latest value of each metric that the processes of a run have reported.
 
@@ -242,7 +248,7 @@ class LatestMetrics:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Keep the value of an event, if it is a metric; one that a member of a group has reported, by its task."""
-        if event["event"] == "metric":
+        if is_report(event):
             values = self._values.setdefault(event["task"], {}) if "task" in event else self._values
             values[event["name"]] = event["value"]
 

@@ -186,8 +186,8 @@ def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
         installed = registry.find(program)
         if installed is not None and installed.declaration.describe is not None:
             return installed.call(installed.declaration.describe, parameters)
-    except ClusterError:  # the package of another program is broken; its runs are listed nevertheless
-        pass
+    except (ClusterError, KeyError, TypeError):
+        pass  # its package is broken, or the run is of another version of it: it is listed nevertheless
     return _values(parameters)
 
 

@@ -221,7 +221,7 @@ class Metrics:
 def _format_metrics(event: dict[str, Any]) -> list[str]:
     texts = []
     for name, value in event.items():
-        if value is None or isinstance(value, str) or name == "seconds":
+        if not isinstance(value, (int, float)) or name == "seconds":
             continue
         if name.endswith(_PER_SECOND):
             texts.append(format_rate(value, name.removesuffix(_PER_SECOND)))
@@ -233,8 +233,8 @@ def _format_metrics(event: dict[str, Any]) -> list[str]:
 def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
     """Return the lines that show the result of a run.
 
-    A result is shown unformatted if its program has no `render` module or is not installed here, and, with the reason,
-    if the code of another package fails.
+    A result is shown unformatted if its program has no `render` module or is not installed here, if it is of another
+    version of the program, and, with the reason, if the code of another package fails.
     """
     try:
         program = registry.find(event["program"])
@@ -243,6 +243,8 @@ def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
             return [Text(line) if isinstance(line, str) else line for line in lines]
     except ClusterError as error:
         return [*_plain_summary(event), Text(error.message, style="yellow")]
+    except (KeyError, TypeError):  # the run is of another version of the program
+        pass
     return _plain_summary(event)
 
 
@@ -281,7 +283,8 @@ class _Remaining(TimeRemainingColumn):
 def _format_progress(run: str, event: ProgressEvent) -> str:
     done, total, unit = event.done, event.total, event.unit
     speed = done / event.seconds if event.seconds else 0.0
-    parts = [f"{run}: {100 * done / total:.0f}%", f"{done:,} of {total:,} {unit}", format_rate(speed, unit)]
+    percent = 100 * done / total if total else 100.0
+    parts = [f"{run}: {percent:.0f}%", f"{done:,} of {total:,} {unit}", format_rate(speed, unit)]
     if speed and _can_estimate(done, total, event.seconds):
         parts.append(f"{format_duration((total - done) / speed)} left")
     return ", ".join(parts)

@@ -13,6 +13,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.runs.runs import RunResponse, read_records
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
+from tfcluster.core.run_events import is_report
 from tfcluster.core.text import strip_forwarding
 from tfcluster.protocol.api.runs import AttachRequest
 
@@ -87,7 +88,7 @@ class RunHistory:
 
     def _update(self, kind: str, event: Event) -> None:
         if kind == "progress":
-            self.progress = event
+            self.progress = {name: event[name] for name in ("done", "total", "unit", "seconds")}
         elif kind == "metric":
             for name, reporter, point in points_of(event):
                 self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
@@ -144,8 +145,8 @@ def points_of(event: Event) -> Iterator[tuple[str, str, Point]]:
     A script reports one metric with an event, which names it; a bundled program reports several, as fields.
     """
     reporter = " ".join(str(event[name]) for name in _REPORTERS if name in event)
-    step, seconds = event["step"], event.get("seconds")
-    if "name" in event:
+    step, seconds = int(event["step"]), event.get("seconds")
+    if is_report(event):
         yield event["name"], reporter, (step, event["value"], seconds)
         return
     for name, value in event.items():
