@@ -31,6 +31,7 @@ from tfcluster.reporting import Event, MetricReporter
         ("loss", 1.0, True, "an integer, not True"),
         ("loss", 1.0, -1, "at least 0"),
         ("loss", 1.0, 2**53, "below 2"),
+        ("loss", 1.0, 10**400, "below 2"),
     ],
 )
 def test_a_wrong_argument_is_refused_also_outside_of_a_run(name: Any, value: Any, step: Any, problem: str) -> None:

@@ -120,5 +120,5 @@ def _check_step(name: str, step: Any) -> int:
     except TypeError:
         raise TypeError(f"tfcluster.metric: the step of {name!r} must be an integer, not {step!r:.60}") from None
     if not 0 <= number <= _STEP_MAX:
-        raise ValueError(f"tfcluster.metric: the step of {name!r} must be at least 0 and below 2^53, not {number:.6g}")
+        raise ValueError(f"tfcluster.metric: the step of {name!r} must be at least 0 and below 2^53")
     return number

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 #: What `init` writes after the line that names the schema for editors.
-TEMPLATE = (Path(__file__).parent / "template.yaml").read_text()
+TEMPLATE = (Path(__file__).parent / "template.yaml").read_text(encoding="utf-8")
 SCHEMA = Path(__file__).parent.parent / "spec" / "schema.json"
 
 
@@ -53,7 +53,7 @@ def schema_command() -> None:
     share, keep the schema beside it, and change that line to
     `# yaml-language-server: $schema=FILE`.
     """
-    echo(SCHEMA.read_text().removesuffix("\n"))
+    echo(SCHEMA.read_text(encoding="utf-8").removesuffix("\n"))
 
 
 @click.command("validate", epilog="Example: tfcluster validate cluster.yaml")

@@ -58,7 +58,7 @@ def write_report(cluster: Cluster, run: str | None, path: Path) -> str:
     history = RunHistory(run_id)
     for event in read_run_events(leader, run_id, StreamContext(leader.head)):
         history.update(event)
-    path.write_text(render(collect(cluster, record, history)))
+    path.write_text(render(collect(cluster, record, history)), encoding="utf-8")
     return str(record["run"])
 
 
@@ -109,9 +109,9 @@ def render(data: dict[str, Any]) -> str:
     script and the style of the report alone, by their digests.
     """
     page = files("tfcluster.dashboard") / "page"
-    modules = (_EXPORT.sub("", _IMPORT.sub("", (page / name).read_text())) for name in _MODULES)
-    script = "\n".join([(page / "uPlot.js").read_text(), *modules])
-    style = (page / "uPlot.css").read_text() + (page / "style.css").read_text()
+    modules = (_EXPORT.sub("", _IMPORT.sub("", (page / name).read_text(encoding="utf-8"))) for name in _MODULES)
+    script = "\n".join([(page / "uPlot.js").read_text(encoding="utf-8"), *modules])
+    style = "".join((page / name).read_text(encoding="utf-8") for name in ("uPlot.css", "style.css"))
     policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'"
     values = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return (

@@ -268,5 +268,6 @@ class PlacedGraph:
     def write(self) -> None:
         """Write the collected graph to the file, and print the file's name; raise OSError if it cannot be written."""
         render = render_svg if self._path.suffix.lower() == ".svg" else render_dot
-        self._path.write_text(render(build_diagram(self._nodes, self._placements), self._title))
+        drawing = render(build_diagram(self._nodes, self._placements), self._title)
+        self._path.write_text(drawing, encoding="utf-8")
         error_console().print(f"the placed graph is in {self._path}")
