@@ -108,6 +108,30 @@ def test_each_callback_is_called_for_its_own_folder_while_it_watches(tmp_path: P
     asyncio.run(body())
 
 
+def test_a_change_is_reported_though_too_many_others_were_not_read(tmp_path: Path) -> None:
+    """The kernel then drops events; consecutive ones of the same file are one event."""
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    watcher, calls = FolderWatcher(), list[str]()
+
+    async def body() -> None:
+        for name in ("busy", "quiet"):
+            (tmp_path / name).mkdir()
+        with (
+            watcher.watch(tmp_path / "busy", lambda: calls.append("busy")),
+            watcher.watch(tmp_path / "quiet", lambda: calls.append("quiet")),
+            (tmp_path / "busy" / "one").open("wb", 0) as one,
+            (tmp_path / "busy" / "two").open("wb", 0) as two,
+        ):
+            for _ in range(limit // 2 + 1):
+                one.write(b".")
+                two.write(b".")
+            (tmp_path / "quiet" / "file").write_bytes(b".")
+            while "quiet" not in calls:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
 def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(24, "Too many open files")

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfcluster.settings
-from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.logs.log_reader import LogReader, SortedLines
 from tfcluster.processes.logs.log_buffer import LogBuffer, prepare
-from tfcluster.processes.logs.rotating_log import RotatingLog, files_of
+from tfcluster.processes.logs.rotating_log import RotatingLog, files_of, parse
 
 
 class Task:
@@ -194,6 +194,21 @@ def test_foreign_lines_in_a_log_are_skipped(task: Task) -> None:
     task.writer.drain()
     assert task.all() == texts(0, 1, 2, 3)
     assert task.all(18) == texts(2, 3)
+
+
+def test_the_end_of_a_file_that_is_emptied_while_it_is_read_is_not_waited_for(tmp_path: Path) -> None:
+    task = Task(tmp_path, 10**6, 4)
+    count = tfcluster.settings.IO_BLOCK_BYTES // len(lines(0)) * 2
+    task.print(b"".join(b"line %08d\n" % number for number in range(count)))
+    while task.writer.drain():
+        continue
+    reading = task.stream.lines(0, task.stream.end(), partial=False)
+    assert next(reading).text == b"line 00000000"
+    os.truncate(task.log, 0)  # as a user does whose disk is full
+    assert len(list(reading)) < count
+    with task.log.open("rb", buffering=0) as file:
+        lines_of_file = SortedLines(file.fileno(), 1000, parse)  # as measured before
+        assert lines_of_file.line_from(500) is None
 
 
 def test_no_descriptor_is_left_open(task: Task) -> None:

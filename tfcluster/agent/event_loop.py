@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfcluster import settings
-from tfcluster.os.files import Inotify
+from tfcluster.os.files import OVERFLOW, Inotify
 
 T = TypeVar("T")
 
@@ -196,6 +196,8 @@ class FolderWatcher:
 
     def _dispatch(self) -> None:
         assert self._inotify is not None, "its reader is removed before it is closed"
-        for watch in self._inotify.read():
-            for changed in list(self._callbacks.get(watch, ())):
-                changed()
+        watches = self._inotify.read()
+        for watch, callbacks in list(self._callbacks.items()):
+            if watch in watches or OVERFLOW in watches:
+                for changed in list(callbacks):
+                    changed()

@@ -182,7 +182,8 @@ def first_hole(fd: int, position: int) -> int:
 
 
 def _seek(fd: int, position: int, whence: int, without_holes: int | None) -> int:
-    size = os.fstat(fd).st_size  # before the search: what is appended later is not in the hole
+    # Before the search: what is appended later is not in the hole. The file may have been truncated to less.
+    size = max(position, os.fstat(fd).st_size)
     try:
         return os.lseek(fd, position, whence)
     except OSError as error:
@@ -194,6 +195,8 @@ def _seek(fd: int, position: int, whence: int, without_holes: int | None) -> int
 
 
 _IN_MODIFY = 0x2
+#: What `Inotify.read` returns if events were lost, as too many had not been read: any folder may have changed.
+OVERFLOW = -1
 # struct inotify_event: watch descriptor, mask, cookie, length of the name that follows.
 _EVENT = struct.Struct("=iIII")
 

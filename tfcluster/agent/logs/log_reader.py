@@ -295,6 +295,8 @@ class SortedLines(Generic[T]):
             if (stored := first_data(self._fd, offset)) > offset:
                 offset, rest = stored, b""
             block = self.read(offset, settings.IO_BLOCK_BYTES)
+            if not block:  # the file was truncated meanwhile
+                return
             offset += len(block)
             *complete, rest = (rest + block).split(b"\n")
             for text in complete:
@@ -310,6 +312,8 @@ class SortedLines(Generic[T]):
             block = self.read(offset, settings.IO_BLOCK_BYTES >> 4)
             if (at := block.find(b"\n")) >= 0:
                 return offset + at + 1
+            if not block:  # the file was truncated meanwhile
+                break
             offset += len(block)
         return self.size
 
