@@ -8,6 +8,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -353,6 +354,17 @@ def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeyp
         assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
         later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
         assert [each async for each in follow(later, "graph-1")] == [first, last], "also the next agent knows"
+
+    asyncio.run(body())
+
+
+def test_a_run_ends_whose_folder_was_deleted(runs: RunManager) -> None:
+    async def body() -> None:
+        run = submit(runs, "graph")
+        shutil.rmtree(run.folder)
+        runs.cancel(run.id)
+        await asyncio.wait_for(runs.cancel_all(), 30)
+        assert run.record.state is RunState.CANCELLED
 
     asyncio.run(body())
 

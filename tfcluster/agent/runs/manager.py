@@ -498,8 +498,15 @@ class RunManager:
             self.fail(run, ClusterError(f"{run.id} cannot be sent to its driver: {error}"))
 
     def _claim(self, run: Run) -> None:
-        """Claim a run for no driver: a driver that starts later finds this claim and exits."""
-        has_driver = not acquire_run(run.folder, None) and driver_of(run.folder) is not None
+        """Claim a run for no driver: a driver that starts later finds this claim and exits.
+
+        If that fails, because the disk is full or the folder was deleted, a driver cannot claim the run either.
+        """
+        try:
+            has_driver = not acquire_run(run.folder, None) and driver_of(run.folder) is not None
+        except OSError as error:
+            _logger.error("%s: cannot claim the run: %s", run.folder, error.strerror)
+            has_driver = False
         self._feed(run, RunMachineEvent.DRIVER_FOUND if has_driver else RunMachineEvent.NO_DRIVER)
 
     def _watch(self, run: Run) -> None:
