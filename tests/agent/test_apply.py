@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.os.network import bind_all_addresses
 from tfcluster.processes.servers.c_api import TensorFlow
 
 
@@ -103,6 +105,32 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
         assert child_pids() == children
         assert not folder.events.exists()
         assert (folder.journal.path.read_bytes() if again else None) == journal
+        ports.release_except(())
+
+    asyncio.run(play())
+
+
+def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
+    folder: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port was taken, so it waited for another attempt."""
+    monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
+    first = topology_of([task_of("worker:0", "a")])
+
+    async def play() -> None:
+        ports = PortAllocator()
+        supervisor = supervisor_in(folder, ports)
+        supervisor.apply(first, [])
+        taken = bind_all_addresses(0)
+        new = task_of("worker:1", "a", port=taken.getsockname()[1])
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "write", refuse)
+            with pytest.raises(ClusterError, match="No space left"):
+                supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name])
+        taken.close()
+        supervisor.write_journal()
+        await asyncio.sleep(0.1)
+        assert not folder.events.exists(), "nothing has happened"
         ports.release_except(())
 
     asyncio.run(play())

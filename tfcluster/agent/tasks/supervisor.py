@@ -116,9 +116,11 @@ class TaskSupervisor:
         try:
             self.write_journal()
         except ClusterError:
-            for transition in transitions:
-                transition.end_child()
             self.topology, self.next, self.tasks = before
+            for each in transitions:
+                each.end_child()
+                each.task.machine = each.before  # one that waits for another attempt would be started later
+                self._set_timer(each.task)
             for task, values in attributes:
                 vars(task).update(values)
             raise
