@@ -207,6 +207,18 @@ def test_a_wrong_request_fails_alone(hosts: Hosts) -> None:
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 
+def test_a_request_that_is_cancelled_before_it_begins_leaves_nothing(hosts: Hosts) -> None:
+    channel = LocalTransport(CLUSTER, "a").open(start=True)
+    request = encode_frame(Frame(1, FrameKind.REQUEST, {"method": "runs", "arguments": {"lines": None}}))
+    channel.send(request + encode_frame(Frame(1, FrameKind.CANCEL)) + request)
+    decoder, frames = FrameDecoder(is_agent=False), list[Frame]()
+    while not frames:
+        frames += decoder.feed(channel.receive(30.0))
+    assert frames[0].body == {"value": {"runs": []}, "ends": True}
+    channel.close()
+    wait_for(lambda: not hosts.sandbox.leftovers())
+
+
 def test_an_idle_agent_lives_as_long_as_a_command_is_connected(hosts: Hosts) -> None:
     transport = LocalTransport(CLUSTER, "a")
     connection = AgentConnection(transport.open(start=True))

@@ -142,6 +142,8 @@ class RpcConnection:
             self._uploads[frame.id] = Upload(lambda size: self._send(frame.id, FrameKind.WINDOW, size))
             self._windows[frame.id] = _EventWindow()
             self._requests[frame.id] = asyncio.ensure_future(self._respond(frame.id, frame.body))
+            # Not at the end of `_respond`: a request that is cancelled at once never begins.
+            self._requests[frame.id].add_done_callback(lambda _: self._forget(frame.id))
         elif frame.kind is FrameKind.CANCEL:
             # The command may repeat the request at once, so it must not overlap with what is left of this one.
             await self._cancel(frame.id)
@@ -182,8 +184,9 @@ class RpcConnection:
             _logger.exception("a request failed")
             problem = ClusterError(f"the agent failed: {type(error).__name__}: {error}")
             await self._send_last(number, FrameKind.ERROR, problem)
-        finally:
-            del self._requests[number], self._uploads[number], self._windows[number]
+
+    def _forget(self, number: int) -> None:
+        del self._requests[number], self._uploads[number], self._windows[number]
 
     async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
         """Send the end of a response, with whether the agent exits after the command has disconnected."""
