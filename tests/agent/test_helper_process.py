@@ -117,6 +117,17 @@ def test_one_that_cannot_be_forked_is_tried_again() -> None:
     play(story)
 
 
+def test_one_that_cannot_be_watched_is_not_adopted() -> None:
+    async def story() -> None:
+        helper, process = Helper(), ProcessHandle.from_pid(os.getpid())
+        assert process is not None
+        with free_descriptors(1), pytest.raises(OSError, match="Too many open files"):
+            helper.watch(process)
+        assert helper.process is None
+
+    play(story)
+
+
 def test_one_that_outlives_the_agent_begins_when_it_is_released() -> None:
     async def story() -> None:
         helper = Lasting()

@@ -57,8 +57,13 @@ class ClusterNetwork(HelperProcess):
             self.stop()
             raise explain_failure(int(result or b"1"))
         user, net = (procfs.namespace(kind, self.process.pid) for kind in ("user", "net"))
-        self.private = PrivateNetwork(self.process, user, net)
-        self._fds = self.private.open(self.process)
+        private = PrivateNetwork(self.process, user, net)
+        try:
+            self._fds = private.open(self.process)
+        except OSError:
+            self.stop()
+            raise
+        self.private = private  # only now: without the descriptors nothing could enter it
 
     def prepare(self) -> None:
         """Make the namespaces, in the first holder, or enter them, in a later one."""

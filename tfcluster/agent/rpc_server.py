@@ -309,10 +309,7 @@ class AgentSocket:
             self._starting = asyncio.ensure_future(self._serve())
 
     def close(self) -> None:
-        """Stop accepting connections.
-
-        The file stays, so that other commands see that the agent is still alive.
-        """
+        """Stop accepting connections."""
         if self._starting is not None:
             self._starting.cancel()
         if self._server is not None:

@@ -374,8 +374,8 @@ class HelperProcess:
 
         Raises OSError: no descriptor is left to watch it.
         """
-        self.process = process
         self._pidfd = watch_exit(process, lambda status: self._handle_end(process))
+        self.process = process
 
     def release(self) -> None:
         """Let a process begin that outlives the agent, as the next agent will find it."""

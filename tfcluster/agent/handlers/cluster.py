@@ -89,10 +89,10 @@ class ClusterHandlers:
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
                 self._context.move_to(request.topology.network)
-        if request.topology.on(self._host):
-            self._context.prober.ensure_started()
-        if not request.topology.has_servers and request.topology.head().host == self._host:
-            with suppress(OSError):  # the run will say that it cannot be forked
+        with suppress(OSError):  # the task or run that needs one will say that it cannot be forked
+            if request.topology.on(self._host):
+                self._context.prober.ensure_started()
+            if not request.topology.has_servers and request.topology.head().host == self._host:
                 self._context.runs.fork_server.ensure_started()
         failed_checks = await check_host_in_child(self._context.make_check_input(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
