@@ -50,6 +50,7 @@ OUTPUT_BLOCK_BYTES = 256 * 2**10  # of a file that is fetched: read and encoded 
 FETCH_NAME_CHARACTERS = 50  # of a file's name, in that of its incomplete copy: 255 bytes at most
 CODE_CACHE_SECONDS = 50.0  # to look for all files of a tree there, or to prune it, on a slow disk
 COMMIT_CHARACTERS = 10  # of a git commit's 40 that are shown
+NOTE_REPEAT_SECONDS = 86400.0  # before `up` shows a note about a cluster again
 GIT_SECONDS = 30.0  # for git to list the files of a large work tree on a slow disk
 GIT_STATUS_SECONDS = 5.0  # for git to say at what commit a work tree is: a run does not wait long for its record
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent

@@ -86,8 +86,12 @@ def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, other: A
     assert "nothing changed" in again.stdout
     assert again.stderr == "", "it was said when the servers were started"
     sandbox("down")
+    assert "note:" not in sandbox("up").stderr, "it was said today"
     script = sandbox.spec("print('done')", "script.py")
     assert "note:" not in sandbox("launch", "--workers", "1", script).stderr, "no server listens"
+    sandbox("down")
+    yesterday = sandbox.with_settings({"NOTE_REPEAT_SECONDS": 0})
+    assert "note: this machine: " in sandbox("up", env=yesterday).stderr
 
 
 @pytest.mark.slow

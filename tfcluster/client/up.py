@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -47,7 +49,8 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_stat
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.paths import journal_path
+from tfcluster.os.files import write_atomically
+from tfcluster.paths import journal_path, make_private_folder, state_home
 from tfcluster.protocol.api.cluster import ApplyRequest
 from tfcluster.transport.errors import not_running
 
@@ -118,7 +121,7 @@ def plan_up(
     with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)
         preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
-        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch)
+        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch, dry=dry)
         return replace(planned, source=source)
 
 
@@ -142,7 +145,7 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
         unreachable = {host: error for host, each in hosts.items() if (error := each.reach_problem()) is not None}
         reached = {host: each for host, each in hosts.items() if host not in unreachable}
         preflight = run_preflight(cluster, reached, scaled_topology)
-        plan = _plan(cluster, cluster, (), preflight, True)
+        plan = _plan(cluster, cluster, (), preflight, True, dry=dry)
         return _without_unreachable_hosts(plan, unreachable) if unreachable else plan
 
 
@@ -198,6 +201,8 @@ def _plan(
     removed_hosts: tuple[Host, ...],
     preflight: Preflight,
     allow_version_mismatch: bool,
+    *,
+    dry: bool,
 ) -> UpPlan:
     """Compute the plan from a preflight; a check that prevents the cluster from coming up raises an error."""
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
@@ -206,7 +211,7 @@ def _plan(
     _print_results("", unexamined)
     if (error := to_error(results, is_local=is_local)) is not None:
         raise error
-    print_warnings(results, preflight.hosts, is_local=is_local)
+    print_warnings(results, preflight.hosts, is_local=is_local, shown=None if dry else cluster.name)
     topology, observed = preflight.desired, preflight.observed
     actions = _plan_actions(topology, observed, preflight.hosts)
     certified = hosts_without_certificate(topology, preflight.hosts)
@@ -218,13 +223,20 @@ def _plan(
     return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, hosts, unexamined, certified)
 
 
-def print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:
-    """Print the warnings and notes among the results of checks, each once for all hosts that have it."""
+def print_warnings(
+    results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool, shown: str | None = None
+) -> None:
+    """Print the warnings and notes among the results of checks, each once for all hosts that have it.
+
+    Notes that were shown for the cluster `shown` today are left out.
+    """
     _print_results("warning: ", [result for result in results if result.severity is Severity.WARNING])
-    # Print a note only when servers are started on the host: users do not read a note that every command repeats.
-    # `doctor` always prints it.
+    # Print a note only when servers are started on the host, and once a day: users do not read a note that every
+    # command repeats. `doctor` always prints it.
     notes = [each for each in results if each.severity is Severity.NOTE and hosts[each.host].observed is None]
-    _print_results("note: ", [replace(each, result=f"{each.text}. {each.hint}") for each in notes], is_local=is_local)
+    notes = [replace(each, result=f"{each.text}. {each.hint}") for each in notes]
+    if shown is None or is_new_note(shown, "\n".join(f"{each.host}: {each.text}" for each in notes)):
+        _print_results("note: ", notes, is_local=is_local)
 
 
 def _print_results(label: str, results: Sequence[CheckResult], *, is_local: bool = False) -> None:
@@ -427,3 +439,24 @@ def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
             warn("\n".join(format_host_errors(plan.all_hosts, {name: status})))
             remaining[name] = removed_hosts[name]
     return list(remaining.values())
+
+
+def is_new_note(cluster: str, text: str) -> bool:
+    """Return whether a note, if there is one, was not shown for a cluster within a day; remember that it is now.
+
+    A state home that cannot be read or written only makes the note appear more often.
+    """
+    if not text:
+        return False
+    folder = state_home() / ".notes"
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if abs(time.time() - path.stat().st_mtime) > settings.NOTE_REPEAT_SECONDS:
+                path.unlink()
+    with suppress(OSError, ValueError):
+        if (folder / cluster).read_text() == text:
+            return False
+    with suppress(OSError):
+        make_private_folder(folder)
+        write_atomically(folder / cluster, text.encode())
+    return True
