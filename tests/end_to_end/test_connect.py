@@ -238,11 +238,13 @@ def relay_of(pods: Over) -> ProcessHandle:
 
 
 @pytest.mark.slow
-def test_a_relay_that_was_killed_or_is_stopped_costs_new_starts_only(pods: Over) -> None:
+def test_a_relay_that_is_stopped_is_named_and_one_that_was_killed_costs_new_starts_only(pods: Over) -> None:
     relay = relay_of(pods)
     os.kill(relay.pid, signal.SIGSTOP)
     few = pods.with_settings({"RELAY_REPLY_SECONDS": 0.5})
-    assert pods("status", env=few).returncode == 0
+    said = pods("status", env=few, code=5).stderr
+    assert "the process here that keeps its connection does not answer" in said
+    assert "`ps` shows it as `tfcluster: wide connections`: kill it" in said
     relay.kill()
     wait_for(lambda: not relay.exists() and not any(map(pods.network.entered, NAMES)))
     before = len(pods.network.ssh_calls())

@@ -147,8 +147,6 @@ class RpcConnection:
         elif frame.kind is FrameKind.CANCEL:
             # The command may repeat the request at once, so it must not overlap with what is left of this one.
             await self._cancel(frame.id)
-        elif frame.kind is FrameKind.PING:
-            await self._send(frame.id, FrameKind.PING, None)
         elif frame.id not in self._requests:  # it has ended
             return
         elif frame.kind is FrameKind.WINDOW:

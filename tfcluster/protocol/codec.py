@@ -69,7 +69,6 @@ class FrameKind(str, Enum):
     CHUNK = "chunk"  # body: the number of bytes of an upload that follow; 0 marks the end of the upload
     # From both:
     WINDOW = "window"  # body: how many more bytes the other side may send, of the upload or of events
-    PING = "ping"  # the agent answers that of a command with the same
     # From the agent:
     EVENT = "event"  # body: an event of the response
     REPLY = "reply"  # body: {"value", "ends"}; the end of the response
@@ -239,7 +238,7 @@ class FrameDecoder:
 _FROM_COMMAND = frozenset({FrameKind.REQUEST.value, FrameKind.CANCEL.value, FrameKind.CHUNK.value})
 # The kinds of frame that a side may receive, by whether it is the agent.
 _KINDS = {
-    True: _FROM_COMMAND | {FrameKind.WINDOW.value, FrameKind.PING.value},
+    True: _FROM_COMMAND | {FrameKind.WINDOW.value},
     False: frozenset({kind.value for kind in FrameKind}) - _FROM_COMMAND,
 }
 

@@ -55,10 +55,10 @@ def connect_unix(path: Path) -> socket.socket | None:
 
 
 class Channel:
-    """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts."""
+    """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts.
 
-    # The kernel, ssh or the relay ends the connection if the other end cannot be reached any more.
-    notices_lost_link = True
+    The kernel, ssh or the relay ends the connection if the other end cannot be reached any more.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -8,7 +8,6 @@ import shlex
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -63,7 +62,7 @@ class RemoteTransport:
     """The transport to the agent of a cluster on another host.
 
     Commands share a connection to the host: ssh's own, which forwards the agent's socket to this machine, or a session
-    on the host that a relay keeps. Without either of them, a session carries the bytes of one connection.
+    on the host that a relay keeps.
     """
 
     is_remote = True
@@ -77,7 +76,6 @@ class RemoteTransport:
         self._lock = threading.Lock()
         self._link = HostLink(cluster, host)
         self._idle_session: Session | None = None  # kept where each one is a connection
-        self._carrier: Session | None = None  # carries the bytes of the latest connection, or has carried them
 
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
         """See `LocalTransport.open`.
@@ -91,9 +89,7 @@ class RemoteTransport:
         session = self._start_session()
         try:
             reply = self._open_in(session, start=start, upgrade=upgrade)
-            agent = RemoteAgent(reply["socket"], reply["pid"])
-            connected = self._share(session, agent)
-            return connected[0] if connected else self._proxy(session, agent)
+            return self._share(session, RemoteAgent(reply["socket"], reply["pid"]))
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
@@ -146,21 +142,20 @@ class RemoteTransport:
         greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
         return None if greeting is None else (channel, greeting)
 
-    def _share(self, session: Session, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
-        """Connect to the agent over what later commands share, and end the session here; None if nothing is shared."""
+    def _share(self, session: Session, agent: RemoteAgent) -> Channel:
+        """Connect to the agent over what later commands share, and end the session here."""
         if self._master is not None:
             known = self._master.read_agent()
             is_forwardable = known is None or known.is_forwardable
             if is_forwardable and (connected := self._connect_by_ssh(self._master, agent)) is not None:
                 session.end()
-                return connected
+                return connected[0]
             self._master.write_agent(replace(agent, is_forwardable=False))
-        if not self._link.keep(session, agent):
-            return None
+        self._link.keep(session, agent)
         connected = self._connect_by_link()
         if connected is None:  # a link that is about to end
             raise HostUnreachableError(self.host, "the connection broke", "Try again.")
-        return connected
+        return connected[0]
 
     def _find_agent(self) -> int | None:
         """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
@@ -177,16 +172,6 @@ class RemoteTransport:
         finally:
             session.end()
 
-    def _proxy(self, session: Session, agent: RemoteAgent) -> Channel:
-        """Have a session carry the bytes of the connection, as nothing can be shared."""
-        if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["is_carried"]:
-            raise HostUnreachableError(self.host, "its agent disconnected before it replied", "Try again.")
-        self._carrier = session
-        channel = RemoteChannel(session.connection, self.host, agent.pid, session.has_lost_host, is_session=True)
-        weakref.finalize(channel, session.end)
-        channel.send(encode_greeting())
-        return channel
-
     def is_up(self) -> bool:
         """See `LocalTransport.is_up`."""
         greeting = self._read_greeting()
@@ -194,7 +179,7 @@ class RemoteTransport:
 
     def has_state(self) -> bool:
         """See `LocalTransport.has_state`."""
-        if (self._carrier is not None and self._carrier.is_running()) or self._read_greeting() is not None:
+        if self._read_greeting() is not None:
             return True
         exists = bool(self._state()["exists"])
         if not exists:
@@ -234,15 +219,12 @@ class RemoteTransport:
         if connection is None:
             session = self._start_session()
             try:
-                if self._link.keep(session, None):
-                    connection = self._link.connect_to_port(port)
+                self._link.keep(session, None)
             finally:
                 session.end()
-        if connection is None:
-            raise ClusterError(
-                f"host {self.host!r}: cannot forward port {port}: no process here keeps a connection to the host",
-                hint="One is started in the folder for sockets: is its disk full?",
-            )
+            connection = self._link.connect_to_port(port)
+        if connection is None:  # a link that is about to end
+            raise HostUnreachableError(self.host, "the connection broke", "Try again.")
         return connection
 
     def disconnect(self) -> None:

@@ -178,10 +178,6 @@ class Session:
         self._stderr.seek(0)
         return code, self._stderr.read().decode(errors="replace")
 
-    def has_lost_host(self) -> bool:
-        """Return whether the process, which has closed its output, has lost the connection to the host."""
-        return self._wait()[0] != 0
-
     def exit_error(self, code: int | None, stderr: str) -> ClusterError:
         """Return the error for a process that has exited before it sent the expected message."""
         if self.connector.has_failed(code, is_at_shell=self._is_at_shell):
@@ -207,13 +203,9 @@ class Session:
             f"3.10 or newer. If not, correct `python:` of this host in the spec.",
         )
 
-    def is_running(self) -> bool:
-        """Return whether the process runs."""
-        return self._process.poll() is None
-
     def is_idle(self) -> bool:
         """Return whether the process runs, and has sent nothing that was not read, such as the end of its output."""
-        return self.is_running() and not readable_fds([self.connection.fileno()], 0.0)
+        return self._process.poll() is None and not readable_fds([self.connection.fileno()], 0.0)
 
     @property
     def pid(self) -> int:
@@ -248,32 +240,13 @@ class Session:
 
 
 class RemoteChannel(Channel):
-    """A connection to an agent on another host, carried by ssh from a forwarded socket, by a link or by a session."""
+    """A connection to an agent on another host, carried by ssh from a forwarded socket, or by a link."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        host: str,
-        pid: int,
-        has_lost_host: Callable[[], bool],
-        *,
-        is_session: bool = False,
-    ) -> None:
+    def __init__(self, connection: socket.socket, host: str, pid: int, has_lost_host: Callable[[], bool]) -> None:
         super().__init__(connection)
         self.pid = pid
         self._host = host
         self._has_lost_host = has_lost_host  # whether the connection to the host has ended, as far as it is known
-        self.notices_lost_link = not is_session
-        if is_session:
-            set_send_timeout(connection, settings.PING_LOST_SECONDS)
-
-    def send(self, data: bytes) -> bool:
-        """See `Channel.send`. What is not taken over a lost link ends the connection."""
-        try:
-            return super().send(data)
-        except BlockingIOError:
-            self.close()
-            return False
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import threading
 import time
@@ -46,8 +45,6 @@ class AgentConnection:
         self._is_receiving = False
         self._is_closed = False
         self._error: ClusterError | None = None
-        self._heard_at = time.monotonic()
-        self._pinged_at: float | None = None  # None if something has arrived since
         weakref.finalize(self, channel.close)
 
     @property
@@ -140,7 +137,7 @@ class AgentConnection:
                     continue
                 self._is_receiving = True
             try:
-                if self._wait_readable(remaining, *fds):
+                if self.channel.wait_readable(remaining, *fds):
                     self._receive()
                 elif fds:
                     is_last_turn = True
@@ -151,27 +148,6 @@ class AgentConnection:
                 with self._changed:
                     self._is_receiving = False
                     self._changed.notify_all()
-
-    def _wait_readable(self, seconds: float | None, *fds: int) -> bool:
-        """Wait as the channel does; if it does not notice a lost link, ping the agent, and close it if unanswered."""
-        if self.channel.notices_lost_link:
-            return self.channel.wait_readable(seconds, *fds)
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
-        while True:
-            since, limit = self._heard_at, settings.PING_SECONDS
-            if self._pinged_at is not None:
-                since, limit = self._pinged_at, settings.PING_LOST_SECONDS
-            if self.channel.wait_readable(max(0.0, min(since + limit, deadline) - time.monotonic()), *fds):
-                self._heard_at, self._pinged_at = time.monotonic(), None
-                return True
-            if time.monotonic() >= since + limit and self._pinged_at is not None:
-                self.close()
-            elif time.monotonic() >= since + limit:
-                self._pinged_at = time.monotonic()
-                with self._sending:
-                    self.channel.send(encode_frame(Frame(_NO_REQUEST, FrameKind.PING)))
-            if self._is_closed or time.monotonic() >= deadline or readable_fds(fds, 0):
-                return False
 
     def _receive(self) -> None:
         """Receive what has arrived and pass it on."""

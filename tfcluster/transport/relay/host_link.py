@@ -32,6 +32,7 @@ class HostLink:
     def __init__(self, cluster: str, host: Host) -> None:
         self._cluster = cluster
         self._name = host.name
+        self._title = f"tfcluster: {cluster} connections"  # of the relay
         self._is_silent = False  # whether the relay has not answered in time: it is not asked again
         self._host = json.dumps([host.name, host.way, host.address, host.state])
 
@@ -49,20 +50,24 @@ class HostLink:
         asked = self._connect(port)
         return None if asked is None else asked[0]
 
-    def keep(self, session: Session, agent: RemoteAgent | None) -> bool:
-        """Have the relay keep a session for all commands, and end it here; return whether there is a link then.
-
-        If there is a link already, the session ends. Without a relay it stays as it is.
-        """
+    def keep(self, session: Session, agent: RemoteAgent | None) -> None:
+        """Have the relay keep a session for all commands, and end it here; if there is a link already, it just ends."""
         known = None if agent is None else asdict(agent)
-        asked = self._request("keep", agent=known) if self._start_relay() else None
-        if asked is None:
-            return False
+        for _ in range(2):  # a relay that runs may be about to end
+            self._start_relay()
+            if (asked := self._request("keep", agent=known)) is not None:
+                break
+        else:
+            raise HostUnreachableError(
+                self._name,
+                "the process here that keeps its connection does not answer",
+                f"`ps` shows it as `{self._title}`: kill it, and try again.",
+            )
         connection, reply = asked
         with connection:  # as long as it is open, the relay does not end
             if reply["linked"]:
                 session.end()
-                return True
+                return
             session.request("link", settings.REMOTE_REPLY_SECONDS)
             message = {"pid": session.pid, "leads_group": session.connector.leads_group, "agent": known}
             try:
@@ -73,7 +78,6 @@ class HostLink:
             session.release()
         if not is_linked:
             raise HostUnreachableError(self._name, "the connection broke", "Try again.")
-        return True
 
     def has_lost_host(self) -> bool:
         """Return whether the connection to the host has ended, as far as the relay has noticed."""
@@ -117,29 +121,30 @@ class HostLink:
             connection.close()
             return None
 
-    def _start_relay(self) -> bool:
-        """Start the relay of the cluster unless it runs; return whether it can be asked."""
+    def _start_relay(self) -> None:
+        """Start the relay of the cluster unless it runs."""
         path = relay_socket_path(self._cluster, VERSION)
-        with contextlib.suppress(OSError), locked_folder(path.parent):
-            if _remove_stale(path):
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-                    listener.bind(str(path))
-                    listener.listen(socket.SOMAXCONN)
-                    title = f"tfcluster: {self._cluster} connections"
-                    arguments = (str(listener.fileno()), str(path), title)
-                    process = subprocess.Popen(
-                        boot.command("tfcluster.transport.relay.process", "main", *arguments),
-                        cwd="/",
-                        env={**os.environ, MARK: NO_MARK},
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.DEVNULL,
-                        pass_fds=[listener.fileno()],
-                        start_new_session=True,  # a Ctrl-C is meant for the command, not for the connections
-                    )
-                    release_child(process)
-            return True
-        return False
+        try:
+            with locked_folder(path.parent), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                if not _remove_stale(path):
+                    return
+                listener.bind(str(path))
+                listener.listen(socket.SOMAXCONN)
+                arguments = (str(listener.fileno()), str(path), self._title)
+                process = subprocess.Popen(
+                    boot.command("tfcluster.transport.relay.process", "main", *arguments),
+                    cwd="/",
+                    env={**os.environ, MARK: NO_MARK},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[listener.fileno()],
+                    start_new_session=True,  # a Ctrl-C is meant for the command, not for the connections
+                )
+                release_child(process)
+        except OSError as error:
+            why = f"cannot start the process here that keeps its connection: {error.strerror}"
+            raise HostUnreachableError(self._name, why, f"Its socket is in {path.parent}: is the disk full?") from error
 
 
 def _remove_stale(path: Path) -> bool:

@@ -1,31 +1,26 @@
-"""The host's end of a session: survey the host, find or start the agent, and carry the bytes of a connection to it."""
+"""The host's end of a session: survey the host, find or start the agent, and become the host's end of a link to it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import select
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, closest_existing, set_state_home, state_folder, state_home
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import is_managed_by_system, missing_packages, tensorflow_version
 from tfcluster.transport import job_step
-from tfcluster.transport.channel import Channel
 from tfcluster.transport.errors import UnrecordedProcessesError
-from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
+from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.remote.bootstrap import send_message
 
-_INPUT, _OUTPUT = 0, 1
 Handler = Callable[..., dict[str, Any]]
 
 
@@ -41,8 +36,6 @@ def serve(session: dict[str, Any]) -> None:
     `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it until
     the session ends -> {socket, pid, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
     `link` -> {is_carried}; after this reply, the session carries any number of connections, see `relay.multiplexer`;
-    `proxy`: connect to the agent -> {is_carried}; after this reply, the session carries the bytes of the connection in
-    both directions, if no relay can be started;
     `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
     """
     os.environ.update(session["env"])
@@ -60,21 +53,17 @@ def serve(session: dict[str, Any]) -> None:
             "survey": survey,
             "time": lambda: {"time": time.time()},
             "open": server.open,
-            "proxy": server.proxy,
             "link": lambda: {"is_carried": True},
             "state": server.state,
         }
     )
-    if server.carried is not None:
-        _relay(server.carried)
-    else:
-        from tfcluster.transport.relay.multiplexer import serve_link  # imports asyncio
+    from tfcluster.transport.relay.multiplexer import serve_link  # imports asyncio
 
-        serve_link(server.leave_agent)
+    serve_link(server.leave_agent)
 
 
 def serve_requests(handlers: Mapping[str, Handler]) -> None:
-    """Reply to requests, one a line of standard input, until the input ends or the session carries a connection."""
+    """Reply to requests, one a line of standard input, until the input ends or the session carries connections."""
     with contextlib.suppress(BrokenPipeError):
         send_message({"reply": {}})  # the code has been imported
         while line := sys.stdin.readline():
@@ -104,7 +93,6 @@ class _Server:
         self._transport = LocalTransport(session["cluster"], session["host"], self._notes.append)
         # Without this connection, an agent that was started for a command could exit before the command is connected.
         self._agent: LocalAgentConnection | None = None
-        self.carried: Channel | None = None  # the connection whose bytes the session carries, after such a request
 
     def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
         try:
@@ -119,41 +107,12 @@ class _Server:
         path = agent_socket(self._transport.cluster, self._transport.host)
         return {"socket": str(path), "pid": self._agent.pid, "notes": self._notes}
 
-    def proxy(self) -> dict[str, Any]:
-        self.carried = connect(self._transport.cluster, self._transport.host)
-        self._agent = None
-        return {"is_carried": self.carried is not None}
-
     def leave_agent(self) -> None:
         """Disconnect from the agent: a command is connected now, or has been."""
         self._agent = None
 
     def state(self) -> dict[str, Any]:
         return {"up": self._transport.is_up(), "exists": self._transport.has_state()}
-
-
-def _relay(connection: Channel) -> None:
-    """Forward bytes in both directions until the other end closes the connection or the command stops reading."""
-    threading.Thread(target=_relay_input, args=[connection], daemon=True).start()
-    while data := connection.receive(None):
-        while data:
-            try:
-                data = data[os.write(_OUTPUT, data) :]
-            except OSError:  # the session has ended
-                return
-
-
-def _relay_input(connection: Channel) -> None:
-    """Forward standard input and its end, and exit the process once the command has disconnected."""
-    while (data := os.read(_INPUT, settings.IO_BLOCK_BYTES)) and connection.send(data):
-        continue
-    connection.close()
-    # Without this wait, an agent that hangs would keep this process forever: without a terminal the process receives no
-    # signal when its session ends. Docker and Kubernetes keep the output open even after the command has ended.
-    poll = select.poll()
-    poll.register(_OUTPUT, 0)  # poll reports an error or a hang-up even if no event is requested
-    poll.poll(1000 * settings.REMOTE_HANG_UP_SECONDS)
-    os._exit(0)
 
 
 def survey() -> dict[str, Any]:
