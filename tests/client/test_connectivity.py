@@ -184,6 +184,11 @@ def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:
     assert beta.result == "the other hosts connect to its port 4434 alone"
     assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.1,10.0.0.3 --dport 4434 -j ACCEPT`" in beta.hint
     assert firewall_rules(replace(TOPOLOGY, hosts=hosts)) == []
+    _, beta, _ = firewall_rules(
+        replace(TOPOLOGY, network=PRIVATE, hosts=(replace(hosts[0], address="fd00::1"), *hosts[1:]))
+    )
+    assert "iptables -I INPUT -p tcp -s 10.0.0.3 --dport 4434 " in beta.hint
+    assert "`sudo ip6tables -I INPUT -p tcp -s fd00::1 --dport 4434 -j ACCEPT`" in beta.hint
 
 
 def test_a_single_host_is_not_checked_for_connectivity() -> None:

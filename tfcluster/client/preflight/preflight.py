@@ -68,7 +68,8 @@ def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = No
     observe = partial(_observe_host, cluster, dry)
     observed, errors = map_hosts(cluster.hosts, observe, None, show, HostPreflight.reach_problem)
     failed = {host: HostPreflight(problems=[_named("host", error)]) for host, error in errors.items()}
-    return {host: {**observed, **failed}[host] for host in cluster.hosts}
+    observed |= failed
+    return {host: observed[host] for host in cluster.hosts}
 
 
 def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
@@ -368,9 +369,9 @@ def firewall_rules(topology: ClusterTopology) -> list[CheckResult]:
     """Return a note on each host of a private cluster that says which rule its firewall needs."""
     results = []
     for host, own in forwarders_of(topology).items():
-        (rule,) = _rules([each.address for each in topology.hosts if each.name != host], [own.port])
+        rules = ", ".join(_rules([each.address for each in topology.hosts if each.name != host], [own.port]))
         text = f"the other hosts connect to its port {own.port} alone"
-        hint = f"If it has a firewall: {rule} ({_private_advice(own.port)})."
+        hint = f"If it has a firewall: {rules} ({_private_advice(own.port)})."
         results.append(CheckResult(host, "firewall", Severity.NOTE, text, hint))
     return results
 
@@ -397,4 +398,9 @@ def _rules(sources: Sequence[str], ports: Iterable[int]) -> list[str]:
     for _, group in groupby(enumerate(sorted(set(ports))), lambda place: place[1] - place[0]):
         numbers = [port for _, port in group]
         ranges.append(f"{numbers[0]}:{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}")
-    return [f"`sudo iptables -I INPUT -p tcp -s {','.join(sources)} --dport {each} -j ACCEPT`" for each in ranges]
+    return [
+        f"`sudo {program} -I INPUT -p tcp -s {','.join(addresses)} --dport {each} -j ACCEPT`"
+        for program, is_ipv6 in (("iptables", False), ("ip6tables", True))
+        if (addresses := [source for source in sources if (":" in source) is is_ipv6])
+        for each in ranges
+    ]
