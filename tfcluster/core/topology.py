@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -185,14 +185,23 @@ class ClusterTopology:
             gpu_ids = tuple(gpus.get(task.name, task.gpu_ids))
             return replace(task, port=ports.get(task.name, task.port), gpu_ids=gpu_ids)
 
-        return replace(self, tasks=tuple(map(fill_in, self.tasks)), reserved=tuple(map(fill_in, self.reserved)))
+        return self._with_tasks(fill_in)
+
+    def on_hosts(self, hosts: Iterable[Host]) -> ClusterTopology:
+        """Return the topology with its hosts as they are once they exist: the nodes of a job, or pods."""
+        moved = replace(self, hosts=tuple(hosts))
+        addresses = {old.address: new.address for old, new in zip(self.hosts, moved.hosts, strict=True)}
+        return moved._with_tasks(
+            lambda task: replace(task, address_host=addresses.get(task.address_host, task.address_host))
+        )
+
+    def _with_tasks(self, change: Callable[[Task], Task]) -> ClusterTopology:
+        return replace(self, tasks=tuple(map(change, self.tasks)), reserved=tuple(map(change, self.reserved)))
 
     def masked(self) -> ClusterTopology:
         """Return the topology for display, with masked values of environment variables."""
         return replace(
-            self,
-            tasks=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.tasks),
-            reserved=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.reserved),
+            self._with_tasks(lambda task: replace(task, env=dict.fromkeys(task.env, _MASK))),
             hosts=tuple(replace(host, env=dict.fromkeys(host.env, _MASK)) for host in self.hosts),
             notify=self.notify and replace(self.notify, webhook=self.notify.webhook and _MASK),
         )

@@ -226,16 +226,10 @@ def _failures(pods: PodSet) -> Iterator[str]:
 
 def place(topology: ClusterTopology, pods: PodSet, image: str) -> ClusterTopology:
     """Return a topology whose hosts are the pods."""
-    names = {host.name: pods.address(host.name) for host in topology.hosts}
-    hosts = tuple(
-        replace(host, address=names[host.name], ssh=None, connect=_connect(pods, host.name), image=image)
+    return topology.on_hosts(
+        replace(host, address=pods.address(host.name), ssh=None, connect=_connect(pods, host.name), image=image)
         for host in topology.hosts
     )
-
-    def moved(tasks: Any) -> Any:
-        return tuple(replace(task, address_host=names.get(task.address_host, task.address_host)) for task in tasks)
-
-    return replace(topology, hosts=hosts, tasks=moved(topology.tasks), reserved=moved(topology.reserved))
 
 
 def _connect(pods: PodSet, host: str) -> str:

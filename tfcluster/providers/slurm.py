@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.slurm import HostJob, SlurmJob
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
@@ -315,17 +315,13 @@ def place(topology: ClusterTopology, job: SlurmJob, request: SlurmSpec) -> Clust
             hint=f"`tfcluster down -c {topology.cluster}`, then `up` again gets another allocation.",
             exit_code=ExitCode.USAGE,
         )
-    nodes = {host.name: job.nodes[int(host.name.removeprefix("node"))] for host in topology.hosts}
     host_job = HostJob(job.id, _program("squeue"), request.grace)
-    hosts = tuple(
-        replace(host, address=nodes[host.name], ssh=None, connect=_connect(job, nodes[host.name]), job=host_job)
-        for host in topology.hosts
-    )
 
-    def on_nodes(tasks: Sequence[Task]) -> tuple[Task, ...]:
-        return tuple(replace(task, address_host=nodes.get(task.address_host, task.address_host)) for task in tasks)
+    def on_node(host: Host) -> Host:
+        node = job.nodes[int(host.name.removeprefix("node"))]
+        return replace(host, address=node, ssh=None, connect=_connect(job, node), job=host_job)
 
-    return replace(topology, hosts=hosts, tasks=on_nodes(topology.tasks), reserved=on_nodes(topology.reserved))
+    return topology.on_hosts(map(on_node, topology.hosts))
 
 
 def _node_count(topology: ClusterTopology) -> int:

@@ -46,8 +46,7 @@ def normalize_hosts(source: YamlDocument) -> None:
         return
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:
-        message = "hosts: already names the hosts"
-        source.problems.append(source.problem(_HOSTFILE, message, "keep one of the two", source.keys[_HOSTFILE]))
+        source.report_key(_HOSTFILE, "hosts: already names the hosts", "keep one of the two")
     elif isinstance(file, str):
         _gather_from_file(file, source)
     if isinstance(hosts, list) and hosts:

@@ -9,11 +9,9 @@ from pydantic import BeforeValidator, Field, StrictInt, StrictStr, WithJsonSchem
 
 from tfcluster import settings
 from tfcluster.spec.base import FrozenModel, Key, Matches, whole
-from tfcluster.spec.diagnostics import KeyPath
+from tfcluster.spec.requested_hosts import name_hosts
 from tfcluster.spec.yaml_source import YamlDocument
 
-_KUBERNETES: KeyPath = ("kubernetes",)
-_HOST: KeyPath = ("host",)
 # The keys of a host that the manifests answer.
 _WAYS = ("address", "ssh", "connect", "tls_port", "state")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -71,30 +69,11 @@ class KubernetesSpec(FrozenModel):
 
 def normalize_kubernetes(source: YamlDocument) -> None:
     """Name the pods of `kubernetes:` as the hosts; problems go to the document."""
-    value = source.value
-    for other in ("hosts", "hostfile", "slurm"):
-        if value.get(other) is not None:
-            _report(source, (other,), "the hosts are the pods of kubernetes:", "keep one of the two")
-            source.broken.add(("hosts",))
-            return
-    host = value.get("host")
-    for key in _WAYS if isinstance(host, dict) else ():
-        if key in value["host"]:
-            _report(source, (*_HOST, key), "the manifests say it for each pod", "delete this key")
-    if value.get("network") == "private":
+    if source.value.get("network") == "private":
         message = "pods cannot make their own network: their seccomp profile forbids it"
-        source.problems.append(source.problem(("network",), message, "write closed", source.values[("network",)]))
-    count = _pod_count(value["kubernetes"])
-    names = [f"pod{index}" for index in range(count or 1)]
-    value["hosts"] = {name: {} for name in names}
-    for path in (("hosts",), *(("hosts", name) for name in names)):
-        source.keys[path] = source.values[path] = source.keys[_KUBERNETES]
-    if count is None:
-        source.broken.add(("hosts",))  # the schema reports it
-
-
-def _report(source: YamlDocument, path: KeyPath, message: str, hint: str) -> None:
-    source.problems.append(source.problem(path, message, hint, source.keys[path]))
+        source.problems.append(source.problem(("network",), message, "write closed", source.values["network",]))
+    count = _pod_count(source.value["kubernetes"])
+    name_hosts(source, "kubernetes", "pod", count, _WAYS, "the manifests say it for each pod")
 
 
 def _pod_count(kubernetes: Any) -> int | None:

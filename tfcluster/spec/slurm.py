@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr
 from tfcluster import settings
 from tfcluster.spec.base import FrozenModel, Key, Matches, validation_error
 from tfcluster.spec.diagnostics import KeyPath
+from tfcluster.spec.requested_hosts import name_hosts
 from tfcluster.spec.yaml_source import YamlDocument
 
 _SLURM: KeyPath = ("slurm",)
@@ -66,32 +67,14 @@ def normalize_slurm(source: YamlDocument) -> None:
     value = source.value
     if "slurm" not in value:
         if value.get("host") is not None:
-            _report(source, _HOST, "it applies to each node of slurm:", "name the hosts under hosts:")
+            source.report_key(_HOST, "it applies to each node of slurm:", "name the hosts under hosts:")
             source.broken.add(_HOST)
         return
     value["slurm"] = {} if value["slurm"] is None else value["slurm"]
-    for other in ("hosts", "hostfile"):
-        if value.get(other) is not None:
-            _report(source, (other,), "the hosts are the nodes of slurm:", "keep one of the two")
-            source.broken.add(("hosts",))
-            return
-    host = value.get("host")
-    for key in _WAYS if isinstance(host, dict) else ():
-        if key in value["host"]:
-            _report(source, (*_HOST, key), "each node has its own, which Slurm provides", "delete this key")
     count = _node_count(value["slurm"], source)
-    names = [f"node{index}" for index in range(count or 1)]
-    value["hosts"] = {name: {} for name in names}
-    value.setdefault("network", "private")  # an ordinary user has no capability for `closed`
-    source.values["network",] = source.values.get(("network",), source.keys[_SLURM])
-    for path in (("hosts",), *(("hosts", name) for name in names)):
-        source.keys[path] = source.values[path] = source.keys[_SLURM]
-    if count is None:
-        source.broken.add(("hosts",))  # the schema reports it
-
-
-def _report(source: YamlDocument, path: KeyPath, message: str, hint: str) -> None:
-    source.problems.append(source.problem(path, message, hint, source.keys[path]))
+    if name_hosts(source, "slurm", "node", count, _WAYS, "each node has its own, which Slurm provides"):
+        value.setdefault("network", "private")  # an ordinary user has no capability for `closed`
+        source.values["network",] = source.values.get(("network",), source.keys[_SLURM])
 
 
 def _node_count(slurm: Any, source: YamlDocument) -> int | None:

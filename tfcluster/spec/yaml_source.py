@@ -44,6 +44,10 @@ class YamlDocument:
         """Return a diagnostic for the value at a path, which is empty for the whole file."""
         return Diagnostic(self.file, *at, f"{format_path(path)}: {message}" if path else message, hint)
 
+    def report_key(self, path: KeyPath, message: str, hint: str = "") -> None:
+        """Add a problem with the key at a path."""
+        self.problems.append(self.problem(path, message, hint, self.keys[path]))
+
     def has_error(self, path: KeyPath) -> bool:
         """Return whether the path or one of its parents already has a problem."""
         return any(path[:length] in self.broken for length in range(len(path) + 1))

@@ -158,12 +158,12 @@ class _Relay:
         connection.close()
 
     async def _keep(self, host: str, session: Message, passed: socket.socket) -> _Link:
+        process = ProcessHandle.from_pid(session["pid"])
         streams = await asyncio.open_connection(sock=passed)
         link = self._links.get(host)
         if link is not None:  # another command was faster
             streams[1].close()
             return link
-        process = ProcessHandle.from_pid(session["pid"])
         link = _Link(Multiplexer(streams), process, session["leads_group"], session["agent"])
         self._links[host] = link
         self._runs[link] = asyncio.create_task(link.run())
