@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -19,8 +17,11 @@ from tfcluster.core.kubernetes import PodSet
 from tfcluster.core.topology import OPEN, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.providers.manifests import CONTAINER, INSTANCE, MANAGED_BY, pod_manifests
+from tfcluster.providers.programs import find_program, run_program
 
 if TYPE_CHECKING:
+    import subprocess
+
     from tfcluster.spec.kubernetes import KubernetesSpec
 
 _FIELD_MANAGER = "tfcluster"
@@ -34,6 +35,7 @@ _RIGHTS = (
 _IMMUTABLE = "updates to statefulset spec for fields other than"
 # States of a container that last until a person acts.
 _CRASHED = "CrashLoopBackOff"
+_IS_SERVER_THERE = "`kubectl cluster-info` shows whether the API server answers."
 
 
 def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
@@ -270,46 +272,21 @@ def _options(pods: PodSet) -> list[str]:
 
 
 def _program() -> str:
-    path = shutil.which("kubectl")
-    if path is None:
-        raise ClusterError("there is no kubectl on this machine", hint="Install it, or type this where it is.")
-    return path
+    return find_program("kubectl", "Install it, or type this where it is.")
 
 
 def _run(pods: PodSet, *arguments: str, stdin: str = "") -> str:
-    return _kubectl(
-        [*_options(pods), *arguments], stdin, "`kubectl cluster-info` shows whether the API server answers."
-    )
+    return _kubectl([*_options(pods), *arguments], stdin, _IS_SERVER_THERE)
 
 
 def _kubectl(arguments: list[str], stdin: str = "", hint: str = "") -> str:
     """Run kubectl, and return what it prints."""
     result = _call(arguments, stdin)
     if result.returncode:
-        raise _failed(result, hint)
+        lines = [line for line in result.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise ClusterError(f"kubectl failed: {' '.join(lines[-3:])}", hint=hint)
     return result.stdout
 
 
 def _call(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-    seconds = settings.KUBERNETES_COMMAND_SECONDS
-    argv = [_program(), *arguments]
-    try:
-        return subprocess.run(
-            argv,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",  # events quote what programs have printed
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterError(
-            f"kubectl did not answer within {seconds:g} s",
-            hint="`kubectl cluster-info` shows whether the API server answers.",
-        ) from None
-
-
-def _failed(result: subprocess.CompletedProcess[str], hint: str) -> ClusterError:
-    lines = [line for line in result.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return ClusterError(f"kubectl failed: {' '.join(lines[-3:])}", hint=hint)
+    return run_program([_program(), *arguments], stdin, settings.KUBERNETES_COMMAND_SECONDS, _IS_SERVER_THERE)

@@ -109,14 +109,14 @@ kind: StatefulSet
 {container_rest}"""
 _WARN = f'import json, os, signal; os.kill(json.load(open("{LOCK}"))["pid"], signal.SIGURG)'
 _PROBE = f'import json, socket; socket.socket(socket.AF_UNIX).connect(json.load(open("{LOCK}"))["socket"])'
-_POD = """\
+_POD = f"""\
       automountServiceAccountToken: false
       enableServiceLinks: false
       securityContext:
         runAsNonRoot: true
-        runAsUser: {user}
-        runAsGroup: {user}
-        fsGroup: {user}
+        runAsUser: {_USER}
+        runAsGroup: {_USER}
+        fsGroup: {_USER}
         seccompProfile:
           type: RuntimeDefault
 """
@@ -193,13 +193,12 @@ def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: 
     """Return the objects of a cluster of pods, as many as the spec says, or `replicas`."""
     name, host = topology.cluster, topology.hosts[0]
     metadata = _metadata(name, request.namespace)
-    pod = _POD.format(user=_USER)
     stateful_set = _STATEFUL_SET.format(
         **{
             "name": _scalar(name),
             "metadata": metadata,
             "replicas": replicas or request.pods,
-            "pod": pod,
+            "pod": _POD,
         },
         **{"container": CONTAINER, "image": _scalar(request.image), "code_link": CODE_LINK, "cluster": name},
         resume=in_environment(f"{shlex.quote(host.interpreter)} -m tfcluster.transport.resume", host.shell),
@@ -220,13 +219,12 @@ def job_manifests(topology: ClusterTopology, request: KubernetesSpec, arguments:
     metadata = _metadata(name, request.namespace)
     jobs = {job: len(addresses) for job, addresses in topology.addresses().items()}
     code = _JOB_CODE.format(jobs=json.dumps(jobs), port=_JOB_PORT, name=name)
-    pod = _POD.format(user=_USER)
     job = _JOB.format(
         **{
             "name": _scalar(name),
             "metadata": metadata,
             "count": len(topology.tasks),
-            "pod": pod,
+            "pod": _POD,
         },
         **{"container": CONTAINER, "image": _scalar(request.image), "python": _scalar(host.interpreter)},
         code="".join(f"          {line}\n" for line in code.splitlines()),

@@ -12,7 +12,6 @@ import os
 import pwd
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
+from tfcluster.providers.programs import find_program, run_program
 from tfcluster.transport.connector import quote_path
 from tfcluster.transport.provision import in_environment
 from tfcluster.transport.remote import node_holder
@@ -396,12 +396,7 @@ def release(job: SlurmJob) -> None:
 
 
 def _program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        raise ClusterError(
-            f"there is no {name} on this machine", hint="Run this on a login node of the Slurm cluster, or in a job."
-        )
-    return path
+    return find_program(name, "Run this on a login node of the Slurm cluster, or in a job.")
 
 
 def _run(
@@ -412,22 +407,9 @@ def _run(
 ) -> str:
     """Run a command of Slurm, and return what it prints."""
     argv = [_program(argv[0]), *argv[1:]]
-    try:
-        result = subprocess.run(
-            argv,
-            input=stdin,
-            env={**(os.environ if environment is None else environment), **(extra or {})},
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",  # names and comments of a site need not be UTF-8
-            timeout=settings.SLURM_COMMAND_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterError(
-            f"{Path(argv[0]).name} has not answered within {settings.SLURM_COMMAND_SECONDS:g} s",
-            hint="`sinfo` shows whether Slurm's controller answers.",
-        ) from None
+    variables = {**(os.environ if environment is None else environment), **(extra or {})}
+    hint = "`sinfo` shows whether Slurm's controller answers."
+    result = run_program(argv, stdin, settings.SLURM_COMMAND_SECONDS, hint, variables)
     if result.returncode:
         said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
         raise ClusterError(f"{Path(argv[0]).name} failed: {said}", hint="Correct `slurm:` in the spec.")
