@@ -40,7 +40,7 @@ def test_a_stream_until_completion_yields_each_change() -> None:
     async def look() -> tuple[list[int], int]:
         notifier, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
         counts = []
-        async for _ in notifier.stream_until(done):
+        async for _ in notifier.stream_until(done, 0.0):
             counts.append(notifier.count)
             if len(counts) == 1:
                 notifier.notify()  # during the read

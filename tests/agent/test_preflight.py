@@ -28,11 +28,16 @@ from tfcluster.protocol.serialization import to_json
 from tfcluster.spec.load import parse_spec
 
 
+def check(inputs: HostCheckInput) -> tuple[Allocation, list[FailedCheck]]:
+    """Run all checks in this process."""
+    return run_checks(inputs, check_host(inputs))
+
+
 def allocation_of(
     topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], own_ports: Collection[int] = ()
 ) -> Allocation:
     """What a host chooses that nothing keeps from it."""
-    allocation, failures = run_checks(HostCheckInput(topology, "localhost", Path("/"), ports, gpus, own_ports))
+    allocation, failures = check(HostCheckInput(topology, "localhost", Path("/"), ports, gpus, own_ports))
     assert not failures
     return allocation
 
@@ -46,7 +51,7 @@ def problems_of(
 def failures_of(
     topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], host: str = "localhost"
 ) -> list[FailedCheck]:
-    allocation, failures = run_checks(HostCheckInput(topology, host, Path("/"), ports, gpus))
+    allocation, failures = check(HostCheckInput(topology, host, Path("/"), ports, gpus))
     assert allocation == Allocation({}, {})
     assert not ports.reserved, "no port is held for a cluster that cannot start"
     return failures
@@ -179,7 +184,7 @@ def test_all_failures_are_reported_at_once_with_their_checks(
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.8.9.10"])
 def test_an_address_of_this_machine_is_accepted(ports: PortAllocator, address: str) -> None:
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", address)
-    assert run_checks(HostCheckInput(topology, "gamma", Path("/"), ports, []))[1] == []
+    assert check(HostCheckInput(topology, "gamma", Path("/"), ports, []))[1] == []
 
 
 def test_the_hint_names_the_address_that_ssh_used(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +208,8 @@ def test_missing_port_isolation_is_reported(ports: PortAllocator, monkeypatch: p
     (problem,) = problems_of(apart(topology), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message
     assert "`network: open`" in problem.hint
-    assert run_checks(HostCheckInput(topology, "localhost", Path("/"), ports, []))[1] == [], "only local peers"
-    assert (
-        run_checks(HostCheckInput(replace(apart(topology), network="open"), "localhost", Path("/"), ports, []))[1] == []
-    )
+    assert check(HostCheckInput(topology, "localhost", Path("/"), ports, []))[1] == [], "only local peers"
+    assert check(HostCheckInput(replace(apart(topology), network="open"), "localhost", Path("/"), ports, []))[1] == []
 
 
 def test_a_host_with_an_unknown_address_is_reported(ports: PortAllocator) -> None:
@@ -263,13 +266,13 @@ def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[
     moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in topology.tasks)
     reserved = tuple(replace(task, host="gamma" if task.index == 1 else "delta") for task in topology.reserved)
     topology = replace(topology, tasks=moved, reserved=reserved)
-    allocation, problems = run_checks(HostCheckInput(topology, "gamma", Path("/"), ports, ["0"]))
+    allocation, problems = check(HostCheckInput(topology, "gamma", Path("/"), ports, ["0"]))
     assert problems == []
     assert list(allocation.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
     assert allocation.gpus == {"/job:worker/task:0": ("0",)}
     reserve_ports(HostCheckInput(topology, "gamma", Path("/"), ports, ()))
     assert ports.reserved == set(allocation.ports.values())
-    assert run_checks(HostCheckInput(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
+    assert check(HostCheckInput(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
 
 
 def test_reserved_tasks_get_a_port_and_no_gpus(ports: PortAllocator) -> None:

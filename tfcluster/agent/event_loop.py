@@ -112,7 +112,7 @@ class ChangeNotifier:
         if self.count == count:
             await self._changed.wait()
 
-    async def stream_until(self, done: asyncio.Future[Any], interval: float = 0.0) -> AsyncIterator[None]:
+    async def stream_until(self, done: asyncio.Future[Any], interval: float) -> AsyncIterator[None]:
         """Yield now and after every change until `done` completes.
 
         `interval` is the seconds after each time in which changes are collected for the next one.

@@ -112,9 +112,7 @@ class HostCheckInput:
 
 
 def prepare_host(
-    inputs: HostCheckInput,
-    load_tensorflow: Callable[[], TensorFlow],
-    failed_checks: Sequence[FailedCheck] | None = None,
+    inputs: HostCheckInput, load_tensorflow: Callable[[], TensorFlow], failed_checks: Sequence[FailedCheck]
 ) -> Preparation:
     """Run all checks for a topology, allocate ports and GPUs, and load TensorFlow's library; see `run_checks`.
 
@@ -130,13 +128,11 @@ def prepare_host(
     return Preparation(version, allocation, tuple(failures), other_accounts())
 
 
-def run_checks(
-    inputs: HostCheckInput, failed_checks: Sequence[FailedCheck] | None = None
-) -> tuple[Allocation, list[FailedCheck]]:
-    """Run all checks for a topology, and allocate ports and GPUs for the tasks on this host.
+def run_checks(inputs: HostCheckInput, failed_checks: Sequence[FailedCheck]) -> tuple[Allocation, list[FailedCheck]]:
+    """Check the ports of a topology, and allocate ports and GPUs for the tasks on this host if no check has failed.
 
     Reserves every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
-    `failed_checks` is the result of `check_host_in_child`; None to run `HOST_CHECKS` in this process.
+    `failed_checks` is the result of `check_host`.
 
     Returns:
         The allocation, and all failures that keep the host from starting its tasks. If there are any, the allocation
@@ -144,7 +140,7 @@ def run_checks(
     """
     ports, ports_before = inputs.ports, inputs.ports.reserved
     failures = [FailedCheck("ports", error) for error in check_ports(inputs)]
-    failures += check_host(inputs) if failed_checks is None else failed_checks
+    failures += failed_checks
     if not failures:
         try:
             return _allocate(inputs), []
@@ -349,7 +345,8 @@ class DryPreflight:
             ports.move_to(NO_SOCKET_TABLES)
         gpus = gpu_ids(self._environment)
         inputs = HostCheckInput(desired, self._host, self._folder, ports, gpus, tls_ports=tls_ports)
-        preparation: dict[str, Any] = to_json(prepare_host(inputs, lambda: TensorFlow(find_tensorflow_library())))
+        prepared = prepare_host(inputs, lambda: TensorFlow(find_tensorflow_library()), check_host(inputs))
+        preparation: dict[str, Any] = to_json(prepared)
         for each in (ports, tls_ports):
             if listens:
                 self._listening.enter_context(each.listen_temporarily(each.reserved))

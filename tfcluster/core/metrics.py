@@ -24,40 +24,41 @@ class _Family:
     name: str  # without `tfcluster_`, and of a counter without `_total`
     kind: str  # `gauge` or `counter`
     help: str
-    unit: str = ""  # with which the name ends
 
 
 _FAMILIES = (
     _Family("cluster_state", "gauge", "Whether the cluster is in this state."),
     _Family("host_up", "gauge", "Whether the cluster's agent on this host answers."),
     _Family("host_info", "gauge", "Always 1; the TensorFlow of a host is a label."),
-    _Family("agent_cpu_seconds", "counter", "CPU time that the host's agent has used.", "seconds"),
-    _Family("agent_resident_memory_bytes", "gauge", "Resident memory of the host's agent.", "bytes"),
+    _Family("agent_cpu_seconds", "counter", "CPU time that the host's agent has used."),
+    _Family("agent_resident_memory_bytes", "gauge", "Resident memory of the host's agent."),
     _Family("host_cpus", "gauge", "Logical cores of the host."),
-    _Family("host_cpu_seconds", "counter", "CPU time that all processes of the host have used.", "seconds"),
-    _Family("host_memory_bytes", "gauge", "Memory of the host.", "bytes"),
-    _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available.", "bytes"),
+    _Family("host_cpu_seconds", "counter", "CPU time that all processes of the host have used."),
+    _Family("host_memory_bytes", "gauge", "Memory of the host."),
+    _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available."),
     _Family("gpu_info", "gauge", "Always 1; the product name of a GPU is a label."),
-    _Family("gpu_utilization_ratio", "gauge", "Part of the time in which the GPU computed.", "ratio"),
-    _Family("gpu_memory_bytes", "gauge", "Memory of the GPU.", "bytes"),
-    _Family("gpu_memory_used_bytes", "gauge", "Memory of the GPU that any process uses.", "bytes"),
+    _Family("gpu_utilization_ratio", "gauge", "Part of the time in which the GPU computed."),
+    _Family("gpu_memory_bytes", "gauge", "Memory of the GPU."),
+    _Family("gpu_memory_used_bytes", "gauge", "Memory of the GPU that any process uses."),
     _Family("task_state", "gauge", "Whether the task is in this state."),
     _Family("task_info", "gauge", "Always 1; the address of a task's server is a label."),
     _Family("task_restarts", "counter", "Restarts of the task since a command started it."),
-    _Family("task_uptime_seconds", "gauge", "Time since the task's server was started.", "seconds"),
-    _Family("task_cpu_seconds", "counter", "CPU time that the task's server has used.", "seconds"),
-    _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server.", "bytes"),
-    _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP.", "bytes"),
-    _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP.", "bytes"),
-    _Family("task_gpu_memory_bytes", "gauge", "GPU memory of the task's processes, on all GPUs.", "bytes"),
+    _Family("task_uptime_seconds", "gauge", "Time since the task's server was started."),
+    _Family("task_cpu_seconds", "counter", "CPU time that the task's server has used."),
+    _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server."),
+    _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP."),
+    _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP."),
+    _Family("task_gpu_memory_bytes", "gauge", "GPU memory of the task's processes, on all GPUs."),
     _Family("task_devices", "gauge", "TensorFlow devices of the task, by their type."),
-    _Family(
-        "task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server.", "seconds"
-    ),
+    _Family("task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server."),
     _Family("runs", "gauge", "Runs that the agents know, by their state."),
-    _Family("run_duration_seconds", "gauge", "Time since a run that is active was submitted.", "seconds"),
-    _Family("run_gpu_memory_bytes", "gauge", "GPU memory of the run's own processes.", "bytes"),
+    _Family("run_duration_seconds", "gauge", "Time since a run that is active was submitted."),
+    _Family("run_gpu_memory_bytes", "gauge", "GPU memory of the run's own processes."),
 )
+
+
+# With which the name of a family ends.
+_UNITS = ("seconds", "bytes", "ratio")
 
 
 class _Samples:
@@ -81,8 +82,8 @@ class _Samples:
         for family in _FAMILIES:
             name = f"tfcluster_{family.name}"
             yield f"# TYPE {name} {family.kind}"
-            if family.unit:
-                yield f"# UNIT {name} {family.unit}"
+            if (unit := name.rpartition("_")[2]) in _UNITS:
+                yield f"# UNIT {name} {unit}"
             yield f"# HELP {name} {family.help}"
             suffix = "_total" if family.kind == "counter" else ""
             yield from (f"{name}{suffix}{line}" for line in self._lines[family.name])

@@ -7,7 +7,6 @@ sends too, lists all sockets.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -49,7 +48,7 @@ def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
     ports = ports or range(settings.FIRST_PORT, settings.LAST_PORT + 1)
     first = random.randrange(len(ports))
     for port in (*ports[first:], *ports[:first]):
-        with contextlib.suppress(OSError):  # it is taken
+        with suppress(OSError):  # it is taken
             return bind_all_addresses(port)
     raise OSError(errno.EADDRINUSE, f"no free port between {ports[0]} and {ports[-1]}")
 
@@ -57,11 +56,9 @@ def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
 def free_port(ports: Sequence[int] = ()) -> int:
     """Return a free port, if possible one of `ports`, for the server that a strategy starts in its chief."""
     for choice in random.sample(ports, len(ports)):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("", choice))
+        with suppress(OSError), bind_all_addresses(choice):  # else it is taken
             return choice
-    with socket.socket() as probe:
-        probe.bind(("", 0))
+    with bind_all_addresses(0) as probe:
         port: int = probe.getsockname()[1]
         return port
 

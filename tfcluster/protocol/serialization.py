@@ -219,15 +219,12 @@ def _path(value: Any, json_path: str) -> Path:
 class _ErrorFields:
     message: str
     hint: str
-    exit_code: int
+    exit_code: ExitCode
 
 
 def _error(value: Any, json_path: str) -> ClusterError:
     error = decode(_ErrorFields, value, json_path)
-    try:
-        return ClusterError(error.message, hint=error.hint, exit_code=ExitCode(error.exit_code))
-    except ValueError:
-        raise _mismatch(_inside(json_path, "exit_code"), "an exit code", error.exit_code) from None
+    return ClusterError(error.message, hint=error.hint, exit_code=error.exit_code)
 
 
 def _dataclass(kind: Any, lenient: bool) -> _Decoder:

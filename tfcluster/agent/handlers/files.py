@@ -51,19 +51,14 @@ class Upload:
         self._chunks: deque[bytes] = deque()
         self._arrived = asyncio.Event()
         self._granted = 0  # the bytes that may still arrive
-        self._is_complete = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether the whole file has arrived, so that `chunks` does not depend on the command any more."""
-        return self._is_complete
+        self.is_complete = False  # whether all has arrived, so that `chunks` does not depend on the command any more
 
     def feed(self, data: bytes) -> None:
         """Accept a chunk from the connection; an empty chunk marks the end of the upload."""
         if len(data) > self._granted:
             raise ClusterError(f"an upload arrived that exceeds its window by {len(data) - self._granted} bytes")
         self._granted -= len(data)
-        self._is_complete = not data
+        self.is_complete = not data
         self._chunks.append(data)
         self._arrived.set()
 
@@ -84,7 +79,7 @@ class Upload:
             await self._allow(len(chunk))
 
     async def _allow(self, size: int) -> None:
-        if not self._is_complete:
+        if not self.is_complete:
             self._granted += size
             with contextlib.suppress(ConnectionError):  # the request is about to be cancelled
                 await self._grant(size)

@@ -186,9 +186,8 @@ class RunHandlers:
     async def cancel(self, request: CancelRequest) -> Response[NoReturn, CancelReply]:
         """Cancel a run, or interrupt a script."""
         run_id = self._runs.store.find(request.run)
-        if request.interrupt and (active := self._runs.runs.get(run_id)):
-            active.interrupt(self._runs.cancel)
-        else:
+        active = self._runs.runs.get(run_id)
+        if not (request.interrupt and active is not None and active.interrupt()):
             self._runs.cancel(run_id)
         yield Reply(CancelReply(run_id))
 

@@ -151,15 +151,12 @@ class Run:
         self.was_stopped = True
         return not was_stopped
 
-    def interrupt(self, cancel: Callable[[str], None]) -> None:
-        """Interrupt the run as Ctrl-C does: a script that runs gets SIGINT, and any other run is cancelled.
-
-        `cancel` is called with the run's id to cancel it.
-        """
+    def interrupt(self) -> bool:
+        """Send SIGINT to a script that runs; return False for any other run."""
         if self.pidfd is None or not self.record.options.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
-            cancel(self.id)
-        else:
-            send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
+            return False
+        send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
+        return True
 
     def pass_signal(self, number: signal.Signals, columns: int, lines: int) -> None:
         """Send a script a signal.
