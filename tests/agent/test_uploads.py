@@ -21,8 +21,8 @@ from tfcluster.agent.handlers.files import Upload, receive, validate_filename
 from tfcluster.agent.rpc_server import Dispatcher, RpcConnection
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request
-from tfcluster.protocol.api.runs import EventRecord, RunRequest
+from tfcluster.protocol.api import Done, Reply, Request, Response, encode_request
+from tfcluster.protocol.api.runs import EventRecord
 from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
@@ -49,10 +49,6 @@ class UploadAgent:
         self.lease = Lease()
         self.cancelled = 0
         self._path = path
-
-    def request_type(self, method: Method) -> type[Request[Any, Any]]:
-        assert method is Method.RUN
-        return RunRequest
 
     async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[EventRecord, Done]:
         yield EventRecord({"event": "run"})

@@ -26,7 +26,7 @@ from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import remove_unless_file
 from tfcluster.os.process_handle import peer_credentials
-from tfcluster.protocol.api import Method, Reply, Request, Response, decode_request, method_of
+from tfcluster.protocol.api import Reply, Request, Response, decode_request
 from tfcluster.protocol.api.cluster import (
     ApplyRequest,
     DevicesRequest,
@@ -165,7 +165,7 @@ class RpcConnection:
         """Handle one request and send its response."""
         try:
             with self._context.lease.renew():
-                request = decode_request(self._dispatcher.request_type(method_of(body)), body)
+                request = decode_request(body)
                 async with contextlib.aclosing(self._dispatcher.respond(request, self._uploads[number])) as response:
                     async for item in response:
                         if isinstance(item, Reply):
@@ -248,12 +248,6 @@ class Dispatcher:
             RunRequest: runs.run,
             SendCodeRequest: receive_code,
         }
-        request_types: list[type[Request[Any, Any]]] = [*self._handlers, *self._receivers]
-        self._request_types = {kind.method: kind for kind in request_types}
-
-    def request_type(self, method: Method) -> type[Request[Any, Any]]:
-        """Return the class of the requests for a method."""
-        return self._request_types[method]
 
     def respond(self, request: Request[Any, Any], upload: Upload) -> Response[Any, Any]:
         """Pass a request, and what the command sends after it, to its handler; return the response.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from tfcluster.errors import ClusterError
@@ -20,42 +19,8 @@ from tfcluster.protocol.serialization import DecodeError, decode, to_json
 
 E = TypeVar("E")
 R = TypeVar("R")
-Q = TypeVar("Q", bound="Request[Any, Any]")
 EventT_co = TypeVar("EventT_co", covariant=True)
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
-
-
-class Method(str, Enum):
-    """The names of the methods in requests."""
-
-    TOPOLOGY = "topology"
-    OBSERVE = "observe"
-    PREPARE = "prepare"
-    REACH = "reach"
-    APPLY = "apply"
-    WATCH = "watch"
-    STATUS = "status"
-    USAGE = "usage"
-    DEVICES = "devices"
-    RESTART = "restart"
-    ENVIRONMENT = "environment"
-    EXEC = "exec"
-    PROFILE = "profile"
-    DOWN = "down"
-    LOGS = "logs"
-    EVENTS = "events"
-    RUN = "run"
-    RUNS = "runs"
-    JOIN = "join"
-    ATTACH = "attach"
-    CANCEL = "cancel"
-    SIGNAL = "signal"
-    FAILING_RUNS = "failing-runs"
-    SEND_CODE = "send-code"
-    RUN_STACKS = "run-stacks"
-    TASK_THREADS = "task-threads"
-    OUTPUTS = "outputs"
-    READ_OUTPUTS = "read-outputs"
 
 
 class Request(Generic[EventT_co, ReplyT_co]):
@@ -72,18 +37,22 @@ class Request(Generic[EventT_co, ReplyT_co]):
         reply_type: The type of the reply.
     """
 
-    method: ClassVar[Method]
+    method: ClassVar[str]
     is_slow: ClassVar[bool]
     changes: ClassVar[bool]
     event_type: ClassVar[Any]
     reply_type: ClassVar[Any]
 
-    def __init_subclass__(cls, *, method: Method, is_slow: bool = False, changes: bool = False) -> None:
+    def __init_subclass__(cls, *, method: str, is_slow: bool = False, changes: bool = False) -> None:
         cls.method = method
         cls.is_slow = is_slow
         cls.changes = changes
         (base,) = cls.__orig_bases__  # type: ignore[attr-defined] # it is Request with its parameters
         cls.event_type, cls.reply_type = get_args(base)
+        _requests[method] = cls
+
+
+_requests: dict[str, type[Request[Any, Any]]] = {}  # those of the modules that are imported, by method
 
 
 @dataclass(frozen=True)
@@ -104,30 +73,22 @@ Response = AsyncGenerator["E | Reply[R]", None]
 
 def encode_request(request: Request[Any, Any]) -> dict[str, Any]:
     """Return the body of a request's frame."""
-    return {"method": request.method.value, "arguments": to_json(request)}
+    return {"method": request.method, "arguments": to_json(request)}
 
 
-def method_of(body: Any) -> Method:
-    """Return the method of the body of a request's frame.
+def decode_request(body: Any) -> Request[Any, Any]:
+    """Decode the body of a request's frame.
 
-    Raises ClusterError if there is no such method, or the body is malformed.
+    Raises ClusterError if there is no such method, or the body is malformed. The error of a wrong, missing or unknown
+    argument names the argument, without its value, which may be secret.
     """
+    method = body.get("method") if isinstance(body, dict) else None
+    if not isinstance(method, str) or method not in _requests:
+        raise ClusterError(f"not a request: {method!r:.200}")
     try:
-        return Method(body["method"])
-    except (TypeError, KeyError, ValueError):
-        name = body.get("method") if isinstance(body, dict) else None
-        raise ClusterError(f"not a request: {name!r:.200}") from None
-
-
-def decode_request(kind: type[Q], body: Any) -> Q:
-    """Decode the body of a request's frame by the class of the request; see `method_of`.
-
-    The ClusterError of a wrong, missing or unknown argument names the argument, without its value, which may be secret.
-    """
-    try:
-        return decode(kind, body.get("arguments"))
+        return decode(_requests[method], body.get("arguments"))
     except DecodeError as error:
-        raise ClusterError(f"request {kind.method.value!r}: {error.without_value}") from None
+        raise ClusterError(f"request {method!r}: {error.without_value}") from None
 
 
 def decode_response(kind: type[Request[Any, Any]], value: Any, *, is_reply: bool) -> Any:
@@ -141,4 +102,4 @@ def decode_response(kind: type[Request[Any, Any]], value: Any, *, is_reply: bool
     except DecodeError as error:
         problem = error.without_value
     what = "reply" if is_reply else "event"
-    raise ClusterError(f"the agent sent a wrong {what} to the request {kind.method.value!r}: {problem}")
+    raise ClusterError(f"the agent sent a wrong {what} to the request {kind.method!r}: {problem}")

@@ -14,11 +14,11 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
-from tfcluster.protocol.api import Done, Method, Request
+from tfcluster.protocol.api import Done, Request
 
 
 @dataclass(frozen=True)
-class TopologyRequest(Request[NoReturn, ClusterTopology], method=Method.TOPOLOGY, is_slow=True):
+class TopologyRequest(Request[NoReturn, ClusterTopology], method="topology", is_slow=True):
     """Return the complete topology that is up, including all secret values."""
 
 
@@ -41,7 +41,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class ObserveRequest(Request[NoReturn, Observation], method=Method.OBSERVE, is_slow=True, changes=True):
+class ObserveRequest(Request[NoReturn, Observation], method="observe", is_slow=True, changes=True):
     """Observe the cluster."""
 
 
@@ -65,7 +65,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class PrepareRequest(Request[Preparation, NoReturn], method=Method.PREPARE, is_slow=True, changes=True):
+class PrepareRequest(Request[Preparation, NoReturn], method="prepare", is_slow=True, changes=True):
     """Run the preflight checks for a topology, allocate ports and GPUs, and keep the agent running until cancelled."""
 
     topology: ClusterTopology  # the desired topology, merged with the one of the running cluster
@@ -83,7 +83,7 @@ class ReachReply:
 
 
 @dataclass(frozen=True)
-class ReachRequest(Request[NoReturn, ReachReply], method=Method.REACH):
+class ReachRequest(Request[NoReturn, ReachReply], method="reach"):
     """Connect to ports of other hosts, all at the same time."""
 
     addresses: tuple[str, ...]  # the addresses, each `host:port`
@@ -99,7 +99,7 @@ class ApplyReply:
 
 
 @dataclass(frozen=True)
-class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_slow=True, changes=True):
+class ApplyRequest(Request[ClusterStatus, ApplyReply], method="apply", is_slow=True, changes=True):
     """Carry out a plan. This continues to the end if the command disconnects.
 
     The events are the status at each change.
@@ -124,29 +124,29 @@ class DevicesReply:
 
 
 @dataclass(frozen=True)
-class DevicesRequest(Request[NoReturn, DevicesReply], method=Method.DEVICES):
+class DevicesRequest(Request[NoReturn, DevicesReply], method="devices"):
     """Ask all tasks for their TensorFlow devices."""
 
 
 @dataclass(frozen=True)
-class StatusRequest(Request[NoReturn, ClusterStatus], method=Method.STATUS):
+class StatusRequest(Request[NoReturn, ClusterStatus], method="status"):
     """Return the status of the tasks and runs."""
 
 
 @dataclass(frozen=True)
-class UsageRequest(Request[NoReturn, HostUsage], method=Method.USAGE):
+class UsageRequest(Request[NoReturn, HostUsage], method="usage"):
     """Return what metrics and refreshed views need besides the status: the usage of agent, tasks and host."""
 
 
 @dataclass(frozen=True)
-class WatchRequest(Request[ClusterStatus, Done], method=Method.WATCH, is_slow=True):
+class WatchRequest(Request[ClusterStatus, Done], method="watch", is_slow=True):
     """Send the status now and at each change of a task or a run. While a plan is being executed, no status is sent."""
 
     timeout: float  # how long to watch, in seconds
 
 
 @dataclass(frozen=True)
-class RestartRequest(Request[NoReturn, Done], method=Method.RESTART, changes=True):
+class RestartRequest(Request[NoReturn, Done], method="restart", changes=True):
     """Stop tasks and start them again. The reply comes at once, without waiting for the restarts."""
 
     tasks: tuple[str, ...]  # names of tasks or jobs, as for `matching_tasks`; empty for all tasks
@@ -161,7 +161,7 @@ class DownReply:
 
 
 @dataclass(frozen=True)
-class DownRequest(Request[ClusterStatus, DownReply], method=Method.DOWN, changes=True):
+class DownRequest(Request[ClusterStatus, DownReply], method="down", changes=True):
     """Stop all runs and tasks, then exit. This continues if the command disconnects.
 
     The events are the status at each change.
@@ -191,7 +191,7 @@ class ExecProcess:
 
 
 @dataclass(frozen=True)
-class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVIRONMENT):
+class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method="environment"):
     """Return the environment by which a process on this host is part of the cluster, and what starts one there."""
 
     task: str | None  # the short name of the task of this host to return the environment of; None for that of a client
@@ -199,7 +199,7 @@ class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVI
 
 
 @dataclass(frozen=True)
-class ExecRequest(Request[NoReturn, Done], method=Method.EXEC):
+class ExecRequest(Request[NoReturn, Done], method="exec"):
     """End a command on this host when this request is cancelled, as by the end of the `tfcluster exec` that made it.
 
     The reply says that the command has ended by itself.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfcluster.protocol.api import Done, Method, Request
+from tfcluster.protocol.api import Done, Request
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class CodeWanted:
 
 
 @dataclass(frozen=True)
-class SendCodeRequest(Request[CodeWanted, Done], method=Method.SEND_CODE, is_slow=True, changes=True):
+class SendCodeRequest(Request[CodeWanted, Done], method="send-code", is_slow=True, changes=True):
     """Have the host get all files of a tree that it does not have; see `core/code.py`.
 
     The response has an event for the manifest, if the host does not have it, and one for the contents of files, if it
@@ -53,7 +53,7 @@ class OutputsReply:
 
 
 @dataclass(frozen=True)
-class OutputsRequest(Request[OutputFiles, OutputsReply], method=Method.OUTPUTS):
+class OutputsRequest(Request[OutputFiles, OutputsReply], method="outputs"):
     """List the files that a run has written, even while it is running."""
 
     run: str  # the run's id, or a unique prefix of it
@@ -68,7 +68,7 @@ class OutputBlock:
 
 
 @dataclass(frozen=True)
-class ReadOutputsRequest(Request[OutputBlock, Done], method=Method.READ_OUTPUTS):
+class ReadOutputsRequest(Request[OutputBlock, Done], method="read-outputs"):
     """Send the contents of files that a run has written, one after the other."""
 
     run: str  # the run's id

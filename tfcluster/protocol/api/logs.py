@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfcluster.core.log_levels import LogLevel
-from tfcluster.protocol.api import Done, Method, Request
+from tfcluster.protocol.api import Done, Request
 
 #: In a request for logs, the agent's own log. No task, job or run has such a name.
 AGENT_LOG = ":agent"
@@ -46,7 +46,7 @@ class LogEvent:
 
 
 @dataclass(frozen=True)
-class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
+class LogsRequest(Request[LogEvent | LogPositions, Done], method="logs"):
     """Send lines of the logs of tasks and runs, merged by time."""
 
     tasks: tuple[str, ...]  # names of tasks, jobs and runs; empty for all tasks on the host
@@ -86,7 +86,7 @@ class EventEvent:
 
 
 @dataclass(frozen=True)
-class EventsRequest(Request[EventEvent | LogPositions, Done], method=Method.EVENTS):
+class EventsRequest(Request[EventEvent | LogPositions, Done], method="events"):
     """Send the events of the cluster."""
 
     lines: int | None  # how many of the last events to send; None for all

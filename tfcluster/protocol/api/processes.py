@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.states import TaskState
-from tfcluster.protocol.api import Method, Request
+from tfcluster.protocol.api import Request
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ProfileReply:
 
 
 @dataclass(frozen=True)
-class ProfileRequest(Request[TracePart, ProfileReply], method=Method.PROFILE, is_slow=True):
+class ProfileRequest(Request[TracePart, ProfileReply], method="profile", is_slow=True):
     """Capture traces of tasks, all at the same time."""
 
     tasks: tuple[str, ...]  # the short names of the tasks, which are on this host
@@ -45,7 +45,7 @@ class RunStacksReply:
 
 
 @dataclass(frozen=True)
-class RunStacksRequest(Request[NoReturn, RunStacksReply], method=Method.RUN_STACKS, is_slow=True):
+class RunStacksRequest(Request[NoReturn, RunStacksReply], method="run-stacks", is_slow=True):
     """Return the Python stacks of a run's program, which continues."""
 
     run: str  # the run's id, or a unique prefix of it
@@ -76,7 +76,7 @@ class TaskThreadsReply:
 
 
 @dataclass(frozen=True)
-class TaskThreadsRequest(Request[NoReturn, TaskThreadsReply], method=Method.TASK_THREADS, is_slow=True):
+class TaskThreadsRequest(Request[NoReturn, TaskThreadsReply], method="task-threads", is_slow=True):
     """Return what the server of a task on the agent's host does, as far as the kernel knows: it executes no Python."""
 
     task: str  # the short name of the task

@@ -10,7 +10,7 @@ from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
-from tfcluster.protocol.api import Done, Method, Request
+from tfcluster.protocol.api import Done, Request
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class EventRecord:
 
 
 @dataclass(frozen=True)
-class RunRequest(Request[EventRecord, Done], method=Method.RUN, is_slow=True, changes=True):
+class RunRequest(Request[EventRecord, Done], method="run", is_slow=True, changes=True):
     """Submit a run and send its events up to the result.
 
     If the run has an upload, the command sends it as soon as the agent grants a window, which is after the first event.
@@ -42,7 +42,7 @@ class RunRequest(Request[EventRecord, Done], method=Method.RUN, is_slow=True, ch
 
 
 @dataclass(frozen=True)
-class JoinRequest(Request[NoReturn, Done], method=Method.JOIN, changes=True):
+class JoinRequest(Request[NoReturn, Done], method="join", changes=True):
     """Start the members of a group on this host; the group's run is led by another host."""
 
     run: str  # the id of the group's run, also on this host
@@ -53,7 +53,7 @@ class JoinRequest(Request[NoReturn, Done], method=Method.JOIN, changes=True):
 
 
 @dataclass(frozen=True)
-class AttachRequest(Request[EventRecord, Done], method=Method.ATTACH):
+class AttachRequest(Request[EventRecord, Done], method="attach"):
     """Send the events of a run up to the result, from the first one that the command has not received yet."""
 
     run: str  # the run's id, or a unique prefix of it
@@ -75,7 +75,7 @@ class CancelReply:
 
 
 @dataclass(frozen=True)
-class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL, changes=True):
+class CancelRequest(Request[NoReturn, CancelReply], method="cancel", changes=True):
     """Cancel a run. A run that has ended already is not changed."""
 
     run: str  # the run's id, or a unique prefix of it
@@ -93,7 +93,7 @@ class ScriptSignal(str, Enum):
 
 
 @dataclass(frozen=True)
-class SignalRequest(Request[NoReturn, Done], method=Method.SIGNAL, changes=True):
+class SignalRequest(Request[NoReturn, Done], method="signal", changes=True):
     """Pass a signal on to a script; ignored if it does not run any more. For SIGINT see `CancelRequest`."""
 
     run: str  # the run's id
@@ -131,7 +131,7 @@ class RunsReply:
 
 
 @dataclass(frozen=True)
-class RunsRequest(Request[NoReturn, RunsReply], method=Method.RUNS):
+class RunsRequest(Request[NoReturn, RunsReply], method="runs"):
     """List the runs of the cluster."""
 
     lines: int | None  # how many of the last runs to list; None for all
@@ -146,7 +146,7 @@ class FailingRunsReply:
 
 
 @dataclass(frozen=True)
-class FailingRunsRequest(Request[NoReturn, FailingRunsReply], method=Method.FAILING_RUNS):
+class FailingRunsRequest(Request[NoReturn, FailingRunsReply], method="failing-runs"):
     """Return which of the active runs fail when tasks are restarted; nothing is changed."""
 
     tasks: tuple[str, ...]  # the short names of the tasks, on any host
