@@ -7,6 +7,10 @@ from dataclasses import replace
 from tests.agent.hosts import topology_of
 from tfcluster.client.cluster import cluster_of
 from tfcluster.client.live.hosts import LiveHosts
+from tfcluster.core.status import TrafficTotals
+from tfcluster.core.usage import HostUsage, ProcessUsage
+
+IDLE = ProcessUsage(1.0, 1 << 20)
 
 
 def test_a_host_that_has_left_while_it_was_away_is_forgotten() -> None:
@@ -22,6 +26,15 @@ def test_a_host_that_has_left_while_it_was_away_is_forgotten() -> None:
     assert hosts.find_failure() is None
     hosts.note_down("a")
     assert hosts.find_failure() is not None
+
+
+def test_a_task_without_a_process_has_no_rates() -> None:
+    hosts = LiveHosts(cluster_of(topology_of()), None)
+    for traffic in (100, 200):
+        hosts.take_usage("a", HostUsage(IDLE, {"worker:0": replace(IDLE, traffic=TrafficTotals(traffic, traffic))}))
+    assert (hosts.rates()["worker:0"].sent_per_s or 0) > 0
+    hosts.take_usage("a", HostUsage(IDLE, {}))
+    assert hosts.rates() == {}, "the last rates of a process are not those of none"
 
 
 def test_a_topology_with_a_lower_number_is_that_of_the_next_cluster_if_no_host_has_a_status() -> None:

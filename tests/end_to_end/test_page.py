@@ -412,6 +412,23 @@ def test_a_log_without_lines_says_why(browser: Browser) -> None:
             wait_for(functools.partial(is_text, browser, ".log", text))
 
 
+class _BrokenApi(RecordedApi):
+    """Has connections that break after the first lines of a log."""
+
+    reads = 0
+
+    def _follow_logs(self, level: str, name: str) -> Stream:
+        self.reads += 1
+        yield [("lines", [{"task": "ps:0", "time": time.time(), "line": f"read {self.reads}", "level": "info"}])]
+
+
+def test_a_log_is_followed_again_when_its_connection_has_broken(browser: Browser) -> None:
+    with serve_recorded(_BrokenApi()) as url:
+        show(browser, url, "logs")
+        wait_for(lambda: "read 2" in browser.text(".log"))
+        assert "read 1" not in browser.text(".log")
+
+
 def test_the_keyboard_reaches_everything_and_the_focus_is_seen(browser: Browser, url: str) -> None:
     show(browser, url, "overview")
     browser.run("document.activeElement.blur()")

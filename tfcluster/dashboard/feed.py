@@ -52,7 +52,7 @@ class Feed:
     def __init__(self, cluster: Cluster) -> None:
         self._condition = threading.Condition()
         self._pages = 0
-        self._outcomes: dict[str, str] = {}  # of runs that have ended
+        self._outcomes: dict[str, str] = {}  # of the latest runs; empty for those that have not ended
         self._live = LiveCluster(cluster, None, self._notify)
 
     def start(self) -> None:
@@ -109,14 +109,14 @@ class Feed:
         elif len(problems) == len(view.links):
             status["state"] = "unreachable"
         runs = [self._summarize(run) for run in view.runs[-settings.DASHBOARD_RUNS :]]
+        self._outcomes = {run["run"]: run["outcome"] for run in runs}
         return {"status": status, "problems": problems, "runs": runs, "time": time.time()}
 
     def _summarize(self, run: LiveRun) -> dict[str, Any]:
         """Return the record of a run with its outcome in a line, without its result, which may be large."""
-        record, name = to_json(run.record), run.record.run
-        if not run.is_active and name not in self._outcomes:
-            self._outcomes[name] = describe_outcome(record)
-        return {**record, "result": None, "origin": None, "outcome": self._outcomes.get(name, "")}
+        record = to_json(run.record)
+        outcome = "" if run.is_active else self._outcomes.get(run.record.run) or describe_outcome(record)
+        return {**record, "result": None, "origin": None, "outcome": outcome}
 
     def _notify(self) -> None:
         with self._condition:

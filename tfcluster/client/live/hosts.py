@@ -263,7 +263,8 @@ class LiveHosts:
         """Note that the cluster is down on a host; if none has a status any more, any topology may be the next."""
         with self._lock:
             state = self._state_of(host)
-            state.report, state.link, state.usage = "down", Link(), None
+            state.report, state.link = "down", Link()
+            self.forget_usage(host)
             self._accepts_any_topology |= not any(
                 isinstance(each.report, ClusterStatus) for each in self._hosts.values()
             )
@@ -273,16 +274,17 @@ class LiveHosts:
         """Take in what a host and its tasks use."""
         with self._lock:
             state, now = self._state_of(host), time.monotonic()
-            if state.usage is not None and now > state.usage_at:
-                for name, task in usage.tasks.items():
-                    if (earlier := state.usage.tasks.get(name)) is not None:
-                        self._rates[name] = rates_between(earlier, task, now - state.usage_at)
+            earlier, seconds = state.usage, now - state.usage_at
+            self.forget_usage(host)  # with the rates of tasks that have ended
+            if earlier is not None and seconds > 0:
+                for name in earlier.tasks.keys() & usage.tasks:
+                    self._rates[name] = rates_between(earlier.tasks[name], usage.tasks[name], seconds)
             state.usage, state.usage_at = usage, now
             self._version += 1
             self._take_sample()
 
     def forget_usage(self, host: str) -> None:
-        """Forget the last measurement, which is too old to say what is used now."""
+        """Forget the last measurement, which does not say what is used now."""
         with self._lock:
             state = self._state_of(host)
             if state.usage is not None:

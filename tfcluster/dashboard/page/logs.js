@@ -5,6 +5,7 @@ import { formatTime, shortName } from "./format.js";
 import { follow } from "./server.js";
 
 const KEPT = 5000;
+const RETRY = 1000;  // milliseconds until lines are asked for again
 const LEVELS = [["info", "all"], ["warning", "warning"], ["error", "error"]];
 
 // The lines of some logs, and new ones as they are written; the command leaves out entries below a level.
@@ -35,32 +36,45 @@ export class LogPane {
   show(filter) {
     this.close();
     this.filter = filter;
-    this.hidden = 0;
     this.isKnown = false;
-    this.lines.replaceChildren(this.none);
+    this.clear();
     this.problem.hidden = true;
     this.describe();
     this.controller = new AbortController();
     this.read(new URLSearchParams(Object.entries({ ...filter, level: this.level.value }).filter(([, value]) => value)), this.controller.signal);
   }
 
+  // Read the lines, from the beginning again when the connection has broken; those that are shown stay until then.
   async read(query, signal) {
-    try {
-      await follow(`/api/logs?${query}`, signal, (kind, value) => {
+    for (let isOver = false; !isOver && !signal.aborted;) {
+      let isFirst = true;
+      try {
+        await follow(`/api/logs?${query}`, signal, (kind, value) => {
+          if (signal.aborted) return;
+          isOver = kind === "end";
+          if (isFirst) this.clear();
+          isFirst = false;
+          this.problem.hidden = kind !== "problem";
+          if (kind === "problem") setText(this.problem, value);
+          if (kind === "lines") this.add(value);
+          if (kind === "hidden") this.hidden += value;
+          this.isKnown ||= kind === "lines";
+          this.describe();
+        });
+      } catch (error) {
         if (signal.aborted) return;
-        this.problem.hidden = kind !== "problem";
-        if (kind === "problem") setText(this.problem, value);
-        if (kind === "lines") this.add(value);
-        if (kind === "hidden") this.hidden += value;
-        this.isKnown ||= kind === "lines";
+        isOver = error.status !== undefined;  // an answer
+        this.problem.hidden = false;
+        setText(this.problem, error.message);
         this.describe();
-      });
-    } catch (error) {
-      if (signal.aborted) return;
-      this.problem.hidden = false;
-      setText(this.problem, error.message);
-      this.describe();
+      }
+      if (!isOver) await new Promise((resolve) => setTimeout(resolve, RETRY));
     }
+  }
+
+  clear() {
+    this.hidden = 0;
+    this.lines.replaceChildren(this.none);
   }
 
   // Say how many entries are hidden, or why there are no lines.

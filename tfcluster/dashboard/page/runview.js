@@ -38,7 +38,7 @@ export class RunView {
     if (kind === "runs" && [this.run, ...this.others].some((run) => model.changed.includes(run))) this.look();
     if (kind === "state") {
       const state = model.records.find((record) => record.run === this.run)?.state;
-      if (state !== this.state) this.look();
+      if (state && state !== this.state) this.look();
     }
   }
 

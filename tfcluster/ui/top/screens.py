@@ -59,7 +59,7 @@ class DetailScreen(Screen[None]):
         self._command = command
         self._level = LogLevel.WARNING
         self._arrived: list[str] = []
-        self._hidden: list[int] = []
+        self._hidden = 0
         self._lock = threading.Lock()
         self._stop: Callable[[], None] = lambda: None
         self._found_none = ""
@@ -87,15 +87,18 @@ class DetailScreen(Screen[None]):
         """Follow the log from the level on; what still arrives of the previous level is dropped."""
         self._stop()
         arrived: list[str] = []
-        hidden: list[int] = []
         with self._lock:
-            self._arrived, self._hidden = arrived, hidden
+            self._arrived, self._hidden = arrived, 0
 
         def take(line: Line) -> None:
             with self._lock:
                 arrived.append(line["line"])
 
-        self._stop = self._live.follow_log(self.subject, self._host, self._level, take, hidden.append)
+        def count(hidden: int) -> None:
+            with self._lock:
+                self._hidden += hidden if self._arrived is arrived else 0
+
+        self._stop = self._live.follow_log(self.subject, self._host, self._level, take, count)
 
     def action_level(self) -> None:
         """Show the log from the next level on: all that TensorFlow logs, warnings, or only errors."""
@@ -119,7 +122,7 @@ class DetailScreen(Screen[None]):
         found = f", not found: {self._found_none}" if self._found_none else ""
         is_default = self._level is LogLevel.WARNING  # as on a terminal, where the command would be typed
         command = self._command if is_default else f"{self._command} --level {self._level.value}"
-        hidden = f", {sum(self._hidden):,} hidden" if self._hidden else ""
+        hidden = f", {self._hidden:,} hidden" if self._hidden else ""
         log.when_empty = " no entries at this level" if hidden else " no output yet"
         self.query_one("#heading", Static).update(Text(f" $ {command}   {mode}{found or hidden}"))
 
