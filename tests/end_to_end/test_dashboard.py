@@ -153,6 +153,7 @@ def test_requests_that_make_no_sense(served: Served) -> None:
     assert served.request("/api/cancel", "POST", b"{}")[0] == 400
     assert served.request("/api/restart", "POST", b'{"task": "worker:0", "accepted": 5}')[0] == 400
     assert served.request("/api/logs?since=yesterday")[0] == 400
+    assert served.request("/api/logs?until=nan")[0] == 400
     status, text, _ = served.request("/api/logs?grep=(")
     assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")
     status, text, _ = served.request("/api/cancel", "POST", b'{"run": "none"}')
@@ -437,7 +438,9 @@ def test_the_browser_is_given_no_token_that_others_can_read(demo: Sandbox) -> No
     asked = demo.folder / "asked"
     script = demo.spec(f'#!/bin/sh\necho "$1" > {asked}.new && mv {asked}.new {asked}\n', "browser")
     script.chmod(0o700)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a command under nohup would inherit that it is ignored
     process = demo.start("dashboard", "-o", "json", env={"BROWSER": f"{script} %s"})
+    signal.signal(signal.SIGHUP, before)
     assert process.stdout is not None
     url = json.loads(process.stdout.readline())["url"]
     wait_for(asked.exists)
@@ -445,7 +448,7 @@ def test_the_browser_is_given_no_token_that_others_can_read(demo: Sandbox) -> No
     assert given.scheme == "file"
     assert f'content="0;url={url}"' in Path(given.path).read_text()
     assert os.stat(given.path).st_mode & 0o777 == 0o600
-    process.terminate()
+    process.send_signal(signal.SIGHUP)  # the terminal was closed
     assert process.wait() == 143
     assert not Path(given.path).exists()
 

@@ -8,7 +8,7 @@ import click
 
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import OutputFilePath, cluster_option, output_option, resolve_target
-from tfcluster.cli.output import echo_result
+from tfcluster.cli.output import echo_result, handle_hangup
 
 
 @click.command("dashboard", epilog="Example: tfcluster dashboard --report pi.html pi-3f9a")
@@ -44,6 +44,7 @@ def command(
         run_id = write_report(target, run, report)
         echo_result(output, {"run": run_id, "report": str(report)}, f"the report of {run_id} is in {report}")
         return
+    handle_hangup()
     with serve(target, port, run) as page:
         echo_result(output, {"url": page.url}, f"{target.name}: {page.url} (Ctrl-C stops it)")
         if not no_browser:

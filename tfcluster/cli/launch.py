@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfcluster.cli.completion import complete_jobs
+from tfcluster.cli.hints import remember_cluster, remember_target
 from tfcluster.cli.options import (
     WholeNumber,
     cluster_option,
@@ -21,7 +22,6 @@ from tfcluster.cli.options import (
     resolve_target,
     run_timeout_option,
 )
-from tfcluster.cli.output import remember_cluster, remember_target
 from tfcluster.cli.run import SCRIPT, make_request
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 import click
 
 from tfcluster import settings
-from tfcluster.cli.output import complete_error, echo, echo_error, echo_usage_error, prepare_streams
+from tfcluster.cli.hints import complete_error
+from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
 

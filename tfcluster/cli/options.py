@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_clusters, complete_files
-from tfcluster.cli.output import remember_target
+from tfcluster.cli.hints import remember_target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

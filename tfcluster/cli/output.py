@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -14,62 +15,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tfcluster.cli.hints import complete_hint
 from tfcluster.control_characters import escape_control_characters
-from tfcluster.errors import ClusterError, ExitCode, usage_error
+from tfcluster.errors import ClusterError, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.core.status import ClusterStatus
     from tfcluster.ui.progress_views import SendingView
-
-
-_CLUSTER, _SPEC = "tfcluster.cluster", "tfcluster.spec"
-_VARIABLE = "tfcluster.variable"  # the value of TFCLUSTER_CLUSTER, if that names the cluster
-
-
-def remember_target(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Remember the cluster or the spec that the command line names, for hints; the callback of the parameter."""
-    source = ctx.get_parameter_source(str(param.name))
-    if value and source is ParameterSource.COMMANDLINE:
-        ctx.meta[f"tfcluster.{param.name}"] = str(value)
-    elif value and source is ParameterSource.ENVIRONMENT and param.name == "cluster":
-        ctx.meta[_VARIABLE] = str(value)
-    return value
-
-
-def remember_cluster(name: str) -> None:
-    """Remember the cluster of a spec that the command line names."""
-    click.get_current_context().meta[_CLUSTER] = name
-
-
-def complete_error(error: ClusterError) -> None:
-    """Complete the hint of an error, and say if TFCLUSTER_CLUSTER names a cluster that the error is about."""
-    error.hint = complete_hint(error.hint)
-    name = click.get_current_context().meta.get(_VARIABLE)
-    if name and error.exit_code in (ExitCode.USAGE, ExitCode.NOT_RUNNING) and f"{name!r}" in error.message:
-        error.hint = f"{error.hint} TFCLUSTER_CLUSTER is set to {name!r}."
-
-
-def complete_hint(hint: str) -> str:
-    """Return a hint whose commands can be typed where the user's own command was typed."""
-    context = click.get_current_context(silent=True)
-    if context is None or "`tfcluster " not in hint:
-        return hint
-    from tfcluster.core.hints import complete_commands
-
-    cluster = context.meta.get(_CLUSTER, "")
-    return complete_commands(hint, cluster, context.meta.get(_SPEC) or _recorded_spec(cluster))
-
-
-def _recorded_spec(cluster: str) -> str:
-    """Return the file that a cluster was started from; empty if it is not known, or a command finds it by itself."""
-    from tfcluster.client.cluster import recorded_spec
-    from tfcluster.paths import DEFAULT_SPEC, running_clusters
-
-    if not cluster:
-        running = [] if DEFAULT_SPEC.exists() else running_clusters()
-        cluster = running[0] if len(running) == 1 else ""
-    spec = recorded_spec(cluster) if cluster else None
-    return spec if spec is not None and os.path.isfile(spec) else ""
 
 
 def prepare_streams() -> None:
@@ -88,6 +40,12 @@ def prepare_streams() -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def handle_hangup() -> None:
+    """Have a terminal that is closed end the command as SIGTERM does, which leaves nothing behind; not with nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
 
 
 def echo(text: str, *, err: bool = False) -> None:

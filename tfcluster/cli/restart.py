@@ -8,8 +8,9 @@ import click
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_tasks
+from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, grace_option, output_option, resolve_target, seconds
-from tfcluster.cli.output import complete_hint, echo, echo_json, require_consent, status_record
+from tfcluster.cli.output import echo, echo_json, require_consent, status_record
 from tfcluster.errors import usage_error
 
 

@@ -14,17 +14,9 @@ import click
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_active_runs, complete_files, complete_logs, complete_runs
+from tfcluster.cli.hints import complete_hint
 from tfcluster.cli.options import cluster_option, detach_option, name_option, output_option, resolve_target, seconds
-from tfcluster.cli.output import (
-    approve_code,
-    complete_hint,
-    echo,
-    echo_error,
-    echo_json,
-    echo_result,
-    show_sending,
-    status_record,
-)
+from tfcluster.cli.output import approve_code, echo, echo_error, echo_json, echo_result, show_sending, status_record
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
 
 from tfcluster.cli.completion import complete_runs, complete_tasks
 from tfcluster.cli.options import FiniteFloat, cluster_option, output_option, resolve_target
-from tfcluster.cli.output import echo, echo_result
+from tfcluster.cli.output import echo, echo_result, handle_hangup
 
 
 @click.command("tensorboard", epilog="Example: tfcluster tensorboard linear-0b51")
@@ -35,8 +34,7 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
     else:
         target = resolve_target(cluster)
         folders = find_folders(target, data)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that is closed ends all as Ctrl-C does
-        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    handle_hangup()
     progress = StatusLine(silent=output == "json")
     for number, folder in enumerate(folders, 1):
         try:

@@ -17,8 +17,9 @@ import click
 
 from tfcluster import settings
 from tfcluster.cli.completion import complete_counts
+from tfcluster.cli.hints import complete_hint, remember_cluster
 from tfcluster.cli.options import Command, cluster_option, output_option, resolve_target, seconds, spec_argument
-from tfcluster.cli.output import complete_hint, echo, echo_json, remember_cluster, require_consent, status_record
+from tfcluster.cli.output import echo, echo_json, require_consent, status_record
 from tfcluster.errors import usage_error
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import time
 from collections.abc import Generator
@@ -144,10 +146,11 @@ def _text(body: dict[str, Any], name: str) -> str:
 
 
 def _number(query: dict[str, str], name: str) -> float | None:
-    try:
-        return float(query[name]) if query.get(name) else None
-    except ValueError:
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is not a time") from None
+    with contextlib.suppress(ValueError):
+        number = float(query[name]) if query.get(name) else None
+        if number is None or math.isfinite(number):
+            return number
+    raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is not a time")
 
 
 def _level(query: dict[str, str]) -> LogLevel | None:

@@ -132,7 +132,9 @@ export class LogsView {
 
   update(model) {
     const names = [...(model.status?.tasks ?? []).map(shortName), ...model.records.map((run) => run.run)];
-    if (this.names.childElementCount !== names.length) this.names.replaceChildren(...names.map((name) => element("option", { value: name })));
+    if (names.join() === this.known) return;
+    this.known = names.join();
+    this.names.replaceChildren(...names.map((name) => element("option", { value: name })));
   }
 
   close() {

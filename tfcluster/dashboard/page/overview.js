@@ -163,7 +163,7 @@ function createRun(run, model) {
 
 function updateRun(row, run, model) {
   const live = model.status.runs.find((each) => each.run === run.run), state = live?.state ?? run.state;
-  const { progress, text } = model.progress[run.run] ?? {};
+  const { progress, text } = (ACTIVE.includes(state) && model.progress[run.run]) || {};  // the last one of a run may stay
   setText(row.pill, state);
   row.pill.dataset.state = state;
   setText(row.by.program, programOf(run));
