@@ -101,6 +101,7 @@ def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:
     assert f"TensorBoard is not installed for {sys.executable} on this machine" in error
     assert f"Install it: {shlex.quote(sys.executable)} -m pip install tensorboard" in error
     assert "no run 'nothing'" in demo("tensorboard", "nothing", code=2).stderr
+    assert "there is no folder /nothing on this machine" in demo("tensorboard", "/nothing", code=2).stderr
     run = demo("run", "pi", "--samples", "1000", "--detach").stdout.strip()
     demo("attach", run)
     assert f"{run} has no data for TensorBoard" in demo("tensorboard", run, code=2).stderr

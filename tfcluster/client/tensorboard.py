@@ -70,7 +70,8 @@ def find_folders(cluster: Cluster, name: str | None) -> list[LogFolder]:
     if path and host in cluster.hosts:
         return [LogFolder(host, (path,), None, str(name))]
     if name is not None and "/" in name:
-        return [LogFolder(host, (name,), None, name) for host in cluster.hosts if host != LOCAL_HOST]
+        others = [host for host in cluster.hosts if host != LOCAL_HOST]
+        return [LogFolder(host, (name,), None, name) for host in others or [LOCAL_HOST]]
     run, host = _find_run(cluster, name)
     is_here = host == LOCAL_HOST
     state = str(state_folder(cluster.name)) if is_here else request_environment(cluster, ExecTarget(host)).state
