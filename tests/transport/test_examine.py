@@ -236,14 +236,6 @@ def test_a_shell_that_prints_without_end(make_transport: TransportFactory, tmp_p
     assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
 
 
-@pytest.mark.slow
-def test_a_python_in_the_home_folder(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    folder = hosts.home("h0") / "my venv"
-    folder.mkdir(exist_ok=True)
-    python(folder / "python", f'exec {sys.executable} "$@"')
-    assert problems(make_transport(python="~/my venv/python").examine()) == []
-
-
 def test_a_noisy_login_shell(hosts: SshHosts, make_transport: TransportFactory) -> None:
     profile = hosts.home("h0") / ".bashrc"
     profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MESSAGE_PREFIX}'; echo oops >&2\n")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.transport.connector import quote, quote_path
+from tfcluster.transport.connector import quote
 
 _FURTHER = ("zsh", "fish", "tcsh")
 SHELLS = ["sh", "bash", "dash", *(pytest.param(name, marks=pytest.mark.needs(name)) for name in _FURTHER)]
@@ -31,10 +31,3 @@ def test_words_arrive_as_they_are(shell: str, words: list[str]) -> None:
     if shell == "tcsh":
         words = [word.replace("\n", "") for word in words]
     assert arrived(shell, quote(["first", *words])) == ["first", *words]
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_a_path_may_begin_in_the_home_folder(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home of/me")
-    paths = ["~/my venv/bin/python", "/opt/it's/$x", "python3", "~other/bin", "a~/b"]
-    assert arrived(shell, " ".join(map(quote_path, paths))) == ["/home of/me/my venv/bin/python", *paths[1:]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.paths import CODE_LINK, LOCAL_HOST, PACKAGE_ROOT, state_home
-from tfcluster.transport.connector import quote_path
+from tfcluster.transport.connector import quote
 from tfcluster.transport.provision import in_environment
 
 _UNIT = """\
@@ -68,7 +68,7 @@ def _command(cluster: str, host: Host) -> str:
         caches = ['"${XDG_CACHE_HOME:-$HOME/.cache}"/tfcluster/code/*/']
         caches += [f"{shlex.quote(host.state)}/.code/*/"] if host.state else []
         recent = f'"$(ls -td {" ".join(caches)} 2>/dev/null | head -n 1)"'
-        python, state = quote_path(host.interpreter), host.state or ""
+        python, state = quote([host.interpreter]), host.state or ""
     home = shlex.quote(state) if state else '"${XDG_STATE_HOME:-$HOME/.local/state}"/tfcluster'
     code = f"{home}/{shlex.quote(cluster)}/{shlex.quote(host.name)}/{CODE_LINK}"
     arguments = [cluster, host.name, *([state] if state else [])]

@@ -27,7 +27,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
 from tfcluster.providers.programs import find_program, run_program
-from tfcluster.transport.connector import quote_path
+from tfcluster.transport.connector import quote
 from tfcluster.transport.provision import in_environment
 from tfcluster.transport.remote import node_holder
 
@@ -132,7 +132,7 @@ def _export() -> str:
 
 def _holder_command(host: Host) -> list[str]:
     """Return the argv of the program that holds a node, whose source follows."""
-    python = in_environment(f'{quote_path(host.interpreter)} -I -c "$0"', host.shell)
+    python = in_environment(f'{quote([host.interpreter])} -I -c "$0"', host.shell)
     return ["/bin/sh", "-c", f"exec {python}"]
 
 

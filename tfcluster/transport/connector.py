@@ -15,7 +15,6 @@ from tfcluster.transport.errors import HostUnreachableError, clean_lines
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.ssh import SshConnector
 
-_HOME = "~/"
 # Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
 _SPECIAL = re.compile(r"['\\!]")
 
@@ -26,11 +25,6 @@ def quote(words: Iterable[str]) -> str:
     A word with a newline does not work in csh.
     """
     return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
-
-
-def quote_path(path: str) -> str:
-    """Quote a path as one word of a command line in which the host's shell expands a leading `~/`."""
-    return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])
 
 
 #: The message that the shell on a host sends before it runs anything, where the way there needs that.

@@ -19,7 +19,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.transport.connector import Connector, quote, quote_path
+from tfcluster.transport.connector import Connector, quote
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.session import SHELL_FAILED, Session
@@ -105,13 +105,11 @@ def _script(host: Host) -> str:
 def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool = False) -> str:
     """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
 
-    A `python` that begins with `~/` is relative to the user's home folder there. With `isolated`, it imports only from
-    its own installation, regardless of variables and of the current and the user's folders (-I), and writes no bytecode
-    (-B).
+    With `isolated`, it imports only from its own installation, regardless of variables and of the current and the
+    user's folders (-I), and writes no bytecode (-B).
     """
     options = ["-I", "-B"] if isolated else []
-    command = f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
-    return in_environment(command, shell)
+    return in_environment(quote([python, *options, "-c", _BEGIN]), shell)
 
 
 def in_environment(command: str, shell: str | None) -> str:
