@@ -85,6 +85,13 @@ def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, other: A
     again = sandbox("up")
     assert "nothing changed" in again.stdout
     assert again.stderr == "", "it was said when the servers were started"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("other")
+def test_the_note_is_repeated_after_a_day(sandbox: Sandbox) -> None:
+    sandbox.spec(_SPEC.format(network="closed"))
+    assert "note: this machine: " in sandbox("up").stderr
     sandbox("down")
     assert "note:" not in sandbox("up").stderr, "it was said today"
     script = sandbox.spec("print('done')", "script.py")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox
+from tests.conftest import Sandbox
 from tfcluster.errors import ClusterError
 
-PAGE = ROOT / "docs" / "python.md"
 _STRATEGY = """
 import tensorflow as tf
 import tfcluster
@@ -137,11 +135,6 @@ def test_only_what_needs_tensorflow_imports_it(demo: Sandbox) -> None:
     assert output.startswith("<tfcluster demo at grpc://localhost:")
     assert "this requires TensorFlow" in output
     assert "pip install tensorflow" in output
-
-
-def test_the_example_of_the_page_works(demo: Sandbox) -> None:
-    (example,) = re.findall(r"^```python\n# notebook.py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert python(demo, example).splitlines()[0] == "3 devices"
 
 
 def test_a_cluster_that_is_not_running_is_an_error(demo: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,8 +148,11 @@ def test_up_without_a_spec_points_to_init(sandbox: Sandbox) -> None:
     error = sandbox("up", code=2).stderr
     assert "there is no cluster.yaml here" in error
     assert "tfcluster init" in error
+
+
+@pytest.mark.slow
+def test_the_spec_of_init_comes_up(sandbox: Sandbox) -> None:
     sandbox("init")
-    assert "exists already" in sandbox("init", code=2).stderr
     sandbox("validate")
     sandbox("up")
     assert sandbox("down").returncode == 0
@@ -269,9 +272,18 @@ def test_down_ends_a_server_that_does_not_listen(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
-def test_down_of_what_is_not_running(sandbox: Sandbox) -> None:
+def test_after_down_the_logs_can_be_read_and_nothing_is_running(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(ONE_WORKER))
     sandbox("down")
+    assert "Started server" in sandbox("logs", "-c", "one").stdout
+    assert "'never'" in sandbox("logs", "-c", "never", code=3).stderr
+    with sandbox.start("logs", "-c", "one") as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        reader.stdout.close()
+        assert "Traceback" not in reader.stderr.read(), "a broken pipe is no error"
+        assert reader.wait(60) in (0, 1)
+    wait_for(lambda: not sandbox.leftovers())
     error = sandbox("down", code=3).stderr
     assert error.splitlines() == [
         "error: cluster 'one' is not running",

@@ -18,6 +18,8 @@ import pytest
 from tests.conftest import COMMAND, Sandbox, wait_for
 from tests.control_groups import memory_group
 
+SPEC = "name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"
+
 
 def pids(sandbox: Sandbox) -> dict[str, int]:
     """The pid of each task of a cluster that is ready, by short name."""
@@ -46,10 +48,7 @@ def restarted_by_itself(sandbox: Sandbox, short: str) -> Any:
 
 
 def test_restart_on_purpose(sandbox: Sandbox) -> None:
-    waiting = sandbox.with_fault(
-        "tfcluster.programs.expfit.run", "run = lambda *_, **__: __import__('time').sleep(600)"
-    )
-    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"), env=waiting)
+    sandbox("up", sandbox.spec(SPEC))
     first = pids(sandbox)
 
     # There is no terminal to ask on, so the ps stays, and with it all that was named.
@@ -61,20 +60,10 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     assert "no task 'worker:9'" in sandbox("restart", "worker:9", code=2).stderr
     assert pids(sandbox) == first
 
-    # The count begins again, and a run that computed on it says why it failed.
+    # The count begins again.
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
-    run = sandbox.start("run", "expfit", "--mode", "data-parallel")
-    (name,) = wait_for(lambda: [run["run"] for run in sandbox.status()["runs"] if run["state"] == "running"])
-    # It asks before the run fails, as for variables.
-    assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
-        f"error: cluster 'again' would lose run {name}: nothing was restarted",
-        "hint: Add --yes to restart anyway.",
-    ]
     restart = sandbox("restart", "worker:1", "--yes")
-    assert f"LOST: run {name}\n" in restart.stderr
     assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
-    assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
-    assert run.returncode != 0
     second = pids(sandbox)
     assert [short for short in first if first[short] == second[short]] == ["worker:0", "ps:0"]
     worker = sandbox.task("worker:1")
@@ -83,9 +72,26 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
+def test_a_restart_asks_before_a_run_fails(sandbox: Sandbox) -> None:
+    waiting = sandbox.with_fault(
+        "tfcluster.programs.expfit.run", "run = lambda *_, **__: __import__('time').sleep(600)"
+    )
+    sandbox("up", sandbox.spec(SPEC), env=waiting)
+    run = sandbox.start("run", "expfit", "--mode", "data-parallel")
+    (name,) = wait_for(lambda: [run["run"] for run in sandbox.status()["runs"] if run["state"] == "running"])
+    assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
+        f"error: cluster 'again' would lose run {name}: nothing was restarted",
+        "hint: Add --yes to restart anyway.",
+    ]
+    assert f"LOST: run {name}\n" in sandbox("restart", "worker:1", "--yes").stderr
+    assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
+    assert run.returncode != 0
+
+
+@pytest.mark.slow
 def test_a_rolling_restart(sandbox: Sandbox) -> None:
     """One after another, the ps first, each when the one before is ready."""
-    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
+    sandbox("up", sandbox.spec(SPEC))
     before, told = pids(sandbox), len(events(sandbox))
     status = sandbox.json("restart", "--rolling", "--yes")
     assert status["state"] == "running"
@@ -101,7 +107,7 @@ def test_a_rolling_restart(sandbox: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_at_a_terminal_a_restart_asks(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
+    sandbox("up", sandbox.spec(SPEC))
     before = pids(sandbox)
     for answer, code in (("n", 1), ("y", 0)):
         terminal = pexpect.spawn(
@@ -121,7 +127,7 @@ def test_at_a_terminal_a_restart_asks(sandbox: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_not_mentioned(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
+    sandbox("up", sandbox.spec(SPEC))
     run = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
     wait_for(lambda: [each["state"] for each in sandbox.status()["runs"]] == ["running"])
     assert "LOST" not in sandbox("restart", "worker:1").stderr
