@@ -85,13 +85,9 @@ def commands(document: Path) -> list[Command]:
     return found
 
 
-# Their commands take a minute or more.
-_LONG = ("README", "launch", "programs", "scripts", "supervision")
-
-
 @pytest.mark.parametrize(
     "document",
-    mostly_slow(WITH_COMMANDS, fast=[document for document in WITH_COMMANDS if document.stem not in _LONG]),
+    mostly_slow(WITH_COMMANDS, fast=[ROOT / "docs" / "python.md"]),
     ids=lambda document: document.stem,
 )
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:

@@ -91,6 +91,7 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     assert sandbox.task("worker:1")["pid"] == after["pid"]
 
 
+@pytest.mark.slow
 def test_another_process_with_the_pid_of_a_task_is_neither_adopted_nor_killed(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: heir\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n"))
     sandbox.kill_agent()

@@ -82,6 +82,7 @@ def test_killed_before_it_has_released_all_tasks(sandbox: Sandbox, number: int, 
     assert {task["last_exit"] for task in status["tasks"]} == {None}
 
 
+@pytest.mark.slow
 def test_killed_before_it_has_a_cluster(sandbox: Sandbox) -> None:
     """What the error advises helps: `status` would say that the cluster is not running."""
     die = (

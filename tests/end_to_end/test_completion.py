@@ -151,6 +151,7 @@ def test_what_fish_offers(typed: Sandbox) -> None:
     assert offers == {line: sorted(words) for line, words in OFFERS.items()}, "fish sorts them"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("zsh")
 def test_what_zsh_offers(typed: Sandbox) -> None:
     zsh = pexpect.spawn(

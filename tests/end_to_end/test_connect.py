@@ -14,7 +14,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, marked_processes, wait_for
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, marked_processes, mostly_slow, wait_for
 from tests.end_to_end.test_ssh import CONNECT, Over, over, read_until
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -45,7 +45,7 @@ def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Ove
     assert [pods.network.entered(name) for name in NAMES] == kept
 
 
-def test_tasks_are_on_their_hosts_and_share_the_work(pods: Over) -> None:
+def test_tasks_are_on_their_hosts(pods: Over) -> None:
     status = pods.status()
     assert status["state"] == "running"
     assert {f"{task['job']}:{task['index']}": task["host"] for task in status["tasks"]} == {
@@ -53,6 +53,10 @@ def test_tasks_are_on_their_hosts_and_share_the_work(pods: Over) -> None:
         "worker:0": "alpha",
         "worker:1": "beta",
     }
+
+
+@pytest.mark.slow
+def test_a_program_runs_on_all_hosts(pods: Over) -> None:
     result = pods.json("run", "pi", "--samples", "1e6", "--seed", "7")
     assert len(result["devices"]) == 2
 
@@ -186,7 +190,7 @@ _CAUSES = {
 }
 
 
-@pytest.mark.parametrize("cause", _CAUSES)
+@pytest.mark.parametrize("cause", mostly_slow(_CAUSES, fast=["exit code", "silence", "no input"]))
 def test_the_doctor_names_the_cause(pods: Over, tmp_path: Path, cause: str) -> None:
     connect, message = _CAUSES[cause]
     spec = tmp_path / "cluster.yaml"

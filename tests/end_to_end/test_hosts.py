@@ -214,6 +214,10 @@ def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None
     assert set(result["devices"]) == {f"/job:worker/task:{index}/device:CPU:0" for index in (0, 1)}
     assert result["run"] in {run["run"] for run in two.json("runs")}
     assert lines_of(two("attach", result["run"], "-o", "json").stdout)[-1] == result
+
+
+@pytest.mark.slow
+def test_the_placement_of_a_graph_is_that_of_all_hosts(two: Sandbox) -> None:
     placed = lines_of(two("run", "graph", "1+2", "--log-placement", "-o", "json").stdout)
     assert any(event["event"] == "placement" for event in placed[:-1])
 

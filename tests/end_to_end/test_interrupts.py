@@ -43,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         pytest.param(WAIT, DROPPED, "SIGTERM", 143, marks=pytest.mark.slow),
         pytest.param(PLAN, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param(APPLY, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
-        (WAIT, RAISED, "SIGINT", 130),
+        pytest.param(WAIT, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_scale_in_each_phase(

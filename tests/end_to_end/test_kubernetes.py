@@ -146,7 +146,6 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     }
     assert {task["host"] for task in status["tasks"] if task["job"] == "worker"} == {"pod1"}
 
-    assert sandbox.json("run", "pi", "--samples", "1e5", "--seed", "7")["state"] == "succeeded"
     script = sandbox.spec("import os, socket; print('on', socket.gethostname(), os.getuid())\n", "where.py")
     assert "on train-1 1000\n" in sandbox("run", script).stdout
     launched = sandbox("launch", sandbox.spec(MEET, "meet.py")).stdout.splitlines()
@@ -168,6 +167,7 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
 def test_more_or_fewer_pods_change_the_stateful_set_in_place(pods: Pods) -> None:
     sandbox = pods.sandbox
     sandbox("up", sandbox.spec(text(2)))
+    assert sandbox.json("run", "pi", "--samples", "1e5", "--seed", "7")["state"] == "succeeded"
     before, objects = pods.addresses(), pods.state()["objects"]
     sandbox("scale", "worker=1")
     assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1"}
@@ -370,6 +370,7 @@ def test_pods_of_another_persons_cluster_of_that_name_are_not_taken_over(pods: P
     assert pods.state()["objects"] == {}
 
 
+@pytest.mark.slow
 def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
     waiting = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
     pods.change(states={"train-1": {"containerStatuses": [{"state": {"waiting": waiting}}]}})

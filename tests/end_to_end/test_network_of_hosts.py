@@ -92,7 +92,10 @@ def ask(machine: Machine, address: str, seconds: float = 30) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize(("network_word", "to_stranger"), [("closed", "DEADLINE_EXCEEDED"), ("open", "device:CPU:0")])
+@pytest.mark.parametrize(
+    ("network_word", "to_stranger"),
+    [("closed", "DEADLINE_EXCEEDED"), pytest.param("open", "device:CPU:0", marks=pytest.mark.slow)],
+)
 def test_who_is_answered(tmp_path: Path, machines: Network, network_word: str, to_stranger: str) -> None:
     alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
     hosts = Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta")

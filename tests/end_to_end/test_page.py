@@ -75,7 +75,7 @@ def test_nothing_is_wider_than_the_window(browser: Browser, url: str, view: str,
     assert browser.complaints() == []
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", mostly_slow(VIEWS, fast=["overview", "run/linear-0061"]))
 @pytest.mark.parametrize("colours", mostly_slow(["light", "dark"], fast=["light"]))
 def test_axe_finds_nothing(browser: Browser, url: str, view: str, colours: str) -> None:
     for width in (1280, 400):

@@ -248,8 +248,12 @@ def test_a_task_comes_back_in_the_same_network(owned: Sandbox) -> None:
     assert {namespace(task["pid"]) for task in owned.status()["tasks"]} == {inside}
 
 
-def test_a_program_and_a_script_run_inside(owned: Sandbox) -> None:
+@pytest.mark.slow
+def test_a_program_runs_inside(owned: Sandbox) -> None:
     assert owned.json("run", "pi", "--samples", "1e5")["state"] == "succeeded"
+
+
+def test_a_script_runs_inside(owned: Sandbox) -> None:
     script = owned.folder / "script.py"
     script.write_text(f"import sys\nprint('input', sys.stdin.read())\n{ASK}")
     inside = namespace(holder(owned)).strip("net:[]")

@@ -135,8 +135,6 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
     assert {check["host"] for check in checks} == {"all", "node0", "node1", "node2"}
     assert all(check["ok"] for check in checks), checks
     assert site.site("squeue", "-h", "-s", "-o", "%i") == steps, "each has its number"
-    result = site.json("run", "pi", "--samples", "1e6", "--seed", "7")
-    assert len(result["devices"]) == 3
     site("down")
     wait_for(lambda: not site.jobs())
     wait_for(lambda: not site.remains())
@@ -190,6 +188,7 @@ def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: In
         "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('SLURM', 'XDG', 'HOME'))}))\n"
     )
     with up(site, '{nodes: 3, options: ["--comment=a b"]}') as status:
+        assert len(site.json("run", "pi", "--samples", "1e6", "--seed", "7")["devices"]) == 3
         shown = json.loads(site("run", script).stdout)
         assert shown["SLURM_JOB_ID"] == str(status["job"]["id"])
         worker = next(task for task in status["tasks"] if task["host"] == "node1")
@@ -567,6 +566,12 @@ def test_what_slurm_refuses_is_said(site: InSlurm) -> None:
     error = site("up", site.spec(site.text("{nodes: 1, partition: nowhere}")), code=1).stderr
     assert "sbatch failed: " in error
     assert "invalid partition specified: nowhere" in error
+    assert not site.jobs()
+
+
+@pytest.mark.slow
+def test_the_doctor_asks_slurm_whether_it_would_accept_the_job(site: InSlurm) -> None:
+    site.spec(site.text("{nodes: 1, partition: nowhere}"))
     (check,) = site.json("doctor", code=1)["checks"]
     assert not check["ok"]
     assert "invalid partition specified: nowhere" in check["result"]

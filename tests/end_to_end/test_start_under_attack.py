@@ -107,7 +107,7 @@ def starts_with_a_file_written(
     return int(result.stdout)
 
 
-@pytest.mark.parametrize("starts", mostly_slow([20, 100], fast=[20]))
+@pytest.mark.parametrize("starts", mostly_slow([10, 100], fast=[10]))
 @pytest.mark.parametrize("several", mostly_slow([False, True], fast=[True]))
 def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool, starts: int) -> None:
     assert starts_with_a_file_written(machines, "closed", several, tmp_path, starts, 0.1) == 0

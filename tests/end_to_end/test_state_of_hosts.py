@@ -38,7 +38,7 @@ def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             for words in ("run pi --samples 1e5", "run script --cold script.py", "run -m script")
         ),
         ("run script.py", 1),
-        ("launch script.py", 2),  # on each host
+        pytest.param("launch script.py", 2, marks=pytest.mark.slow),  # on each host
     ],
 )
 def test_a_run_has_its_folders_from_the_agent(wide: Over, words: str, lines: int) -> None:

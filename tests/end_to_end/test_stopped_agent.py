@@ -127,6 +127,7 @@ def test_a_stopped_agent_without_its_socket_is_continued(stopped: Sandbox) -> No
     assert stopped.status()["hosts"][0]["agent_pid"] == agent
 
 
+@pytest.mark.slow
 def test_an_agent_that_a_debugger_has_stopped_gets_no_signal(stopped: Sandbox) -> None:
     agent = stopped.agent()
     with running(sys.executable, "-c", TRACER, str(agent), stdin=-1, stdout=-1, stderr=-1) as tracer:

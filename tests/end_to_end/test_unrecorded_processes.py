@@ -108,6 +108,7 @@ def test_an_agent_that_lives_restores_what_was_lost(sandbox: Sandbox, lose: Call
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_the_copy_of_a_lost_journal_is_enough(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     tasks = tasks_of(sandbox)

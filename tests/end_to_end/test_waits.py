@@ -342,7 +342,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session(server.target, config=options
     assert result.stdout == "worker:0 | 6.0\n"
 
 
-@pytest.mark.parametrize("waits", mostly_slow([False, True], fast=[True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", [False, True])
 def test_a_member_that_is_frozen_is_named_when_the_time_is_over(hangs: Sandbox, waits: bool) -> None:
     text = f"""{BEGIN}
 print("here", flush=True)

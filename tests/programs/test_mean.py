@@ -199,7 +199,9 @@ def test_random_numbers_at_positions_beyond_32_bits(local_run: LocalRun) -> None
 
 
 @pytest.mark.parametrize("is_mapped", mostly_slow([True, False], fast=[True]))
-@pytest.mark.parametrize(("kind", "count"), [("u1", 2**32 + 5), ("f8", 2**31 + 2**20 + 5)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("u1", 2**32 + 5), pytest.param("f8", 2**31 + 2**20 + 5, marks=pytest.mark.slow)]
+)
 def test_file_positions_beyond_31_and_32_bits(
     local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool, kind: str, count: int
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, mostly_slow
 from tests.releases import FIRST, unpack
 from tfcluster.transport.provision import code_bundle, code_hash
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
@@ -129,7 +129,12 @@ def replace_by_file(code: Path) -> None:
     code.touch()
 
 
-@pytest.mark.parametrize("damage", [append, shadow, remove, remove_folder, empty, share, link, replace_by_file])
+@pytest.mark.parametrize(
+    "damage",
+    mostly_slow(
+        [append, shadow, remove, remove_folder, empty, share, link, replace_by_file], fast=[append, remove, share]
+    ),
+)
 def test_code_that_is_incomplete_or_that_others_can_enter_is_sent_again(
     client: Client, home: Path, damage: Callable[[Path], None]
 ) -> None:
