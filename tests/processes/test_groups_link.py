@@ -16,7 +16,16 @@ import pytest
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.processes.groups.link import GroupLink, GroupListener, Ports, Reserve, SignalOrder, Start, connect
+from tfcluster.processes.groups.link import (
+    GroupLink,
+    GroupListener,
+    Ports,
+    Reserve,
+    SignalOrder,
+    Start,
+    _proof,
+    connect,
+)
 
 SECRET, OTHER = "ab" * 32, "cd" * 32
 
@@ -128,6 +137,16 @@ def test_a_host_is_let_in_once() -> None:
             connect(at.address, SECRET, "beta")
         first.send(SignalOrder(2))
         assert at.link().receive() == [SignalOrder(2)]
+
+
+def test_a_host_that_has_connected_twice_is_let_in_once() -> None:
+    with coordinator("beta") as at, dial(at.address) as early:
+        nonce = json.loads(early.recv(1000))["nonce"]
+        with host_link(at.address, "beta"):
+            proof = _proof(SECRET, "host", "beta", nonce, "00")
+            early.sendall(json.dumps({"host": "beta", "nonce": "00", "proof": proof}).encode() + b"\n")
+            assert is_closed(early)
+            assert at.link().host == "beta"
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,7 @@ class GroupCoordinator:
         if pid == 0:
             own.detach()
             daemonize.set_parent_death_signal(parent)
+            daemonize.become_subreaper()  # that of this process, the driver, is not inherited
             daemonize.close_fds({0, 1, 2, other.fileno()})
             daemonize.set_process_title(f"tfcluster: {self._plan.cluster} {self._plan.run} host")
             try:
@@ -502,8 +503,9 @@ class GroupCoordinator:
         self._has_lost_host = self._has_lost_host or not may_return
         self._ready_by = _NEVER
         self._blame(Failure(ClusterError(problem, exit_code=exit_code), int(exit_code), {}, is_cause=True))
+        has_started = len(self._ports) == len(self._members)  # or has been ordered to, so that members may still start
         for member in self._members:
-            if member.host in hosts or not self._running:
+            if member.host in hosts or not has_started:
                 self._running.pop(member.rank, None)
                 self._exited.add(member.rank)
 

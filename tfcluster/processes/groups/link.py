@@ -196,10 +196,11 @@ class GroupLink:
 class Admission:
     """A connection that has reached the coordinator and has not proved yet that it belongs to the group.
 
-    `began` is when the connection was made, in seconds of `time.monotonic()`.
+    `hosts` are the hosts that are not connected yet, at any time. `began` is when the connection was made, in seconds
+    of `time.monotonic()`.
     """
 
-    def __init__(self, connection: socket.socket, secret: str, hosts: frozenset[str]) -> None:
+    def __init__(self, connection: socket.socket, secret: str, hosts: Collection[str]) -> None:
         self._connection = connection
         self._secret = secret
         self._hosts = hosts
@@ -296,7 +297,7 @@ class GroupListener:
             if len(self._admissions) >= settings.GROUP_ADMISSIONS_MAX:
                 connection.close()  # a host of the group connects again
                 return
-            admission = Admission(connection, self._secret, frozenset(self._hosts))
+            admission = Admission(connection, self._secret, self._hosts)
             self._admissions[admission.fileno()] = admission
             self._poll.register(admission, select.POLLIN)
 
