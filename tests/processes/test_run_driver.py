@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, running
+from tests.conftest import ROOT, running, wait_for
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
@@ -182,6 +182,29 @@ def test_a_daemon_of_the_program_becomes_a_child_of_the_driver_which_reaps_it(tm
     """So that the driver may restrict its sockets where only an ancestor may (Yama)."""
     code, [event] = drive(tmp_path, _DAEMON)
     assert (code, event["state"]) == (0, "succeeded")
+
+
+_LEAVES_A_LISTENER = """
+supervised_program._hand_over_trap(link)
+os.dup2(outputs[0], 1)
+if os.fork() == 0:
+    os.setsid()
+    while os.path.exists(f"/proc/{parent}"):
+        time.sleep(0.01)
+    try:
+        socket.socket().listen()
+    except OSError as error:
+        (folder / "listened").write_text(error.strerror)
+    os._exit(0)
+report_end(0)
+"""
+
+
+def test_a_process_that_the_program_has_left_does_not_wait_for_ever_to_listen(tmp_path: Path) -> None:
+    """The process that records what it prints has the trap of its listen(), which nobody handles any more."""
+    driver = _DRIVE.replace("None, None, print)", "None, [], print)")
+    subprocess.run([sys.executable, "-c", driver, str(tmp_path), _LEAVES_A_LISTENER], cwd=ROOT, timeout=60, check=True)
+    wait_for(lambda: (tmp_path / "listened").exists())
 
 
 _READY = """

@@ -195,6 +195,7 @@ def _record_end(
     if program.capture.streams and os.fork() == 0:  # the program has left background processes
         set_mark(NO_MARK)  # like those processes, it does not belong to the cluster
         daemonize.set_process_title(f"tfcluster: {plan.cluster} {plan.run} output")
+        program.close_guard()
         program.capture.record_until_closed()
         os._exit(0)
     end_like(code)

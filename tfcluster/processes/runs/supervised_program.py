@@ -229,6 +229,11 @@ class SupervisedProgram:
                 self._poll.unregister(fd)
             os.close(fd)
 
+    def close_guard(self) -> None:
+        """Close the trap, if there is one: processes that the program has left cannot listen, instead of waiting."""
+        if self._guard is not None:
+            os.close(self._guard.fileno())
+
     def detach(self) -> None:
         """Give up the descriptors in a forked process, which has closed them."""
         self._link.detach()
