@@ -31,6 +31,7 @@ _BASE = {
     "private_network",
     "os",
     "process_mark",
+    "records",
     "reporting",
     "runtime_dir",
 }
@@ -46,8 +47,9 @@ ALLOWED = {
     "input_file": {"settings"},
     "tf_install": {"errors"},
     "paths": {"errors", "settings"},
+    "records": set[str](),
     "reporting": {"settings"},
-    "os": {"settings"},
+    "os": {"records", "settings"},
     "private_network": {"errors", "os"},
     "process_mark": {"os"},
     "runtime_dir": {"errors", "paths", "settings"},

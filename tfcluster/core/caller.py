@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Caller:
     """The process that called `tfcluster run SCRIPT` on the machine on which the script runs."""
 
@@ -14,7 +16,7 @@ class Caller:
     stdin: str | None  # the name, in the abstract namespace, of the Unix socket that hands it over; None if it has none
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputStreams:
     """The standard output and standard error of a script."""
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from tfcluster.errors import ClusterError
+from tfcluster.records import record_class
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CodeFile:
     """A file, symbolic link or empty folder of a tree."""
 
@@ -29,7 +29,7 @@ class CodeFile:
     link: str | None = None  # the target of a symbolic link; None if it is not one
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CodeLocation:
     """A script in a tree that its host has."""
 

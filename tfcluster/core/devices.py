@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode, usage_error
+from tfcluster.records import record_class
 
 _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):(\d+|\*))")
 # TensorFlow's description: "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0".
@@ -21,7 +22,7 @@ _NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
 _SHORTAGE_HINT = "Give jobs GPUs with `gpus: N` in the spec, request fewer with --gpus, or drop --strict."
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Gpu:
     """The GPU model of a device, for example `NVIDIA H100 80GB HBM3` with compute capability `9.0`."""
 
@@ -29,7 +30,7 @@ class Gpu:
     compute_capability: str
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Device:
     """One device of one task."""
 
@@ -71,7 +72,7 @@ class Device:
         return self.name.split("/")[1].removeprefix("job:")
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Selection:
     """The devices that a run uses, with notes for the user about the selection."""
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import usage_error
+from tfcluster.records import record_class
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Forwarder:
     """The address and the ports of a host's forwarder."""
 
@@ -23,7 +24,7 @@ class Forwarder:
     ports: tuple[int, ...]  # the ports of the host's tasks and programs, to which it forwards
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Forwarding:
     """The configuration of one host's forwarder."""
 
@@ -43,7 +44,7 @@ class Forwarding:
         return {port: name for name, each in others.items() for port in each.ports}
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Certificate:
     """A host's certificate, with which it proves to the cluster's other hosts that it is one. All three are in PEM."""
 
@@ -63,7 +64,7 @@ class Certificate:
         return self.key + self.certificate + self.authority
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CertificateFacts:
     """A host's certificate without its key."""
 

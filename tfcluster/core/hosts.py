@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tfcluster import settings
 from tfcluster.core.kubernetes import PodSet
 from tfcluster.core.slurm import HostJob, SlurmJob
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Host:
     """A host: a machine that tasks run on.
 
@@ -63,7 +64,7 @@ THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)
 ENV_NOTE = "env: "
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RegistryEntry:
     """The registry's entry of a cluster; see `client.cluster`."""
 
@@ -73,7 +74,7 @@ class RegistryEntry:
     pods: PodSet | None = None  # the pods that the hosts are
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OtherAccounts:
     """The other login accounts of a cluster's host; they can connect to ports on its loopback device."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class PodSet:
     """The pods of a cluster, as the registry has them; their objects have the name of the cluster."""
 

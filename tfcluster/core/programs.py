@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tfcluster.core.devices import Device
+from tfcluster.records import record_class
 
 #: The programs that are part of tfcluster, in the order in which a new user needs them.
 BUNDLED = ("graph", "pi", "mean", "linear", "expfit", "script")
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TaskSelector:
     """Selects tasks of a cluster: tasks of a job, or the head task."""
 
@@ -38,7 +38,7 @@ class TaskSelector:
 TaskRequirement = tuple[TaskSelector, ...]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProgramTraits:
     """The facts about a program that an agent requires to supervise a run of it."""
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.status import TaskStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task, latest_topology
 from tfcluster.errors import usage_error
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ObservedState:
     """The observed state of a running cluster, possibly in part: an agent observes only the tasks of its own host."""
 

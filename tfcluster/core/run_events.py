@@ -9,11 +9,13 @@ program's metric has its numbers under names that it chooses, and names the repo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, ClassVar, get_args
 
+from tfcluster.records import record_class
 
-@dataclass(frozen=True)
+
+@record_class(frozen=True)
 class SubmittedEvent:
     """The first event: the run is recorded."""
 
@@ -24,7 +26,7 @@ class SubmittedEvent:
     notes: list[str] | None = None  # for the user, about the choice of devices
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputEvent:
     """A part of a script's output; `run -o json` prints an event for each line, with `line` instead of `data`."""
 
@@ -35,7 +37,7 @@ class OutputEvent:
     missing: int | None = None  # how many bytes are not stored; the text is then a line that says so
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProgressEvent:
     """The progress of a program."""
 
@@ -46,7 +48,7 @@ class ProgressEvent:
     seconds: float  # since the run's program began
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class MetricEvent:
     """A script's report by `tfcluster.metric`."""
 
@@ -58,7 +60,7 @@ class MetricEvent:
     seconds: float  # since the script began
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class GraphEvent:
     """The operations of a graph; `placement` events name their devices."""
 
@@ -66,7 +68,7 @@ class GraphEvent:
     operations: list[Any]  # each as [name, type, inputs]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class PlacementEvent:
     """The device on which a server has placed an operation; the command reads it from the server's log."""
 
@@ -76,7 +78,7 @@ class PlacementEvent:
     device: str  # the device's full name
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TaskDownEvent:
     """A task that a script can use has stopped answering."""
 
@@ -85,7 +87,7 @@ class TaskDownEvent:
     problem: str  # what is wrong with it
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class WaitingEvent:
     """A script waits in a call of TensorFlow, with the reason."""
 
@@ -100,7 +102,7 @@ class WaitingEvent:
     logs: dict[str, list[str]] | None = None  # the last lines of the tasks' logs, by the task's short name
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class WaitingEndedEvent:
     """A script has continued after a wait that was shown."""
 
@@ -112,7 +114,7 @@ class WaitingEndedEvent:
     seconds: float  # how long it waited
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class InterruptEvent:
     """Python is inside TensorFlow, and has not handled Ctrl-C within a second; or it has handled it after all."""
 
@@ -121,7 +123,7 @@ class InterruptEvent:
     is_handled: bool  # false after the first second, true if Python has handled it after all
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CoordinatorEvent:
     """The coordinator of a group waits for its other hosts; the command has them connect, and does not show it.
 
@@ -133,7 +135,7 @@ class CoordinatorEvent:
     hosts: list[str]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class MemberEvent:
     """A member of a group has started or exited."""
 
@@ -146,7 +148,7 @@ class MemberEvent:
     exit_code: int | None = None  # if it has exited; negative if a signal has ended it
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RestartEvent:
     """All members of a group are about to be restarted."""
 
@@ -156,7 +158,7 @@ class RestartEvent:
     left: int  # how many restarts are left after it
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ErrorEvent:
     """The program has failed, as its driver says; the result follows."""
 
@@ -165,7 +167,7 @@ class ErrorEvent:
     result: dict[str, Any] | None = None  # as in `result`
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class StoppedEvent:
     """The driver has stopped a script because the run was to end; the result, which says why, follows."""
 
@@ -173,7 +175,7 @@ class StoppedEvent:
     result: dict[str, Any] | None  # the script's latest `metrics`; null if it has reported none
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ResultEvent:
     """The last event: the run has ended.
 

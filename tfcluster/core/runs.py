@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.programs import BUNDLED, ProgramTraits
 from tfcluster.errors import ExitCode, usage_error
+from tfcluster.records import record_class
 
 # A name is the first part of the run's id, which names a folder and a resource container of TensorFlow.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
 _NAME_CHARACTERS = 23
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunOptions:
     """The options of a run, and what it is started from, so that it can be started again.
 

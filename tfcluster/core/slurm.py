@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class SlurmJob:
     """The job, as the registry has it; it is pending as long as it has no nodes."""
 
@@ -26,7 +26,7 @@ class SlurmJob:
         return JobStatus(self.id, "running" if self.nodes else "pending", self.nodes, seconds_until(self.ends, now))
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class HostJob:
     """The job in which the agent of a host runs."""
 
@@ -40,7 +40,7 @@ def seconds_until(end: float | None, now: float) -> float | None:
     return None if end is None else max(0.0, end - now)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class JobStatus:
     """The job in the status of a cluster; its fields are part of the stable JSON output."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from tfcluster.records import record_class
 
 _HEADING = "Stack (most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
@@ -34,7 +35,7 @@ _CALLS = {
 }
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class StackFrame:
     """One call on the stack of a thread."""
 
@@ -43,7 +44,7 @@ class StackFrame:
     function: str
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ThreadStack:
     """The stack of one thread."""
 
@@ -51,7 +52,7 @@ class ThreadStack:
     frames: tuple[StackFrame, ...]  # the most recent call first
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProcessStacks:
     """The Python stacks of one process."""
 
@@ -61,7 +62,7 @@ class ProcessStacks:
     problem: str  # why there are no stacks; empty if there are
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Wait:
     """A call of TensorFlow in which a program waits."""
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from tfcluster.core.slurm import JobStatus
 from tfcluster.core.states import ClusterState, RunState, TaskState, cluster_state
 from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.records import record_class
 
 #: The exit reason of a task for which no process was started.
 NOT_STARTED = "not started"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class LastExit:
     """The last exit of a task: how and when its latest process ended."""
 
@@ -30,7 +30,7 @@ class LastExit:
         return f"{self.reason} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.time))}"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TrafficTotals:
     """The TCP traffic of a process, as far as it was seen: see `TrafficMeter` of the agent."""
 
@@ -38,7 +38,7 @@ class TrafficTotals:
     sent_bytes: int
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class GpuLoad:
     """The load of a GPU, as NVML reports it."""
 
@@ -49,7 +49,7 @@ class GpuLoad:
     memory_total_bytes: int
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class HostLoad:
     """The load of a host, including everything that runs there."""
 
@@ -60,7 +60,7 @@ class HostLoad:
     gpus: tuple[GpuLoad, ...] = ()  # empty without an NVIDIA driver
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TaskStatus:
     """The status of one task, a row of `status`; its fields are part of the stable JSON output."""
 
@@ -86,7 +86,7 @@ class TaskStatus:
         return f"{self.job}:{self.index}"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class HostStatus:
     """The status of one host of a cluster; `state` is `up`, `unreachable` or `down`."""
 
@@ -97,7 +97,7 @@ class HostStatus:
     load: HostLoad | None = None
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunStatus:
     """The status of one run that the cluster's agent knows."""
 
@@ -109,7 +109,7 @@ class RunStatus:
     script: str | None = None  # the script or the module; None for a bundled program
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ClusterStatus:
     """The complete report of `status`; its fields are its stable JSON output."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.errors import usage_error
+from tfcluster.records import record_class
 
 #: Who can connect to the tasks: processes in the cluster's own network; those on its hosts; everyone.
 PRIVATE, CLOSED, OPEN = "private", "closed", "open"
@@ -20,7 +21,7 @@ LEADING_JOBS = ("chief", "master")
 _MASK = "***"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RestartPolicy:
     """The restart policy of a task: when it is restarted after an exit, with exponential back-off.
 
@@ -35,7 +36,7 @@ class RestartPolicy:
     window: float
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Task:
     """One task of a cluster: one TensorFlow server, of the generation of the topology in which it was started."""
 
@@ -80,7 +81,7 @@ class Task:
         return self.valid_from_generation <= generation and (until is None or generation < until)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class LogLimits:
     """The limits on the stored output of tasks and runs."""
 
@@ -90,7 +91,7 @@ class LogLimits:
     runs: int = settings.RUNS_OUTPUT_BYTES  # of the stored output of all runs on a host together, in bytes
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Notify:
     """The receivers of notices."""
 
@@ -99,7 +100,7 @@ class Notify:
     events: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ClusterTopology:
     """The topology of a cluster: its tasks in the order of the spec, and the settings that apply to all of them."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tfcluster.core.status import ClusterStatus, HostLoad, TrafficTotals
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProcessUsage:
     """The usage of a process."""
 
@@ -19,7 +20,7 @@ class ProcessUsage:
     gpu_memory_bytes: int | None = None  # of it and its descendants, on all GPUs; None if the driver reports none
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class HostUsage:
     """The usage of a cluster's processes on one host, and the load of the host."""
 

@@ -8,10 +8,10 @@ import select
 import signal
 import socket
 import struct
-from dataclasses import dataclass
 
 from tfcluster.os import procfs
 from tfcluster.os.procfs import EXIT_STATUS, SESSION, START_TICKS, STATE
+from tfcluster.records import record_class
 
 # struct pidfd_info of Linux 6.13, 64 bytes, and the flag that requests the exit code in it (6.15); see linux/pidfd.h.
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
@@ -24,7 +24,7 @@ _NO_PROCESS = (FileNotFoundError, ProcessLookupError)
 _CORE_DUMPED = 0x80  # in waitpid's status
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProcessHandle:
     """Identifies one process, distinct from any later process with the same pid.
 

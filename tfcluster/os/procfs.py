@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.records import record_class
 
 #: The folder that the kernel serves.
 ROOT = "/proc"
@@ -128,6 +128,13 @@ def open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(f"{ROOT}/{pid}/fd/{fd}")
 
 
+def anonymous_memory() -> list[tuple[int, int]]:
+    """Return the first address of each region of this process's memory that no file backs, and that after its last."""
+    rows = (line.split() for line in _read(f"{ROOT}/self", "maps").splitlines())
+    bounds = (addresses.split("-") for addresses, access, _, _, inode, *_ in rows if (access, inode) == ("rw-p", "0"))
+    return [(int(start, 16), int(end, 16)) for start, end in bounds]
+
+
 def namespace(kind: str, pid: int | None = None) -> int:
     """Return the inode number of a namespace, such as `net`, of a process (by default this one); 0 if unknown."""
     try:
@@ -145,7 +152,7 @@ def boot_id() -> str:
         return ""
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class HostTime:
     """The CPU time of a host, in seconds, summed over all cores since boot."""
 
@@ -186,7 +193,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ResourceUsage:
     """A sample of a process's resource usage."""
 

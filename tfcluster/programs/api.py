@@ -23,6 +23,7 @@ from tfcluster.core.devices import without_replica
 from tfcluster.core.programs import ProgramTraits, TaskRequirement, TaskSelector
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.records import record_class
 
 __all__ = [
     "Context",
@@ -42,7 +43,7 @@ def _no_tasks(parameters: Mapping[str, Any]) -> Sequence[TaskRequirement]:
     return ()
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Program:
     """The declaration of a program.
 
@@ -68,7 +69,7 @@ class Program:
         return ProgramTraits(package, self.fault_tolerant, self.is_script, tuple(self.required_tasks(parameters)))
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class SharedOptions:
     """The values of the options that every program has."""
 
@@ -94,7 +95,7 @@ class SharedOptions:
         return secrets.randbits(32)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Submission:
     """The program's part of what the user's options ask for.
 

@@ -16,12 +16,13 @@ whole frames are counted. An event is sent if any of the window is left, and the
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.records import record_class
 from tfcluster.version import PROTOCOL, __version__
 
 # The release and version of an agent whose rejection, or journal, names neither.
@@ -75,7 +76,7 @@ class FrameKind(str, Enum):
     ERROR = "error"  # body: {"value", "ends"}, where the value is a ClusterError; the end of the response
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Frame:
     """One frame of a connection."""
 
@@ -109,7 +110,7 @@ def encode_rejection(error: ClusterError) -> bytes:
     return encode({"error": error.to_json(), "version": PROTOCOL, "tfcluster": __version__})
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Greeting:
     """The contents of the first line of a command or an agent."""
 

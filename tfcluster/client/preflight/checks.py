@@ -26,6 +26,7 @@ from tfcluster.protocol.api.cluster import (
     PrepareRequest,
     ReachRequest,
 )
+from tfcluster.records import record_class
 
 if TYPE_CHECKING:
     from tfcluster.transport.remote_transport import HostReport
@@ -127,7 +128,7 @@ class Severity(Enum):
     ERROR = "error"  # it failed, and prevents the cluster from coming up
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CheckResult:
     """The result of one check."""
 

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from tfcluster.core.programs import BUNDLED
 from tfcluster.os import daemonize
+from tfcluster.os.huge_pages import collapse_memory
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
 from tfcluster.processes.runs.run_plan import RunPlan
@@ -65,6 +66,7 @@ def _import_programs() -> None:
     for name in BUNDLED:
         importlib.import_module(f"{registry.__package__}.{name}.run")
     keep_modules()
+    collapse_memory()
 
 
 def _serve(agent: socket.socket) -> RunPlan | None:

@@ -11,11 +11,11 @@ present, and unknown fields are errors.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args
 
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
+from tfcluster.records import record_class
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -55,14 +55,14 @@ class Request(Generic[EventT_co, ReplyT_co]):
 _requests: dict[str, type[Request[Any, Any]]] = {}  # those of the modules that are imported, by method
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Reply(Generic[R]):
     """The reply, which a handler yields last, as opposed to the events before it."""
 
     value: R
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Done:
     """The reply that only confirms that the request was carried out."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
 
 from tfcluster.core.devices import Device
@@ -15,14 +15,15 @@ from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import Done, Request
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TopologyRequest(Request[NoReturn, ClusterTopology], method="topology", is_slow=True):
     """Return the complete topology that is up, including all secret values."""
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Allocation:
     """What a host allocated for the tasks of a topology, by task name."""
 
@@ -32,7 +33,7 @@ class Allocation:
     tls_port: int | None = None
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Observation:
     """The reply to `ObserveRequest`."""
 
@@ -40,12 +41,12 @@ class Observation:
     certificate: CertificateFacts | None = None  # what is known of the host's certificate; None if it has none
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ObserveRequest(Request[NoReturn, Observation], method="observe", is_slow=True, changes=True):
     """Observe the cluster."""
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class FailedCheck:
     """A check that failed, and why."""
 
@@ -53,7 +54,7 @@ class FailedCheck:
     error: ClusterError  # the reason, with a fix
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Preparation:
     """The event of `PrepareRequest`: the result of the preflight of a host."""
 
@@ -64,7 +65,7 @@ class Preparation:
     accounts: OtherAccounts | None  # other accounts that can connect to the host's servers; None if there are none
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class PrepareRequest(Request[Preparation, NoReturn], method="prepare", is_slow=True, changes=True):
     """Run the preflight checks for a topology, allocate ports and GPUs, and keep the agent running until cancelled."""
 
@@ -75,14 +76,14 @@ class PrepareRequest(Request[Preparation, NoReturn], method="prepare", is_slow=T
     listens: bool
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ReachReply:
     """The reply to `ReachRequest`."""
 
     failures: dict[str, str]  # the cause of the failure for each address to which the connection failed
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ReachRequest(Request[NoReturn, ReachReply], method="reach"):
     """Connect to ports of other hosts, all at the same time."""
 
@@ -90,7 +91,7 @@ class ReachRequest(Request[NoReturn, ReachReply], method="reach"):
     timeout: float  # seconds that each connection may take
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ApplyReply:
     """The reply to `ApplyRequest`."""
 
@@ -98,7 +99,7 @@ class ApplyReply:
     conflict: str | None
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ApplyRequest(Request[ClusterStatus, ApplyReply], method="apply", is_slow=True, changes=True):
     """Carry out a plan. This continues to the end if the command disconnects.
 
@@ -115,7 +116,7 @@ class ApplyRequest(Request[ClusterStatus, ApplyReply], method="apply", is_slow=T
     certificate: Certificate | None = None
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class DevicesReply:
     """The reply to `DevicesRequest`."""
 
@@ -123,29 +124,29 @@ class DevicesReply:
     silent: tuple[str, ...]  # why tasks reported no devices, one text for each of these tasks
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class DevicesRequest(Request[NoReturn, DevicesReply], method="devices"):
     """Ask all tasks for their TensorFlow devices."""
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class StatusRequest(Request[NoReturn, ClusterStatus], method="status"):
     """Return the status of the tasks and runs."""
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class UsageRequest(Request[NoReturn, HostUsage], method="usage"):
     """Return what metrics and refreshed views need besides the status: the usage of agent, tasks and host."""
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class WatchRequest(Request[ClusterStatus, Done], method="watch", is_slow=True):
     """Send the status now and at each change of a task or a run. While a plan is being executed, no status is sent."""
 
     timeout: float  # how long to watch, in seconds
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RestartRequest(Request[NoReturn, Done], method="restart", changes=True):
     """Stop tasks and start them again. The reply comes at once, without waiting for the restarts."""
 
@@ -153,14 +154,14 @@ class RestartRequest(Request[NoReturn, Done], method="restart", changes=True):
     grace: float  # seconds between SIGTERM and SIGKILL
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class DownReply:
     """The reply to `DownRequest`."""
 
     warning: str | None = None  # what the user has to know about the shutdown; None if it was an ordinary one
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class DownRequest(Request[ClusterStatus, DownReply], method="down", changes=True):
     """Stop all runs and tasks, then exit. This continues if the command disconnects.
 
@@ -170,7 +171,7 @@ class DownRequest(Request[ClusterStatus, DownReply], method="down", changes=True
     grace: float  # seconds between SIGTERM and SIGKILL. A repeated request can only shorten them
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class EnvironmentReply:
     """The reply to `EnvironmentRequest`."""
 
@@ -182,7 +183,7 @@ class EnvironmentReply:
     network: PrivateNetwork | None  # the private network in which the servers are; None if they are in the machine's
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ExecProcess:
     """A process on the agent's host that is about to execute the command of an `ExecRequest`."""
 
@@ -190,7 +191,7 @@ class ExecProcess:
     pid: int  # its pid
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method="environment"):
     """Return the environment by which a process on this host is part of the cluster, and what starts one there."""
 
@@ -198,7 +199,7 @@ class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method="environmen
     process: ExecProcess | None = None  # the process that asks, if an `ExecRequest` is to end it
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ExecRequest(Request[NoReturn, Done], method="exec"):
     """End a command on this host when this request is cancelled, as by the end of the `tfcluster exec` that made it.
 

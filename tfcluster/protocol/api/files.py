@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tfcluster.protocol.api import Done, Request
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CodeWanted:
     """What the host does not have, which the command is to send now."""
 
@@ -15,7 +14,7 @@ class CodeWanted:
     digests: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class SendCodeRequest(Request[CodeWanted, Done], method="send-code", is_slow=True, changes=True):
     """Have the host get all files of a tree that it does not have; see `core/code.py`.
 
@@ -27,7 +26,7 @@ class SendCodeRequest(Request[CodeWanted, Done], method="send-code", is_slow=Tru
     size: int  # the size of the manifest in bytes
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputFile:
     """A file or symbolic link that a run has written."""
 
@@ -38,28 +37,28 @@ class OutputFile:
     link: str | None  # the target of a symbolic link; None for a file
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputFiles:
     """Some of the files that a run has written."""
 
     files: tuple[OutputFile, ...]  # the files
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputsReply:
     """The reply to `OutputsRequest`."""
 
     run: str  # the run's id
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputsRequest(Request[OutputFiles, OutputsReply], method="outputs"):
     """List the files that a run has written, even while it is running."""
 
     run: str  # the run's id, or a unique prefix of it
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class OutputBlock:
     """A part of a file, or its end."""
 
@@ -67,7 +66,7 @@ class OutputBlock:
     data: str  # the bytes in Base64; empty at the end of the file
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ReadOutputsRequest(Request[OutputBlock, Done], method="read-outputs"):
     """Send the contents of files that a run has written, one after the other."""
 

@@ -6,16 +6,15 @@ positions, a command whose agent died resumes at the next agent without losing o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.protocol.api import Done, Request
+from tfcluster.records import record_class
 
 #: In a request for logs, the agent's own log. No task, job or run has such a name.
 AGENT_LOG = ":agent"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class LogPositions:
     """The first event of both methods, and one after each part of the logs of which something is hidden."""
 
@@ -26,7 +25,7 @@ class LogPositions:
     hidden: int = 0
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class LogLine:
     """A line of a log, as `logs -o json` has it."""
 
@@ -36,7 +35,7 @@ class LogLine:
     member: str | None  # the short name of the task whose member of a group has printed it; None if it is of no group
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class LogEvent:
     """A line of a log with its position."""
 
@@ -45,7 +44,7 @@ class LogEvent:
     line: LogLine  # the line
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class LogsRequest(Request[LogEvent | LogPositions, Done], method="logs"):
     """Send lines of the logs of tasks and runs, merged by time."""
 
@@ -66,7 +65,7 @@ class LogsRequest(Request[LogEvent | LogPositions, Done], method="logs"):
     level: LogLevel | None = None
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ClusterEvent:
     """What happened to a cluster, as `events -o json` has it."""
 
@@ -76,7 +75,7 @@ class ClusterEvent:
     detail: str  # more about it, for the user
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class EventEvent:
     """An event of the cluster with its position."""
 
@@ -85,7 +84,7 @@ class EventEvent:
     line: ClusterEvent  # the event
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class EventsRequest(Request[EventEvent | LogPositions, Done], method="events"):
     """Send the events of the cluster."""
 

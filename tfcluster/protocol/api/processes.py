@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
 
 from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.states import TaskState
 from tfcluster.protocol.api import Request
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TracePart:
     """The event of `ProfileRequest`: a part of a task's trace, in the order of its parts."""
 
@@ -18,7 +18,7 @@ class TracePart:
     data: str  # the bytes of the part, in base64
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProfileReply:
     """The reply to `ProfileRequest`."""
 
@@ -26,7 +26,7 @@ class ProfileReply:
     failures: dict[str, str]  # why there is no trace of a task, by its short name
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class ProfileRequest(Request[TracePart, ProfileReply], method="profile", is_slow=True):
     """Capture traces of tasks, all at the same time."""
 
@@ -34,7 +34,7 @@ class ProfileRequest(Request[TracePart, ProfileReply], method="profile", is_slow
     seconds: float  # how long to trace
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunStacksReply:
     """The reply to `RunStacksRequest`, as `stack -o json` has it."""
 
@@ -44,14 +44,14 @@ class RunStacksReply:
     processes: tuple[ProcessStacks, ...]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunStacksRequest(Request[NoReturn, RunStacksReply], method="run-stacks", is_slow=True):
     """Return the Python stacks of a run's program, which continues."""
 
     run: str  # the run's id, or a unique prefix of it
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Thread:
     """A thread of a server."""
 
@@ -61,7 +61,7 @@ class Thread:
     waits_in: str  # the kernel function in which it waits; empty if it runs, or the kernel does not say
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TaskThreadsReply:
     """The reply to `TaskThreadsRequest`, as `stack -o json` has it."""
 
@@ -75,7 +75,7 @@ class TaskThreadsReply:
     log: tuple[str, ...]  # the last lines that it has printed
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class TaskThreadsRequest(Request[NoReturn, TaskThreadsReply], method="task-threads", is_slow=True):
     """Return what the server of a task on the agent's host does, as far as the kernel knows: it executes no Python."""
 

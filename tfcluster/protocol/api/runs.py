@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -11,9 +11,10 @@ from tfcluster.core.code import CodeLocation
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.protocol.api import Done, Request
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class EventRecord:
     """An event of a run."""
 
@@ -21,7 +22,7 @@ class EventRecord:
     record: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunRequest(Request[EventRecord, Done], method="run", is_slow=True, changes=True):
     """Submit a run and send its events up to the result.
 
@@ -41,7 +42,7 @@ class RunRequest(Request[EventRecord, Done], method="run", is_slow=True, changes
     secret: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class JoinRequest(Request[NoReturn, Done], method="join", changes=True):
     """Start the members of a group on this host; the group's run is led by another host."""
 
@@ -52,7 +53,7 @@ class JoinRequest(Request[NoReturn, Done], method="join", changes=True):
     code: CodeLocation  # where the script is in the code that was sent to this host
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class AttachRequest(Request[EventRecord, Done], method="attach"):
     """Send the events of a run up to the result, from the first one that the command has not received yet."""
 
@@ -67,14 +68,14 @@ class AttachRequest(Request[EventRecord, Done], method="attach"):
     is_owner: bool = False
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CancelReply:
     """The reply to `CancelRequest`."""
 
     run: str  # the run's id
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class CancelRequest(Request[NoReturn, CancelReply], method="cancel", changes=True):
     """Cancel a run. A run that has ended already is not changed."""
 
@@ -92,7 +93,7 @@ class ScriptSignal(str, Enum):
     USR2 = "SIGUSR2"
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class SignalRequest(Request[NoReturn, Done], method="signal", changes=True):
     """Pass a signal on to a script; ignored if it does not run any more. For SIGINT see `CancelRequest`."""
 
@@ -102,7 +103,7 @@ class SignalRequest(Request[NoReturn, Done], method="signal", changes=True):
     lines: int  # the height of the command's terminal
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunSummary:
     """A run, as `runs -o json` has it."""
 
@@ -123,21 +124,21 @@ class RunSummary:
     script: str | None = None  # the script or the module, as `train.py`; None for another program
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunsReply:
     """The reply to `RunsRequest`."""
 
     runs: tuple[RunSummary, ...]  # the runs, the oldest first
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class RunsRequest(Request[NoReturn, RunsReply], method="runs"):
     """List the runs of the cluster."""
 
     lines: int | None  # how many of the last runs to list; None for all
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class FailingRunsReply:
     """The reply to `FailingRunsRequest`."""
 
@@ -145,7 +146,7 @@ class FailingRunsReply:
     scripts: tuple[str, ...]  # the ids of the runs of scripts, which fail if they use the tasks
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class FailingRunsRequest(Request[NoReturn, FailingRunsReply], method="failing-runs"):
     """Return which of the active runs fail when tasks are restarted; nothing is changed."""
 

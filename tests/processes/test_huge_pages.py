@@ -1,0 +1,26 @@
+"""The memory of a process that forks others is moved into huge pages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
+_PROGRAM = """
+import re
+from tfcluster.os.huge_pages import collapse_memory
+memory = bytearray(64 << 20)
+memory[::4096] = bytes(range(256)) * 64
+collapse_memory()
+print(int(re.search("AnonHugePages: *([0-9]+) kB", open("/proc/self/smaps_rollup").read())[1]) >> 10)
+assert memory[::4096] == bytes(range(256)) * 64
+"""
+
+
+@pytest.mark.skipif(_KERNEL < (6, 1), reason="Linux can do it from 6.1 on")
+def test_memory_is_in_huge_pages_and_keeps_its_contents() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 60

@@ -1,0 +1,52 @@
+"""Frozen dataclasses whose classes are made quickly are like those of the standard library."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import field
+
+from tfcluster.records import record_class
+
+
+@record_class(frozen=True)
+class Point:
+    """A point, as `record_class` makes it."""
+
+    x: int
+    y: int = 0
+    seen: int = field(default=0, compare=False)
+    secret: str = field(default="", repr=False)
+
+
+Same = dataclasses.make_dataclass(
+    "Point",
+    [
+        ("x", int),
+        ("y", int, field(default=0)),
+        ("seen", int, field(default=0, compare=False)),
+        ("secret", str, field(default="", repr=False)),
+    ],
+    frozen=True,
+)
+
+
+def test_a_record_is_compared_hashed_and_shown_as_a_frozen_dataclass_is() -> None:
+    assert Point(1, seen=1) == Point(1, seen=2)
+    assert Point(1) != Point(2)
+    assert Point(1).__eq__((1, 0)) is NotImplemented
+    for values in ({"x": 1}, {"x": 2, "y": 3, "seen": 4, "secret": "s"}):
+        assert hash(Point(**values)) == hash(Same(**values))
+        assert repr(Point(**values)) == repr(Same(**values))
+        assert dataclasses.asdict(Point(**values)) == dataclasses.asdict(Same(**values))
+    assert dataclasses.replace(Point(1), y=2) == Point(1, 2)
+
+
+def test_a_subclass_is_compared_by_its_own_fields_and_is_not_equal_to_its_base() -> None:
+    @record_class(frozen=True)
+    class Named(Point):
+        """A point with a name."""
+
+        name: str = ""
+
+    assert Named(1, name="a") != Named(1, name="b")
+    assert Named(1) != Point(1)
