@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.readiness import _not_ready
 from tfcluster.client.restart import restart_of
-from tfcluster.client.status import _not_ready
 from tfcluster.core.states import ClusterState, TaskState
 from tfcluster.core.status import ClusterStatus, LastExit, TaskStatus
 from tfcluster.errors import ClusterError, ExitCode

@@ -24,7 +24,7 @@ def {phase}(*args, **options):
     return inner(*args, **options)
 """
 RAISED, DROPPED = "signal.raise_signal(signal.{signal})", "Finalizer()"
-PLAN, APPLY, WAIT = ("client.up", "plan_scale"), ("client.up", "apply"), ("client.status", "watch_until_ready")
+PLAN, APPLY, WAIT = ("client.up", "plan_scale"), ("client.up", "apply"), ("client.readiness", "watch_until_ready")
 
 
 @pytest.fixture(scope="module")

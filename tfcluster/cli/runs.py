@@ -208,7 +208,7 @@ def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, clu
 
         codes = {name: _show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
         return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
-    from tfcluster.client.status import wait_until_ready
+    from tfcluster.client.readiness import wait_until_ready
     from tfcluster.core.text import pluralize
 
     status = wait_until_ready(target, names, timeout)

@@ -127,7 +127,7 @@ def stack_command(name: str, cluster: str | None, output: str) -> None:
     RUN is an id or a unique prefix of one. The server of a TASK, such as worker:1, executes no Python: its state, its
     threads, what they wait for in the kernel, and the last lines of its log are shown.
     """
-    from tfcluster.client.status import read_run_stacks, read_task_threads
+    from tfcluster.client.stacks import read_run_stacks, read_task_threads
 
     target = resolve_target(cluster)
     if ":" in name:  # the id of a run has none

@@ -135,7 +135,7 @@ def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
 
 
 def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
-    from tfcluster.client.status import watch_until_ready
+    from tfcluster.client.readiness import watch_until_ready
     from tfcluster.client.up import apply
     from tfcluster.ui.progress_views import UpView
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.readiness import watch_until_ready
 from tfcluster.client.rpc.parallel import call_hosts, combine_errors, map_hosts, unreachable
-from tfcluster.client.status import take_snapshot, watch_until_ready
+from tfcluster.client.status import take_snapshot
 from tfcluster.core.plan import lost_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
