@@ -245,7 +245,7 @@ def relay_of(pods: Over) -> ProcessHandle:
 def test_a_relay_that_is_stopped_is_named_and_one_that_was_killed_costs_new_starts_only(pods: Over) -> None:
     relay = relay_of(pods)
     os.kill(relay.pid, signal.SIGSTOP)
-    few = pods.with_settings({"RELAY_REPLY_SECONDS": 0.5})
+    few = pods.with_settings({"RELAY_REPLY_SECONDS": 0.5, "RELAY_START_SECONDS": 0.5})
     said = pods("status", env=few, code=5).stderr
     assert "the process here that keeps its connection does not answer" in said
     assert "`ps` shows it as `tfcluster: wide connections`: kill it" in said

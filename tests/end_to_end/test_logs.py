@@ -132,12 +132,12 @@ def test_following_has_a_level(demo: Sandbox) -> None:
     assert {line.rpartition(" ")[2] for line in shown} == {"loud", "words"}
 
 
-@pytest.mark.slow
 def test_a_number_of_lines_beyond_all_limits_is_all_lines(demo: Sandbox) -> None:
     assert demo("events", "-n", "9" * 20).stdout == demo("events").stdout
     demo("logs", "-n", "9" * 20)
 
 
+@pytest.mark.slow
 def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
     lines = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
     middle = lines[len(lines) // 2]["time"]

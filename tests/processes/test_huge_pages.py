@@ -11,11 +11,17 @@ import pytest
 _KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 _PROGRAM = """
 import re
+import ctypes
 from tfcluster.os.huge_pages import collapse_memory
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: also where the kernel uses huge pages by itself
+def huge_mb():
+    return int(re.search("AnonHugePages: *([0-9]+) kB", open("/proc/self/smaps_rollup").read())[1]) >> 10
 memory = bytearray(64 << 20)
 memory[::4096] = bytes(range(256)) * 64
+ctypes.CDLL(None).prctl(41, 0, 0, 0, 0)
+assert huge_mb() == 0
 collapse_memory()
-print(int(re.search("AnonHugePages: *([0-9]+) kB", open("/proc/self/smaps_rollup").read())[1]) >> 10)
+print(huge_mb())
 assert memory[::4096] == bytes(range(256)) * 64
 """
 

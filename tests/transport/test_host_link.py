@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import threading
@@ -162,6 +163,25 @@ def test_a_relay_without_descriptors_answers_when_it_has_some_again(
     link.close()
     wait_for(session.has_ended)
     session.clean_up()
+
+
+def test_a_relay_that_was_silent_and_then_killed_is_followed_by_another(
+    link: HostLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "RELAY_REPLY_SECONDS", 0.5)
+    sessions = [Session(), Session()]
+    keep(link, sessions[0])
+    pid = relay_pid()
+    os.kill(pid, signal.SIGSTOP)
+    assert link.has_lost_host(), "it does not answer"
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not sessions[0].is_kept())
+    keep(link, sessions[1])
+    assert not link.has_lost_host()
+    link.close()
+    wait_for(sessions[1].has_ended)
+    for session in sessions:
+        session.clean_up()
 
 
 def test_what_was_released_and_has_ended_is_reaped_with_the_next() -> None:

@@ -90,6 +90,7 @@ def _ask(job: HostJob, limit: float) -> int | None:
             env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=limit,
             check=False,
         )

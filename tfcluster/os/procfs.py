@@ -129,7 +129,7 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def anonymous_memory() -> list[tuple[int, int]]:
-    """Return the first address of each region of this process's memory that no file backs, and that after its last."""
+    """Return the bounds of each region of private memory of this process that can be written and that no file backs."""
     rows = (line.split() for line in _read(f"{ROOT}/self", "maps").splitlines())
     bounds = (addresses.split("-") for addresses, access, _, _, inode, *_ in rows if (access, inode) == ("rw-p", "0"))
     return [(int(start, 16), int(end, 16)) for start, end in bounds]

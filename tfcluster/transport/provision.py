@@ -27,7 +27,7 @@ from tfcluster.transport.session import SHELL_FAILED, Session
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
     *("__init__.py", "boot.py", "control_characters.py", "version.py", "errors.py", "settings.py", "tf_install.py"),
-    *("paths.py", "private_network.py", "process_mark.py", "reporting.py", "runtime_dir.py"),
+    *("paths.py", "private_network.py", "process_mark.py", "records.py", "reporting.py", "runtime_dir.py"),
     *("os", "core", "protocol", "processes", "programs", "agent", "transport"),
 )
 # The modules of a program that only the command line imports.

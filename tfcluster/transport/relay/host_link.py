@@ -53,6 +53,7 @@ class HostLink:
     def keep(self, session: Session, agent: RemoteAgent | None) -> None:
         """Have the relay keep a session for all commands, and end it here; if there is a link already, it just ends."""
         known = None if agent is None else asdict(agent)
+        self._is_silent = False  # the user may have killed it since
         for _ in range(2):  # a relay that runs may be about to end
             self._start_relay()
             if (asked := self._request("keep", agent=known)) is not None:
@@ -72,7 +73,7 @@ class HostLink:
             message = {"pid": session.pid, "leads_group": session.connector.leads_group, "agent": known}
             try:
                 socket.send_fds(connection, [encode(message)], [session.connection.fileno()])
-                is_linked = bool(_receive_reply(connection)["linked"])
+                is_linked = bool(_receive_reply(connection, settings.RELAY_REPLY_SECONDS)["linked"])
             except (OSError, ClusterError, struct.error):
                 is_linked = False
             session.release()
@@ -113,9 +114,10 @@ class HostLink:
         connection = None if self._is_silent else connect_unix(relay_socket_path(self._cluster, VERSION))
         if connection is None:
             return None
+        seconds = settings.RELAY_START_SECONDS if method == "keep" else settings.RELAY_REPLY_SECONDS
         try:
             connection.sendall(encode({"method": method, "host": self._host, **arguments}))
-            return connection, _receive_reply(connection)
+            return connection, _receive_reply(connection, seconds)
         except (OSError, ClusterError, struct.error) as error:
             self._is_silent = isinstance(error, TimeoutError)
             connection.close()
@@ -143,8 +145,10 @@ class HostLink:
                 )
                 release_child(process)
         except OSError as error:
-            why = f"cannot start the process here that keeps its connection: {error.strerror}"
-            raise HostUnreachableError(self._name, why, f"Its socket is in {path.parent}: is the disk full?") from error
+            raise ClusterError(  # not one of a host that cannot be reached, which some commands wait for
+                f"host {self._name!r}: cannot start the process here that keeps its connection: {error.strerror}",
+                hint=f"Its socket would be {path}.",
+            ) from error
 
 
 def _remove_stale(path: Path) -> bool:
@@ -157,9 +161,9 @@ def _remove_stale(path: Path) -> bool:
     return True
 
 
-def _receive_reply(connection: socket.socket) -> Message:
+def _receive_reply(connection: socket.socket, seconds: float) -> Message:
     """Receive a reply; what follows it is data of the carried connection. Raise an OSError if none arrives in time."""
-    if not readable_fds([connection.fileno()], settings.RELAY_REPLY_SECONDS):
+    if not readable_fds([connection.fileno()], seconds):
         raise TimeoutError
     (length,) = REPLY_HEADER.unpack(connection.recv(REPLY_HEADER.size, socket.MSG_WAITALL))
     return decode_line(connection.recv(length, socket.MSG_WAITALL))
