@@ -156,8 +156,8 @@ def test_requests_that_make_no_sense(served: Served) -> None:
     assert served.request("/api/logs?until=nan")[0] == 400
     status, text, _ = served.request("/api/logs?grep=(")
     assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")
-    status, text, _ = served.request("/api/cancel", "POST", b'{"run": "none"}')
-    assert (status, json.loads(text)["message"]) == (502, "no run 'none'")
+    status, text, _ = served.request("/api/cancel", "POST", b'{"run": "no-such-run"}')
+    assert (status, json.loads(text)["message"]) == (502, "no run 'no-such-run'")
 
 
 def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sandbox, served: Served) -> None:
@@ -458,4 +458,4 @@ def test_wrong_options(demo: Sandbox, served: Served) -> None:
     result = demo("dashboard", "--no-browser", "--port", port, code=2)
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in result.stderr
     assert "serves no page" in demo("dashboard", "--report", "a.html", "--no-browser", code=2).stderr
-    assert "no run 'none'" in demo("dashboard", "none", code=2).stderr
+    assert "no run 'no-such-run'" in demo("dashboard", "no-such-run", code=2).stderr
