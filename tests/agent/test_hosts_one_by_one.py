@@ -130,6 +130,7 @@ def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
     hosts.up(topology_of())
     address = hosts.task("worker:1")["address"]
     hosts.down("b")
+    wait_for(lambda: not (hosts.state_folder("b") / "lock").exists())  # its agent may accept a last connection
     with pytest.raises(ClusterError) as caught:
         hosts.status("b")
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
