@@ -202,3 +202,26 @@ def test_an_error_caused_by_an_interrupt_is_an_interrupt(
         main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+_ENDS = """
+import atexit, sys
+class Last:
+    def __del__(self):
+        print("taken apart")
+sys.modules["last"] = Last()
+atexit.register(print, "atexit")
+sys.argv = ["tfcluster", {argument!r}]
+from tfcluster.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--version", 0), ("nothing", 2)])
+def test_a_command_ends_without_taking_the_interpreter_apart(argument: str, code: int) -> None:
+    """Background threads would crash it; see `tfcluster.__main__`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS.format(argument=argument)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert (done.stdout.splitlines()[-1], done.returncode) == ("atexit", code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import gc
@@ -185,10 +184,9 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with a documented exit code; no traceback reaches the user."""
-    # What a command imports lives as long as it does. To look for garbage among these objects, while they are made and
-    # again at exit, takes a tenth of the time of a short command.
+    # What a command imports lives as long as it does. To look for garbage among these objects while they are made takes
+    # a tenth of the time of a short command.
     gc.set_threshold(settings.COMMAND_NEW_OBJECTS_MAX)
-    atexit.register(gc.freeze)
     sys.unraisablehook = _repeat_signal
     signal.signal(signal.SIGTERM, _terminated)
     prepare_streams()
