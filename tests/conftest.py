@@ -40,6 +40,22 @@ LAZY_FORK_SERVER = {"tfcluster.settings": "FORK_SERVER_STARTS_EARLY = False"}
 #: A fault: the fork server imports nothing. Importing TensorFlow takes most of the processor time of a first run, and
 #: scripts that do without it need none of that; a bundled program then imports it by itself.
 BARE_FORK_SERVER = {"tfcluster.processes.runs.fork_server": "_import_programs = lambda: None"}
+#: A script whose daemon becomes a child of `parent`, the script's own parent; it ends when that has reaped the daemon.
+REAPED_DAEMON = """
+reading, writing = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        while os.getppid() != parent:
+            time.sleep(0.01)
+        os.write(writing, b"%d" % os.getpid())
+        os._exit(0)
+    os._exit(0)
+os.wait()
+daemon = int(os.read(reading, 20))
+while os.path.exists(f"/proc/{daemon}"):
+    time.sleep(0.01)
+"""
 #: A fault: an agent hangs after one signal, until another one, and is not stopped meanwhile.
 HANG, RESUME = 40, 41
 HANGING_AGENT = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import field
+from pathlib import Path
 
+import tfcluster
 from tfcluster.records import record_class
 
 
@@ -50,3 +52,10 @@ def test_a_subclass_is_compared_by_its_own_fields_and_is_not_equal_to_its_base()
 
     assert Named(1, name="a") != Named(1, name="b")
     assert Named(1) != Point(1)
+
+
+def test_what_every_command_imports_is_made_quickly() -> None:
+    package = Path(tfcluster.__file__).parent
+    modules = [path for folder in ("core", "protocol") for path in (package / folder).rglob("*.py")]
+    assert len(modules) > 20
+    assert [path for path in modules if "@dataclass(frozen=True" in path.read_text()] == []

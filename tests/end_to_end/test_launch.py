@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.conftest import BARE_FORK_SERVER, REAPED_DAEMON, Sandbox, make_sandbox, mostly_slow, wait_for
 from tfcluster.os.process_handle import is_stopped_by_signal
 
 SPEC = "jobs:\n  chief: {tasks: 1}\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n  evaluator: {tasks: 1}\n"
@@ -468,28 +468,9 @@ def test_the_ports_of_members_are_closed_to_other_machines(cluster: Sandbox, tmp
     assert sorted(result.stdout.splitlines()) == ["worker:0 | lo", "worker:1 | lo"]
 
 
-# A member whose daemon says which process has become its parent; it ends when the daemon has been reaped.
-_DAEMON = """
-import os, time
-parent = os.getppid()
-reading, writing = os.pipe()
-if os.fork() == 0:
-    if os.fork() == 0:
-        os.setsid()
-        while os.getppid() != parent:
-            time.sleep(0.01)
-        os.write(writing, b"%d" % os.getpid())
-        os._exit(0)
-    os._exit(0)
-os.wait()
-daemon = int(os.read(reading, 20))
-while os.path.exists(f"/proc/{daemon}"):
-    time.sleep(0.01)
-print("reaped")
-"""
-
-
 def test_a_daemon_of_a_member_becomes_a_child_of_the_process_that_started_the_member(cluster: Sandbox) -> None:
     """It reaps the daemon, and may restrict the daemon's sockets where only an ancestor may (Yama)."""
-    (cluster.folder / "daemon.py").write_text(_DAEMON)
+    (cluster.folder / "daemon.py").write_text(
+        f"import os, time\nparent = os.getppid()\n{REAPED_DAEMON}print('reaped')\n"
+    )
     assert cluster("launch", "--each", "chief", "daemon.py").stdout == "chief:0 | reaped\n"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.conftest import Sandbox
 
 _KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 _PROGRAM = """
@@ -26,7 +30,16 @@ assert memory[::4096] == bytes(range(256)) * 64
 """
 
 
-@pytest.mark.skipif(_KERNEL < (6, 1), reason="Linux can do it from 6.1 on")
+pytestmark = pytest.mark.skipif(_KERNEL < (6, 1), reason="Linux can do it from 6.1 on")
+
+
 def test_memory_is_in_huge_pages_and_keeps_its_contents() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 60
+
+
+def test_the_fork_server_has_most_of_its_memory_in_huge_pages(demo: Sandbox) -> None:
+    demo("run", "pi", "--samples", "1000")
+    (pid,) = [pid for pid, title in demo.processes().items() if title.endswith(" fork server")]
+    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+    assert int(sizes["AnonHugePages"]) > int(sizes["Anonymous"]) / 4  # those that were written to since are split

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, running, wait_for
+from tests.conftest import REAPED_DAEMON, ROOT, running, wait_for
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
@@ -160,27 +160,9 @@ def test_a_driver_exits_by_the_signal_that_killed_its_program(tmp_path: Path, na
     assert event["error"]["message"] == f"x.py was terminated by {name}"  # type: ignore[index]
 
 
-_DAEMON = """
-reading, writing = os.pipe()
-if os.fork() == 0:
-    if os.fork() == 0:
-        os.setsid()
-        while os.getppid() != parent:
-            time.sleep(0.01)
-        os.write(writing, b"%d" % os.getpid())
-        os._exit(0)
-    os._exit(0)
-os.wait()
-daemon = int(os.read(reading, 20))
-while os.path.exists(f"/proc/{daemon}"):  # until it has been reaped
-    time.sleep(0.01)
-report_end(0)
-"""
-
-
 def test_a_daemon_of_the_program_becomes_a_child_of_the_driver_which_reaps_it(tmp_path: Path) -> None:
     """So that the driver may restrict its sockets where only an ancestor may (Yama)."""
-    code, [event] = drive(tmp_path, _DAEMON)
+    code, [event] = drive(tmp_path, f"{REAPED_DAEMON}report_end(0)\n")
     assert (code, event["state"]) == (0, "succeeded")
 
 
@@ -201,7 +183,7 @@ report_end(0)
 
 
 def test_a_process_that_the_program_has_left_does_not_wait_for_ever_to_listen(tmp_path: Path) -> None:
-    """The process that records what it prints has the trap of its listen(), which nobody handles any more."""
+    """The process that records what it prints has the trap of its listen(), which no process handles any more."""
     driver = _DRIVE.replace("None, None, print)", "None, [], print)")
     subprocess.run([sys.executable, "-c", driver, str(tmp_path), _LEAVES_A_LISTENER], cwd=ROOT, timeout=60, check=True)
     wait_for(lambda: (tmp_path / "listened").exists())

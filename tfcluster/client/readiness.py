@@ -21,9 +21,7 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, ag
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import (
-    WatchRequest,
-)
+from tfcluster.protocol.api.cluster import WatchRequest
 from tfcluster.protocol.api.logs import LogLine
 
 _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
@@ -156,7 +154,7 @@ def _watch_host(client: AgentClient, deadline: float, context: StreamContext) ->
         if error.exit_code is not ExitCode.NOT_RUNNING:
             raise
         raise ClusterError(
-            f"cluster {client.transport.cluster!r} went down meanwhile", hint="`tfcluster up` starts it again."
+            f"cluster {client.transport.cluster!r} went down", hint="`tfcluster up` starts it again."
         ) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from tfcluster import settings
@@ -13,6 +13,7 @@ from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
 from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, join_address
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.records import record_class
 
 # The exit codes of a program that was preempted, has saved its state, and is to be started again at once:
 # tf.distribute.experimental.PreemptionCheckpointHandler exits with 42 on most platforms, and with 143 on some.
@@ -20,7 +21,7 @@ _PREEMPTED = (42, ExitCode.TERMINATED)
 _PLACEHOLDER = re.compile(r"\{(job|index|rank|world_size|address|([A-Za-z0-9_.-]+)_hosts)\}")
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Member:
     """One process of a group."""
 
@@ -56,7 +57,7 @@ class Member:
         return join_address(self.address_host, port)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class MemberObservation:
     """The state of a member as the agent of its host sees it."""
 
@@ -64,7 +65,7 @@ class MemberObservation:
     is_frozen: bool = False  # whether a signal has stopped its process
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class Group:
     """A group of processes."""
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, TaskStatus
 from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
+from tfcluster.records import record_class
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class _Family:
     name: str  # without `tfcluster_`, and of a counter without `_total`
     kind: str  # `gauge` or `counter`

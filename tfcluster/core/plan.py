@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -13,6 +12,7 @@ from tfcluster.core.states import TERMINAL_STATES
 from tfcluster.core.status import TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
+from tfcluster.records import record_class
 
 
 class ActionKind(Enum):
@@ -29,7 +29,7 @@ _DONE = {ActionKind.START: "started", ActionKind.RESTART: "restarted", ActionKin
 _TERMINATING = (ActionKind.STOP, ActionKind.RESTART)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class PlannedAction:
     """One action of a plan, with its cause and the data that it loses."""
 

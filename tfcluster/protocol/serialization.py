@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.records import record_class
 from tfcluster.version import PROTOCOL, __version__
 
 T = TypeVar("T")
@@ -215,7 +216,7 @@ def _path(value: Any, json_path: str) -> Path:
     return Path(value)
 
 
-@dataclass(frozen=True)
+@record_class(frozen=True)
 class _ErrorFields:
     message: str
     hint: str

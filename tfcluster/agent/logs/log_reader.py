@@ -295,7 +295,7 @@ class SortedLines(Generic[T]):
             if (stored := first_data(self._fd, offset)) > offset:
                 offset, rest = stored, b""
             block = self.read(offset, settings.IO_BLOCK_BYTES)
-            if not block:  # the file was truncated meanwhile
+            if not block:  # the file has been truncated
                 return
             offset += len(block)
             *complete, rest = (rest + block).split(b"\n")
@@ -312,7 +312,7 @@ class SortedLines(Generic[T]):
             block = self.read(offset, settings.IO_BLOCK_BYTES >> 4)
             if (at := block.find(b"\n")) >= 0:
                 return offset + at + 1
-            if not block:  # the file was truncated meanwhile
+            if not block:  # the file has been truncated
                 break
             offset += len(block)
         return self.size

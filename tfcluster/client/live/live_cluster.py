@@ -277,7 +277,7 @@ class LiveCluster:
                 self._cluster = self._cluster.with_hosts_of(topology)
                 for name in removed:
                     self._stops.pop(name).set()
-                    self.runs.take_records(name, ())  # nobody would say that an active one has ended
+                    self.runs.take_records(name, ())  # no host would report the end of an active one
                 for name in added:
                     self._follow_host(name)
 

@@ -79,8 +79,8 @@ def encode_request(request: Request[Any, Any]) -> dict[str, Any]:
 def decode_request(body: Any) -> Request[Any, Any]:
     """Decode the body of a request's frame.
 
-    Raises ClusterError if there is no such method, or the body is malformed. The error of a wrong, missing or unknown
-    argument names the argument, without its value, which may be secret.
+    Raises ClusterError if the body is not that of a request, or there is no such method. The error of a wrong, missing
+    or unknown argument names the argument, without its value, which may be secret.
     """
     method = body.get("method") if isinstance(body, dict) else None
     if not isinstance(method, str) or method not in _requests:

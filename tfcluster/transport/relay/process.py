@@ -1,9 +1,9 @@
 """The relay: a process on the user's machine that holds the links to the hosts of a cluster for all commands.
 
-It is to `connect:`, and to an sshd that forwards no sockets, what ssh's shared connection (ControlMaster) is to others.
-A command that has started a session on a
-host passes it to the relay; later commands connect through it, without starting anything on the host. It ends with its
-last link; a link ends when no command has used it for some minutes, or the host does not answer its pings.
+It does for `connect:` hosts, and for those whose sshd forwards no sockets, what ssh's shared connection (ControlMaster)
+does for others. A command that has started a session on a host passes it to the relay; later commands connect through
+it, without starting anything on the host. It ends with its last link; a link ends when no command has used it for some
+minutes, or the host does not answer its pings.
 """
 
 from __future__ import annotations
