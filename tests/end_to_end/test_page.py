@@ -197,6 +197,22 @@ def test_the_page_says_nothing_before_it_is_known_and_its_header_stays(browser: 
         assert (browser.run(nav, "nav"), browser.run(nav, "#top")[1:]) == before
 
 
+class _FailingApi(RecordedApi):
+    """Cannot read the logs."""
+
+    def _follow_logs(self, level: str, name: str) -> Stream:
+        yield [("problem", "node7 does not answer"), ("end", None)]
+
+
+def test_why_there_are_no_logs_is_shown_also_when_nothing_follows(browser: Browser) -> None:
+    with serve_recorded(_FailingApi()) as url:
+        browser.open(url)
+        browser.run("location.hash = 'logs'")
+        wait_for(lambda: browser.text("section .problem") == "node7 does not answer")
+        time.sleep(0.5)  # for what follows
+        assert not browser.run("return document.querySelector('section .problem').hidden")
+
+
 MARKS = (
     "const lanes = [...document.querySelectorAll('.lanes > div')];"
     "const lane = lanes.find((each) => each.innerText.startsWith(arguments[0]));"

@@ -15,16 +15,18 @@ from tfcluster.programs.sessions import SERVER_LOST, check_listening
 
 NETWORK_LOST = ("EHOSTUNREACH", "ENETUNREACH", "ENETDOWN", "EHOSTDOWN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET")
 
+LOST = [OSError(number, os.strerror(number)) for number in (getattr(errno, name) for name in NETWORK_LOST)]
+LOST += [socket.gaierror(number, "no address") for number in (socket.EAI_AGAIN, socket.EAI_NONAME)]
 
-@pytest.mark.parametrize("name", NETWORK_LOST)
+
+@pytest.mark.parametrize("error", LOST, ids=repr)
 def test_a_lost_network_is_a_lost_server(
-    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch, name: str
+    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     """The network is played, as a real one needs seconds for each of these errors."""
-    number = getattr(errno, name)
 
     def fail(*arguments: Any) -> NoReturn:
-        raise OSError(number, os.strerror(number))
+        raise error
 
     context = local_run(1)
     monkeypatch.setattr(socket, "create_connection", fail)

@@ -54,7 +54,7 @@ export class LogPane {
           isOver = kind === "end";
           if (isFirst) this.clear();
           isFirst = false;
-          this.problem.hidden = kind !== "problem";
+          if (kind !== "end") this.problem.hidden = kind !== "problem";
           if (kind === "problem") setText(this.problem, value);
           if (kind === "lines") this.add(value);
           if (kind === "hidden") this.hidden += value;
