@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import pexpect
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -67,6 +68,14 @@ HANGING_AGENT = (
 WITH_PLOTS = {"TEST_HIDDEN_MODULES": ""}
 
 Result = subprocess.CompletedProcess[str]
+
+
+class Command(subprocess.Popen[str]):
+    """A command that was started with pipes."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -150,7 +159,7 @@ class Sandbox:
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Command] = field(default_factory=list)
     command: tuple[str, ...] = COMMAND
 
     @property
@@ -181,25 +190,21 @@ class Sandbox:
         timeout: float = 90,
     ) -> Result:
         """Run the command and check its exit code, unless that is None."""
-        result = subprocess.run(
-            [*self.command, *map(str, arguments)],
-            cwd=cwd or self.folder,
-            env={**self.environment, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        result = self.execute(*self.command, *arguments, env=env, cwd=cwd or self.folder, timeout=timeout)
         assert code in (None, result.returncode), f"{arguments}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         assert "Traceback" not in result.stdout + result.stderr
         return result
 
-    def start(
-        self, *arguments: str | Path, env: Mapping[str, str] | None = None, **streams: Any
-    ) -> subprocess.Popen[str]:
+    def execute(self, *words: str | Path, env: Mapping[str, str] | None = None, **options: Any) -> Result:
+        """Run any command in the sandbox, whatever its exit code, with options of `subprocess.run`."""
+        streams = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+        default = {"cwd": self.folder, "capture_output": True, "text": True, "timeout": 90, "check": False}
+        environment = {**self.environment, **(env or {})}
+        return subprocess.run([*map(str, words)], env=environment, **{**default, **streams, **options})
+
+    def start(self, *arguments: str | Path, env: Mapping[str, str] | None = None, **streams: Any) -> Command:
         """Start the command in the background, at most until the test ends; its output can be read."""
-        process = subprocess.Popen(
+        process = Command(
             [*self.command, *map(str, arguments)],
             cwd=self.folder,
             env={**self.environment, **(env or {})},
@@ -215,9 +220,20 @@ class Sandbox:
             with contextlib.suppress(BrokenPipeError), self.started.pop() as process:
                 process.kill()
 
+    def json_lines(self, *arguments: str | Path, code: int | None = 0) -> list[Any]:
+        """Run the command with JSON output and return all lines."""
+        return [*map(json.loads, self(*arguments, "-o", "json", code=code).stdout.splitlines())]
+
     def json(self, *arguments: str | Path, code: int | None = 0) -> Any:
         """Run the command with JSON output and return its last line."""
         return json.loads(self(*arguments, "-o", "json", code=code).stdout.splitlines()[-1])
+
+    def at_terminal(self, *words: str | Path, env: Mapping[str, str] | None = None, **options: Any) -> Any:
+        """Start any command at a terminal of 40 lines and 100 columns, with options of `pexpect.spawn`."""
+        environment = {**self.environment, "TERM": "xterm-256color", **(env or {})}
+        default = {"cwd": str(self.folder), "dimensions": (40, 100), "encoding": "utf-8", "timeout": 90}
+        command, *arguments = map(str, words)
+        return pexpect.spawn(command, arguments, env=environment, **{**default, **options})
 
     def with_settings(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """Return environment variables for commands, and their agents, with other values in tfcluster.settings.
@@ -255,7 +271,6 @@ class Sandbox:
     def wait_for_event(self, text: str) -> None:
         """Wait until a line of the event log contains a text."""
         follow = self.start("events", "-f")
-        assert follow.stdout is not None
         assert any(text in line for line in follow.stdout), follow.communicate()[1]
         follow.terminate()
         follow.communicate(timeout=60)
@@ -377,9 +392,9 @@ def stopped_repeatedly(pid: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def running(*command: str, **options: Any) -> Iterator[Command]:
     """Start a process that is killed at the end of the block."""
-    with subprocess.Popen(command, text=True, **options) as process:
+    with Command(command, text=True, **options) as process:
         try:
             yield process
         finally:
