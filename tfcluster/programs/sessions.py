@@ -34,8 +34,8 @@ SERVER_LOST = (
     tf.errors.DeadlineExceededError,
 )
 
-# What is reported when a host, or the network to it, is lost; Python has no ConnectionError for these. A host whose name
-# is not found has been found before: it is a pod that is being replaced, or the name server does not answer.
+# What is reported when a host, or the network to it, is lost; Python has no ConnectionError for these. A host whose
+# name is not found has been found before: it is a pod that is being replaced, or the name server does not answer.
 _NETWORK_LOST = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
 _NETWORK_LOST |= {socket.EAI_AGAIN, socket.EAI_NONAME}
 
@@ -199,7 +199,8 @@ def check_listening(context: Context, device: str) -> None:
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
     back-off even when the task has recovered. Raises ConnectionError if the connection is refused, or the network to
-    the host is lost or does not know its name; OSError if no attempt could be made, for example because the limit on open files is reached.
+    the host is lost or does not know its name; OSError if no attempt could be made, for example because the limit on
+    open files is reached.
     """
     try:
         _connect(context, device).close()
