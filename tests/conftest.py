@@ -222,7 +222,7 @@ class Sandbox:
 
     def json_lines(self, *arguments: str | Path, code: int | None = 0) -> list[Any]:
         """Run the command with JSON output and return all lines."""
-        return [*map(json.loads, self(*arguments, "-o", "json", code=code).stdout.splitlines())]
+        return lines_of(self(*arguments, "-o", "json", code=code).stdout)
 
     def json(self, *arguments: str | Path, code: int | None = 0) -> Any:
         """Run the command with JSON output and return its last line."""
@@ -290,8 +290,11 @@ class Sandbox:
 
     def task(self, short: str, code: int | None = 0) -> Any:
         """Return one task of the status, by its short name; a code of None accepts any health."""
-        job, index = short.split(":")
-        return next(task for task in self.status(code)["tasks"] if task["job"] == job and task["index"] == int(index))
+        return next(task for task in self.status(code)["tasks"] if task["name"] == short)
+
+    def tasks(self, field: str, code: int | None = 0) -> dict[str, Any]:
+        """Return a field of each task of the status, by the task's short name."""
+        return {task["name"]: task[field] for task in self.status(code)["tasks"]}
 
     def spec(self, text: str, name: str = "cluster.yaml") -> Path:
         """Write a spec."""
@@ -302,6 +305,10 @@ class Sandbox:
     def processes(self) -> dict[int, str]:
         """Return the command line of each running process that was started in this sandbox, by its pid."""
         return marked_processes(self.mark)
+
+    def pids(self, words: str) -> list[int]:
+        """Return the pids of the processes with these words in their command line or title."""
+        return [pid for pid, title in self.processes().items() if words in title]
 
     def leftovers(self) -> list[str]:
         """Return everything that a cluster must not leave behind: processes, sockets, files except logs and runs."""
@@ -314,6 +321,21 @@ class Sandbox:
 def mostly_slow(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
     """Return values for `pytest.mark.parametrize`, with the marker `slow` on all except the fast ones."""
     return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def lines_of(output: str) -> list[Any]:
+    """Return the JSON value of each line."""
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def read_until(stream: IO[str], words: str) -> list[str]:
+    """Return the lines of a stream up to the first one with these words."""
+    lines = []
+    for line in stream:
+        lines.append(line.rstrip("\n"))
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} is not in {lines}")
 
 
 def files_of(folder: Path, pattern: str) -> list[Path]:

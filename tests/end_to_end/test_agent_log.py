@@ -61,7 +61,6 @@ def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
 def test_following_it_goes_on_with_the_next_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     follower = sandbox.start("logs", "--agent", "-f")
-    assert follower.stdout is not None
     sandbox.kill_agent()
     while "agent-started" not in (line := follower.stdout.readline()):
         assert line

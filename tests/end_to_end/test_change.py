@@ -202,7 +202,6 @@ def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(text), env=waiting)
     # A program that cannot go on without one of its tasks; pi can.
     run = sandbox.start("run", "expfit", "--mode", "data-parallel", "-o", "json")
-    assert run.stdout is not None
     name = json.loads(run.stdout.readline())["run"]
     refused = sandbox("scale", "worker=1", code=2).stderr
     assert f"would lose run {name}: nothing was changed" in refused
@@ -231,7 +230,6 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     shrink = plan_scale(Cluster("base"), {"worker": 1}, dry=False)
     assert data_losses(shrink.actions) == []
     run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-    assert run.stdout is not None
     name = json.loads(run.stdout.readline())["run"]
     before = pids(sandbox)
     with pytest.raises(PlanConflictError, match=f"the plan would also cancel run {name}.: nothing was done"):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, marked_processes, mostly_slow, wait_for
-from tests.end_to_end.test_ssh import CONNECT, Over, over, read_until
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, marked_processes, mostly_slow, read_until, wait_for
+from tests.end_to_end.test_ssh import CONNECT, Over, over
 from tfcluster.os.process_handle import ProcessHandle
 
 NAMES = ("alpha", "beta")
@@ -109,7 +109,6 @@ _LEAVES = """sh -c 'trap "exit 0" TERM; exec 3<&0; "$@" <&3 & wait' x """
 def signalled(pods: Over, *arguments: str) -> int:
     """The exit code of an `exec` of a host that is ended by a signal."""
     process = pods.start("exec", "--on", "alpha", *arguments, "--", "sh", "-c", _ENDS_WELL, stdin=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.terminate()
     return process.wait(60)
@@ -304,7 +303,6 @@ def test_tensorboard_is_outside_of_a_private_network(needs_network: None, tmp_pa
         code = "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
         sandbox("run", sandbox.spec(code, "writes.py"))
         process = sandbox.start("tensorboard", sandbox.json("runs")[-1]["run"], "-o", "json")
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline())["url"], "it is shown when it has answered"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130

@@ -22,7 +22,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.browser import Browser, open_browser
-from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.conftest import COMMAND, Command, Sandbox, wait_for
 from tfcluster import settings
 from tfcluster.core.log_levels import LogLevel, entry_level
 
@@ -81,11 +81,10 @@ class Served:
 def served(demo: Sandbox) -> Iterator[Served]:
     """The page of the example cluster."""
     command = [*COMMAND, "dashboard", "--no-browser", "-o", "json"]
-    with subprocess.Popen(
+    with Command(
         command, cwd=demo.folder, env=demo.environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as process:
         try:
-            assert process.stdout is not None
             base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
             yield Served(base, token)
         finally:
@@ -441,7 +440,6 @@ def test_the_browser_is_given_no_token_that_others_can_read(demo: Sandbox) -> No
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a command under nohup would inherit that it is ignored
     process = demo.start("dashboard", "-o", "json", env={"BROWSER": f"{script} %s"})
     signal.signal(signal.SIGHUP, before)
-    assert process.stdout is not None
     url = json.loads(process.stdout.readline())["url"]
     wait_for(asked.exists)
     given = urlsplit(asked.read_text().strip())

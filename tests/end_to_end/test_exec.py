@@ -46,7 +46,6 @@ def test_a_command_here_takes_the_place_of_tfcluster(demo: Sandbox) -> None:
     process = demo.start(
         "exec", "--", "sh", "-c", 'sleep 60 & trap "kill $!; echo interrupted; exit 3" INT; echo $$; wait'
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == f"{process.pid}\n"
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
@@ -152,7 +151,6 @@ def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
 def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.Signals) -> None:
     process = pair.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
-    assert process.stdout is not None
     assert {process.stdout.readline().split()[0] for _ in range(2)} == {"alpha", "localhost"}
     # dash loses a SIGINT that arrives while it forks.
     wait_for(lambda: list(pair.network.processes().values()).count("sleep 987") == 2)

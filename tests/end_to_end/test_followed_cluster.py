@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Command, Sandbox, make_sandbox, wait_for
 
 _PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
@@ -76,9 +76,8 @@ def open_page(two: Sandbox) -> Iterator[Page]:
     often = two.with_settings({"LIVE_RETRY_SECONDS": 0.3, "LIVE_USAGE_SECONDS": 0.3})
     command = [*two.command, "dashboard", "--no-browser", "-o", "json"]
     environment = {**two.environment, **often}
-    with subprocess.Popen(command, cwd=two.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with Command(command, cwd=two.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             yield Page(json.loads(process.stdout.readline())["url"])
         finally:
             process.terminate()

@@ -8,17 +8,16 @@ import json
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, lines_of, make_sandbox, read_until, wait_for
 from tests.core.test_metrics import samples_of, value_of
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
@@ -76,21 +75,6 @@ def away(sandbox: Sandbox, host: str) -> Iterator[None]:
         yield
     finally:
         path.unlink()
-
-
-def read_until(stream: IO[str] | None, words: str) -> list[str]:
-    """The lines of a stream up to the first one with these words."""
-    assert stream is not None
-    lines = []
-    for line in stream:
-        lines.append(line.rstrip("\n"))
-        if words in line:
-            return lines
-    raise AssertionError(f"{words!r} is not in {lines}")
-
-
-def lines_of(output: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output.splitlines()]
 
 
 def short(task: dict[str, Any]) -> str:
@@ -281,7 +265,6 @@ def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(two: Sandbox, tm
 def test_following_loses_and_repeats_nothing_when_a_host_was_unreachable(two: Sandbox, command: str) -> None:
     before = len(lines_of(two(command, "-o", "json").stdout))
     follower = two.start(command, "-f", "-o", "json")
-    assert follower.stdout is not None
     followed = [follower.stdout.readline() for _ in range(before)]
     with away(two, "beta"):
         read_until(follower.stderr, "beta: connection lost, trying again")
@@ -477,7 +460,7 @@ def test_a_cluster_on_this_machine_alone_is_not_in_the_registry(apart: Sandbox) 
 
 def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbox) -> None:
     with away(two, "beta"):
-        follower: subprocess.Popen[str] = two.start("logs", "-f")
+        follower = two.start("logs", "-f")
         read_until(follower.stderr, "trying again")
         follower.send_signal(signal.SIGINT)
         follower.communicate(timeout=60)
@@ -502,7 +485,6 @@ def test_a_host_that_the_spec_no_longer_has_is_released(two: Sandbox) -> None:
 @pytest.mark.slow
 def test_the_page_shows_a_host_that_goes_away_and_comes_back(two: Sandbox) -> None:
     process = two.start("dashboard", "--no-browser", "-o", "json")
-    assert process.stdout is not None
     base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
     request = urllib.request.Request(f"{base}/api/state", headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(request, timeout=120) as stream:

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from tests import kubernetes
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, ROOT, wait_for
-from tests.end_to_end.test_ssh import Over, over, read_until
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, ROOT, read_until, wait_for
+from tests.end_to_end.test_ssh import Over, over
 
 NAMES = ("train-0", "train-1", "train-2")
 JOBS = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -307,7 +307,6 @@ WAITING = {
 def test_up_says_what_a_pod_waits_for_and_continues_when_it_runs(pods: Pods, line: str) -> None:
     pods.change(states={"train-1": WAITING[line]})
     up = pods.sandbox.start("up", pods.sandbox.spec(text(2)))
-    assert up.stderr is not None
     assert line in iter(lambda: up.stderr and up.stderr.readline().strip(), "")
     pods.change(states={})
     up.communicate(timeout=90)
@@ -319,7 +318,6 @@ def test_up_says_why_a_pod_is_not_made(pods: Pods) -> None:
     message = 'create Pod train-1 in StatefulSet train failed error: pods "train-1" is forbidden: exceeded quota: pods'
     pods.change(quota=1, events=[{"type": "Warning", "reason": "FailedCreate", "message": message}])
     up = pods.sandbox.start("up", pods.sandbox.spec(text(2)))
-    assert up.stderr is not None
     assert f"train: FailedCreate: {message}" in iter(lambda: up.stderr and up.stderr.readline().strip(), "")
     up.send_signal(signal.SIGINT)
     up.communicate(timeout=60)

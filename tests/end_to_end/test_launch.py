@@ -178,7 +178,6 @@ def fail_after_another(cluster: Sandbox, act: str, first: str = "0") -> Any:
     go_on.unlink(missing_ok=True)
     arguments = ("act.py", f"worker:0={first}", f"worker:1={act}", f"await={go_on}")
     command = cluster.start("launch", "--each", "worker", "-o", "json", *arguments)
-    assert command.stdout is not None
     for line in command.stdout:
         event = json.loads(line)
         if (event.get("task"), event.get("state")) == ("worker:0", "exited"):
@@ -255,7 +254,6 @@ def test_a_group_is_not_started_again_more_often_than_it_may_be(cluster: Sandbox
 )
 def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) -> None:
     command = cluster.start("launch", "act.py")
-    assert command.stdout is not None
     assert command.stdout.readline().endswith("| doing wait\n")
     command.send_signal(number)
     assert command.wait(60) == code
@@ -278,7 +276,6 @@ def test_members_get_the_signals_of_the_command(cluster: Sandbox) -> None:
     command = cluster.start("launch", "--each", "worker", "signalled.py")
 
     def said() -> set[str]:
-        assert command.stdout is not None
         return {command.stdout.readline().partition(" | ")[2].rstrip() for _ in range(2)}
 
     assert said() == {"worker:0 begun", "worker:1 begun"}
@@ -296,7 +293,6 @@ def test_members_get_the_signals_of_the_command(cluster: Sandbox) -> None:
 
 def test_a_group_here_ends_with_a_command_that_is_killed(cluster: Sandbox) -> None:
     command = cluster.start("launch", "--each", "worker", "act.py")
-    assert command.stdout is not None
     assert [command.stdout.readline().endswith("| doing wait\n") for _ in range(2)] == [True, True]
     command.kill()
     run = cluster.json("runs")[-1]["run"]
@@ -319,7 +315,6 @@ def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
 @pytest.mark.slow
 def test_a_group_outlives_its_agent(cluster: Sandbox) -> None:
     command = cluster.start("launch", "act.py", "chief:0=wait")
-    assert command.stdout is not None
     assert command.stdout.readline().endswith("| doing wait\n")
     (program, *_) = [pid for pid, line in cluster.processes().items() if line.endswith("program")]
     cluster.kill_agent()
@@ -381,7 +376,6 @@ def test_launches_at_the_same_time_have_clusters_of_their_own(sandbox: Sandbox) 
     commands = [sandbox.start("launch", "--workers", "1", "act.py") for _ in range(2)]
     commands.append(sandbox.start("launch", "--spec", "two.yaml", "act.py"))
     for command in commands:
-        assert command.stdout is not None
         assert command.stdout.readline().endswith("| doing wait\n")
     refused = sandbox("launch", "--spec", "two.yaml", "act.py", code=1)
     assert "another `tfcluster launch` has brought cluster 'two' up" in refused.stderr
@@ -398,7 +392,6 @@ def test_launches_at_the_same_time_have_clusters_of_their_own(sandbox: Sandbox) 
 def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None:
     (sandbox.folder / "act.py").write_text(ACT)
     command = sandbox.start("launch", "--workers", "1", "act.py", stderr=subprocess.STDOUT)
-    assert command.stdout is not None
     while not command.stdout.readline().endswith("| doing wait\n"):
         assert command.poll() is None
     command.send_signal(signal.SIGINT)
@@ -411,7 +404,6 @@ def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(sandbox: Sandbo
     (sandbox.folder / "act.py").write_text(ACT)
     env = sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 3})
     command = sandbox.start("launch", "--workers", "1", "act.py", env=env)
-    assert command.stdout is not None
     assert command.stdout.readline().endswith("| doing wait\n")
     command.kill()
     note = "note: a `tfcluster launch` has started launch, and stops it at its end; if that command was killed"
@@ -427,7 +419,6 @@ def test_down_names_the_cluster_of_a_command_that_was_killed(sandbox: Sandbox) -
     (sandbox.folder / "act.py").write_text(ACT)
     spec = sandbox.spec("name: two\nlease: 3600\njobs: {worker: {tasks: 1}}\n")
     command = sandbox.start("launch", "--spec", spec, "act.py")
-    assert command.stdout is not None
     assert command.stdout.readline().endswith("| doing wait\n")
     command.kill()
     result = sandbox("down")
@@ -443,7 +434,6 @@ def test_a_launch_that_takes_longer_than_its_lease_keeps_its_cluster(sandbox: Sa
     command = sandbox.start(
         "launch", "--workers", "1", "sleep.py", env=sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 1})
     )
-    assert command.stdout is not None
     assert command.stdout.readline().endswith("| asleep\n")
     command.send_signal(signal.SIGSTOP)
     wait_for(lambda: not programs(sandbox))

@@ -218,7 +218,6 @@ def lose_a_host(lab: Over, cluster: str) -> None:
     """Have the host of a member lose its link, which ends the group."""
     env = lab.with_settings({"LINK_SECONDS": 3})
     command = lab.start("launch", "-c", cluster, lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)
-    assert command.stdout is not None
     for line in command.stdout:
         if "worker:1" in line:
             break
@@ -241,7 +240,6 @@ def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
 def test_a_restart_waits_for_a_host_that_was_lost(lab: Over, loss: str) -> None:
     script = lab.folder / "code" / "act.py"
     command = lab.start("launch", "--max-restarts", "1", script, "first=1", stderr=subprocess.STDOUT)
-    assert command.stdout is not None
     for line in command.stdout:
         if '"act": "wait"' in line and "worker:1" in line:
             break
@@ -271,7 +269,6 @@ def environment_of(pid: int) -> bytes:
 def start_training(lab: Over, *arguments: str) -> subprocess.Popen[str]:
     """Start a training, which TensorFlow ends on all members some seconds after one does not answer any more."""
     command = lab.start("launch", *arguments, lab.folder / "code" / "train.py")
-    assert command.stdout is not None
     for line in command.stdout:
         if line.startswith("worker:1 | total"):
             break
@@ -373,7 +370,6 @@ def test_members_can_save_their_state_when_their_host_is_a_pod_that_is_deleted(l
         "time.sleep(1000)\n"
     )
     command = lab.start("launch", lab.spec(text, "saves.py"))
-    assert command.stdout is not None
     for _ in range(3):
         assert command.stdout.readline().endswith("trains\n")
     os.kill(agent_on(lab, "beta"), signal.SIGURG)  # what the container of a pod sends; alpha coordinates

@@ -225,7 +225,6 @@ def test_up_that_times_out_names_the_tasks_that_are_not_ready(sandbox: Sandbox) 
     for index in range(1, 8):
         assert re.search(rf"worker:{index} at localhost:\d+ on localhost is starting", error)
     late = sandbox.start("up", env=sandbox.with_settings({"LATE_TASK_SECONDS": 0.1}))
-    assert late.stderr is not None
     assert any(line.startswith("worker:7 | ") and "Started server" in line for line in late.stderr)
     os.kill(prober, signal.SIGCONT)
     assert sandbox("wait", "--ready", "worker").stdout == "slow: 8 tasks ready\n"
@@ -278,8 +277,6 @@ def test_after_down_the_logs_can_be_read_and_nothing_is_running(sandbox: Sandbox
     assert "Started server" in sandbox("logs", "-c", "one").stdout
     assert "'never'" in sandbox("logs", "-c", "never", code=3).stderr
     with sandbox.start("logs", "-c", "one") as reader:
-        assert reader.stdout is not None
-        assert reader.stderr is not None
         reader.stdout.close()
         assert "Traceback" not in reader.stderr.read(), "a broken pipe is no error"
         assert reader.wait(60) in (0, 1)

@@ -178,7 +178,6 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Pa
         "json",
     )
     run = full.start(*options, "--steps", "1e9")
-    assert run.stdout is not None
     messages = (json.loads(line) for line in run.stdout)
     # The parameters are read every second at least: half of these seconds and steps are not lost.
     assert any(event["event"] == "metric" and event["step"] > 1000 and event["seconds"] > 3 for event in messages)
@@ -217,7 +216,6 @@ def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox:
     pids = {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
     steps = int(SECONDS_PAST_LOSSES * sandbox.json("run", "linear", *GENTLY)["result"]["steps_per_s"])
     run = sandbox.start("run", "linear", *GENTLY, "--steps", str(steps), "-o", "json")
-    assert run.stdout is not None
     final: dict[str, Any] = {}
     later = 0
     for line in run.stdout:

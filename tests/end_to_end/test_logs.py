@@ -115,7 +115,6 @@ def test_a_terminal_hides_what_tensorflow_says_of_itself_and_says_how_much(demo:
 def test_following_has_a_level(demo: Sandbox) -> None:
     pid = demo.task("ps:0")["pid"]
     follow = demo.start("logs", "ps", "--follow", "--level", "error", "-n", "0", "-o", "json")
-    assert follow.stdout is not None
     try:
         # Entries of TensorFlow's own form; what a program prints has no level, and is shown.
         script = (
@@ -287,7 +286,6 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
     seen: list[str] = []
 
     def see(until: str) -> None:
-        assert following.stdout is not None
         while not seen or until not in seen[-1]:
             seen.append(following.stdout.readline())
             assert seen[-1], "it goes on"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,9 @@ from tests.conftest import (
     LAZY_FORK_SERVER,
     RESUME,
     Sandbox,
+    lines_of,
     make_sandbox,
+    read_until,
     stopped_repeatedly,
     wait_for,
 )
@@ -114,7 +116,6 @@ def wide(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -
 def test_what_a_script_listens_on_is_for_the_clusters_hosts_alone(wide: Over, tmp_path: Path) -> None:
     (tmp_path / "listens.py").write_text(listening.SCRIPT)
     command = wide.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
-    assert command.stdout is not None
     line = next(line for line in command.stdout if line.startswith("PORTS"))
     ports = json.loads(line.removeprefix("PORTS"))
     assert ports.keys() == listening.KINDS
@@ -172,15 +173,6 @@ def test_a_script_that_waits_for_a_task_on_another_host_says_what_is_wrong_there
     finally:
         alpha.ip("route", "del", "unreachable", beta)
     wide("run", script)
-
-
-def lines_of(output: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output.splitlines()]
-
-
-def read_until(stream: IO[str] | None, words: str) -> None:
-    assert stream is not None
-    assert any(words in line for line in stream), words
 
 
 @pytest.mark.slow
@@ -285,7 +277,6 @@ def lose_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
     script.write_text(_COUNTS)
     pids = [task["pid"] for task in wide.status()["tasks"]]
     run = wide.start("run", script, end)
-    assert run.stdout is not None
     before = [run.stdout.readline() for _ in range(5)]
     with wide.without(part, "alpha"):
         read_until(run.stderr, "alpha")  # it says what it waits for
@@ -301,7 +292,6 @@ def lose_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
 @pytest.mark.slow
 def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     run = wide.start("run", "pi", "--samples", "1e10", "--seed", "1", "-o", "json")
-    assert run.stdout is not None
     assert any(json.loads(line)["event"] == "progress" for line in run.stdout)
     with wide.without("link", "alpha"):
         time.sleep(6)  # for longer than the kernel takes to call a neighbour unreachable
@@ -365,7 +355,6 @@ def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> Non
 
     before = of_beta(lines_of(wide("events", "-o", "json").stdout))
     follow = wide.start("events", "-f", "-o", "json")
-    assert follow.stdout is not None
     followed: list[dict[str, Any]] = []
     while not of_beta(followed):
         followed.append(json.loads(follow.stdout.readline()))
