@@ -220,13 +220,13 @@ class Sandbox:
             with contextlib.suppress(BrokenPipeError), self.started.pop() as process:
                 process.kill()
 
-    def json_lines(self, *arguments: str | Path, code: int | None = 0) -> list[Any]:
-        """Run the command with JSON output and return all lines."""
-        return lines_of(self(*arguments, "-o", "json", code=code).stdout)
+    def json_lines(self, name: str, *arguments: str | Path, **options: Any) -> list[Any]:
+        """Run a command with JSON output and return all lines."""
+        return lines_of(self(name, "-o", "json", *arguments, **options).stdout)
 
-    def json(self, *arguments: str | Path, code: int | None = 0) -> Any:
+    def json(self, *arguments: str | Path, **options: Any) -> Any:
         """Run the command with JSON output and return its last line."""
-        return json.loads(self(*arguments, "-o", "json", code=code).stdout.splitlines()[-1])
+        return json.loads(self(*arguments, "-o", "json", **options).stdout.splitlines()[-1])
 
     def at_terminal(self, *words: str | Path, env: Mapping[str, str] | None = None, **options: Any) -> Any:
         """Start any command at a terminal of 40 lines and 100 columns, with options of `pexpect.spawn`."""

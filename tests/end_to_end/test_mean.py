@@ -119,7 +119,6 @@ def run_and_kill(sandbox: Sandbox, share: float, *arguments: str) -> Any:
     """Run a program, kill worker:1 when more than a share of the work is done, and give the result event."""
     victim = sandbox.task("worker:1")["pid"]
     process = sandbox.start("run", *arguments, "-o", "json")
-    assert process.stdout is not None
     event: dict[str, Any] = {}
     for line in process.stdout:
         event = json.loads(line)
@@ -169,7 +168,6 @@ def test_a_run_whose_tasks_are_all_lost_names_them(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: strict\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n"))
     pids = [task["pid"] for task in sandbox.status()["tasks"]]
     process = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-    assert process.stdout is not None
     for _ in range(2):
         process.stdout.readline()
     for pid in pids:

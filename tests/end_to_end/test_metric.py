@@ -24,13 +24,13 @@ print("done")
 
 def test_a_script_reports_metrics(demo: Sandbox) -> None:
     demo.spec(SCRIPT, "reports.py")
-    *events, result = map(json.loads, demo("run", "-o", "json", "reports.py").stdout.splitlines())
+    *events, result = demo.json_lines("run", "reports.py")
     points = [event for event in events if event["event"] == "metric"]
     assert [(each["name"], each["step"], each["value"]) for each in points[:2]] == [("loss", 0, 1.0), ("loss", 1, 0.5)]
     assert (points[-1]["name"], points[-1]["value"]) == ("<script>alert(1)</script>", None)
     assert len(points) == 6
     assert result["result"] == {"exit_code": 0, "metrics": {"loss": 0.2, "<script>alert(1)</script>": None}}
-    attached = [json.loads(line) for line in demo("attach", result["run"], "-o", "json").stdout.splitlines()]
+    attached = demo.json_lines("attach", result["run"])
     assert [event for event in attached if event["event"] == "metric"] == points
     assert demo("run", "reports.py").stdout == "done\n", "metrics do not change what a script prints"
 
@@ -69,7 +69,6 @@ def test_a_script_that_fails_has_its_latest_metrics_in_its_result(demo: Sandbox)
 def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(demo: Sandbox) -> None:
     demo.spec(ENDS, "ends.py")
     command = demo.start("run", "ends.py", "wait")
-    assert command.stdout is not None
     assert command.stdout.readline() == "waits\n"
     command.send_signal(signal.SIGINT)
     assert command.wait() == 130
@@ -89,7 +88,7 @@ def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(de
 
 def test_the_processes_of_a_launch_report_metrics_by_task(demo: Sandbox) -> None:
     demo.spec("import tfcluster\ntfcluster.metric('loss', 0.5, 1)\n", "member.py")
-    *events, result = [json.loads(line) for line in demo("launch", "-o", "json", "member.py").stdout.splitlines()]
+    *events, result = demo.json_lines("launch", "member.py")
     points = {(each["task"], each["name"], each["value"]) for each in events if each["event"] == "metric"}
     assert points == {("worker:0", "loss", 0.5), ("worker:1", "loss", 0.5)}
     metrics = {"worker:0": {"loss": 0.5}, "worker:1": {"loss": 0.5}}
@@ -119,7 +118,7 @@ def test_a_fresh_interpreter_reports_too_and_a_script_that_closes_everything_goe
         "open(os.devnull), open(os.devnull)\ntfcluster.metric('loss', 0.4, 2)\nprint('on')\n",
         "closes.py",
     )
-    events = [json.loads(line) for line in demo("run", "--cold", "-o", "json", "closes.py").stdout.splitlines()]
+    events = demo.json_lines("run", "--cold", "closes.py")
     assert [event["value"] for event in events if event["event"] == "metric"] == [0.5]
     assert [event["line"] for event in events if event["event"] == "output"] == ["on"]
     assert events[-1]["state"] == "succeeded"

@@ -56,7 +56,6 @@ def test_a_host_that_goes_away_is_told_once(tmp_path: Path, monkeypatch: pytest.
             f"notify: {{webhook: 'http://{address}:8080/', command: cat >> $HOME/told}}\n"
         )
         with running(*server, stdout=subprocess.PIPE) as webhook:
-            assert webhook.stdout is not None
             assert webhook.stdout.readline() == "ready\n"
             sandbox("up", sandbox.spec(sandbox.text(_NAMES, jobs)))
             told = {host: sandbox.network.home(host) / "told" for host in _NAMES}

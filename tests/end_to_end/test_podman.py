@@ -76,8 +76,6 @@ def test_a_cluster_in_a_container(boxed: tuple[Sandbox, list[str]], tmp_path: Pa
     assert sandbox("run", tmp_path / "train.py").stdout == name
     assert len(processes("session=json")) == 1  # the connection that later commands use
     command = sandbox.start("exec", "--on", _NAME, "--", "sh", "-c", "cat; sleep 986", stdin=subprocess.PIPE)
-    assert command.stdin is not None
-    assert command.stdout is not None
     command.stdin.write("typed\n")
     command.stdin.close()
     assert command.stdout.read(6) == "typed\n"

@@ -30,7 +30,6 @@ with socket.socket() as server:
 def taken(port: int) -> Iterator[int]:
     """Another process listens on a port; gives its pid."""
     with running(sys.executable, "-c", _LISTEN, str(port), stdin=-1, stdout=-1) as stranger:
-        assert stranger.stdout is not None
         assert stranger.stdout.readline() == "listening\n"
         yield stranger.pid
 

@@ -174,7 +174,7 @@ def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbo
     os.kill(before.pid, signal.SIGKILL)
     wait_for(lambda: forwarder(two, "beta") != before)
     wait_for(lambda: both(two))
-    events = [json.loads(line) for line in two("events", "-o", "json").stdout.splitlines()]
+    events = two.json_lines("events")
     (restarted,) = [event for event in events if event["event"] == "forwarder-restarted"]
     assert restarted["host"] == "beta"
     assert "the forwarder died and is being restarted: see " in restarted["detail"]

@@ -44,7 +44,7 @@ def installed(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 def test_it_runs_with_its_options_summary_and_json_output(sandbox: Sandbox, installed: dict[str, str]) -> None:
     sandbox("up", EXAMPLE, env=installed)
-    events = [json.loads(line) for line in sandbox(*RUN, "-o", "json", env=installed).stdout.splitlines()]
+    events = sandbox.json_lines(*RUN, env=installed)
     result = events[-1]
     assert (result["event"], result["program"], result["state"]) == ("result", "dice", "succeeded")
     assert sum(result["result"]["counts"]) == 5000

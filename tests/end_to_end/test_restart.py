@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -28,7 +27,7 @@ def pids(sandbox: Sandbox) -> dict[str, int]:
 
 def events(sandbox: Sandbox, *words: str) -> list[tuple[str, str, str]]:
     """What happened: task, word, detail; only the events that are called like this, where that is said."""
-    lines = map(json.loads, sandbox("events", "-o", "json").stdout.splitlines())
+    lines = sandbox.json_lines("events")
     return [(event["task"], event["event"], event["detail"]) for event in lines if not words or event["event"] in words]
 
 

@@ -107,7 +107,6 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
         os.kill(task["pid"], signal.SIGSTOP)  # so that it takes the grace period
     for grace in ("600", "1"):  # the ps, which comes last, has no more time than the second one gives either
         down = sandbox.start("down", "--grace", grace)
-        assert down.stderr is not None
         down.stderr.readline()
         down.kill()
         down.communicate()
@@ -154,7 +153,6 @@ def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_comman
         sandbox("run", "pi", "--samples", "1000")
         sandbox("run", "pi", "--samples", "1e12", "--timeout", "0.5", code=124)
         run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-        assert run.stdout is not None
         run.stdout.readline()
         run.kill()
         run.communicate()
@@ -241,7 +239,6 @@ def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     followers = [sandbox.start("logs", "-f"), sandbox.start("events", "-f")]
     for follower in followers:
-        assert follower.stdout is not None
         follower.stdout.readline()
     sandbox("down")
     outputs = [follower.communicate(timeout=60)[0] for follower in followers]
@@ -254,7 +251,6 @@ def test_down_of_a_cluster_whose_logs_are_being_read(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox("down")
     reading = sandbox.start("logs", "-f", "-c", "tough", "-n", "1")
-    assert reading.stdout is not None
     reading.stdout.readline()
     assert "is not running" in sandbox("down", "-c", "tough", code=3).stderr
     reading.send_signal(signal.SIGINT)
@@ -281,7 +277,7 @@ def test_events_include_their_cause(sandbox: Sandbox) -> None:
     sandbox.kill_agent()
     sandbox("status")
     sandbox("down")
-    events = [json.loads(line) for line in sandbox("events", "-c", "told", "-o", "json").stdout.splitlines()]
+    events = sandbox.json_lines("events", "-c", "told")
     assert [(event["task"], event["event"]) for event in events] == [
         (None, "up"),
         ("worker:0", "started"),

@@ -97,7 +97,6 @@ def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> No
     demo("run", "pi", "--samples", "3e8")  # as many compile what many more do
     before = max(task["rss_bytes"] for task in demo.status()["tasks"])
     process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")
-    assert process.stdout is not None
     first, *others = [json.loads(process.stdout.readline())["event"] for _ in range(12)]
     assert (first, set(others)) == ("run", {"progress"})
     after = max(task["rss_bytes"] for task in demo.status()["tasks"])
@@ -114,7 +113,6 @@ def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> No
 def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox, number: signal.Signals) -> None:
     pids = [task["pid"] for task in demo.status()["tasks"]]
     process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")
-    assert process.stdout is not None
     run = json.loads(process.stdout.readline())["run"]
     json.loads(process.stdout.readline())  # it makes progress
     process.send_signal(number)
@@ -157,7 +155,6 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
     for number, task in enumerate(("worker:1", "ps:0"), 1):
         sandbox("up", spec)  # starts what has failed
         process = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
-        assert process.stdout is not None
         for _ in range(2):
             process.stdout.readline()
         os.kill(sandbox.task(task)["pid"], signal.SIGKILL)

@@ -83,7 +83,6 @@ def test_events_of_a_run_that_waits_and_is_ended_have_the_fields_of_the_page(san
     def read_until(*kinds: str) -> None:
         left = set(kinds)
         while left:
-            assert command.stdout is not None
             lines.append(command.stdout.readline())
             left.discard(json.loads(lines[-1])["event"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Command, Sandbox, wait_for
 
 SPEC = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 #: Makes variables of both kinds on the ps in a container, or tells whether they are there.
@@ -100,7 +100,7 @@ def output_of(sandbox: Sandbox, *arguments: str) -> list[str]:
     return [event["line"] for event in found if event["event"] == "output" and event["line"].startswith("[")]
 
 
-def start_into_file(sandbox: Sandbox, name: str, *arguments: str) -> subprocess.Popen[str]:
+def start_into_file(sandbox: Sandbox, name: str, *arguments: str) -> Command:
     """Start a run whose events go to a file, which can be read while it goes on, and wait until it says something."""
     path = sandbox.folder / name
     with path.open("w") as file:
@@ -114,7 +114,6 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     run = demo("run", "--detach", "count.py", "on").stdout.strip()
     reaches(demo, run, "running")
     attached = demo.start("attach", run[:-1], "-o", "json")
-    assert attached.stdout is not None
     seen = [json.loads(attached.stdout.readline()) for _ in range(2)]
     assert (seen[0]["event"], numbers(seen)) == ("run", [0])
     attached.send_signal(signal.SIGINT)
@@ -171,7 +170,6 @@ def test_a_wait_ends_with_the_run_and_has_its_exit_code(demo: Sandbox) -> None:
     error = demo("wait", run, "--timeout", "0.1", code=124).stderr
     assert error.startswith(f"error: {run} did not end within 0.1 s\nhint: The runs continue: ")
     waiting = [demo.start("wait", other, run), demo.start("wait", run, "-o", "json")]
-    assert waiting[0].stdout is not None
     assert waiting[0].stdout.readline() == f"{other} succeeded\n"
     demo.kill_agent()
     (demo.folder / "ends").touch()
@@ -302,9 +300,8 @@ def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> Non
 def test_an_upload_that_stops_is_bounded_and_leaves_nothing(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
 
-    def uploading(*options: str) -> subprocess.Popen[str]:
+    def uploading(*options: str) -> Command:
         command = sandbox.start("run", "script", *options, "-", stdin=subprocess.PIPE)
-        assert command.stdin is not None
         command.stdin.write("# begun\n" * 5000)  # what the pipe holds, so that the command may be late, or gone
         command.stdin.flush()
         return command

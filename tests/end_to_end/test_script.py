@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_a_training_script_finds_the_cluster(demo: Sandbox, tmp_path: Path) -> N
 
 def test_the_output_and_exit_code_of_a_script(demo: Sandbox) -> None:
     demo.spec("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(int(sys.argv[1]))\n", "exits.py")
-    *earlier, result = map(json.loads, demo("run", "-o", "json", "exits.py", "0").stdout.splitlines())
+    *earlier, result = demo.json_lines("run", "exits.py", "0")
     assert [event.get("line") for event in earlier] == [None, "out", "err"]
     assert (result["program"], result["state"], result["result"]) == ("script", "succeeded", {"exit_code": 0})
     failed = demo("run", "exits.py", "3", code=3)

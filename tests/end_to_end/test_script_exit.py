@@ -356,7 +356,6 @@ def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_trai
     sandbox("up", sandbox.spec("name: train\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))
     sandbox.spec(TRAIN, "train.py")
     command = sandbox.start("run", "train.py", "never")
-    assert command.stdout is not None
     while "weight 5.0" not in (line := command.stdout.readline()):
         assert line, "it has ended"
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
@@ -406,7 +405,6 @@ def test_a_run_can_save_its_state_when_its_pod_is_deleted(demo: Sandbox, command
     demo.spec(SAVES, "saves.py")
     (demo.folder / "checkpoint").unlink(missing_ok=True)
     process = demo.start(command, *(["--each", "ps"] if command == "launch" else []), "saves.py")
-    assert process.stdout is not None
     assert process.stdout.readline().endswith("trains\n")
     os.kill(demo.agent(), signal.SIGURG)  # what the container of a pod sends
     _, error = process.communicate(timeout=60)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, mostly_slow
+from tests.conftest import COMMAND, Command, Sandbox, mostly_slow
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,6 @@ except KeyboardInterrupt:
 def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> None:
     script = demo.spec(INTERRUPTIBLE, "interruptible.py")
     command = demo.start("run", script, *arguments)
-    assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
@@ -312,7 +311,6 @@ def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
 ) -> None:
     environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": seconds})
     command = demo.start("run", demo.spec(HANDLES, "handles.py"), env=environment)
-    assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGINT):
         command.send_signal(number)
@@ -344,9 +342,8 @@ def get_from_empty_queue(message, seconds=0.0):
 NOTE = "note: interrupted, but the program is inside TensorFlow: press Ctrl-C again to end it\n"
 
 
-def read_note(command: subprocess.Popen[str]) -> None:
+def read_note(command: Command) -> None:
     """Read what a command says up to the note that an interrupt was not handled."""
-    assert command.stderr is not None
     assert NOTE in iter(command.stderr.readline, "")
 
 
@@ -355,7 +352,6 @@ def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
     demo: Sandbox, words: tuple[str, ...]
 ) -> None:
     command = demo.start(*words, demo.spec(f"{INSIDE}get_from_empty_queue('on')", "hangs.py"))
-    assert command.stdout is not None
     expected = ["on"] if words == ("run",) else ["worker:0 | on", "worker:1 | on"]
     assert sorted(command.stdout.readline().rstrip("\n") for _ in expected) == expected
     command.send_signal(signal.SIGINT)
@@ -383,7 +379,6 @@ threading.Thread(target=say, daemon=True).start()
 @pytest.mark.slow
 def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo: Sandbox) -> None:
     command = demo.start("run", demo.spec(f"{INSIDE}{SAYS}get_from_empty_queue('on')", "impatient.py"))
-    assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     assert command.stdout.readline() == "signalled\n"
@@ -398,7 +393,6 @@ def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> No
     """A handler may save a checkpoint, inside TensorFlow, and takes its time."""
     handler = "signal.signal(signal.SIGINT, lambda *_: sys.exit(get_from_empty_queue('saving', 2.5)))"
     command = demo.start("run", demo.spec(f"{INSIDE}{handler}\nprint('on', flush=True)\ntime.sleep(600)", "saves.py"))
-    assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
@@ -413,7 +407,6 @@ def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None
     text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 3)\nwhile True:\n    signal.pause()\n"
     environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": 0.0})
     command = demo.start("run", "script", "-o", "json", demo.spec(text, "late.py"), env=environment)
-    assert command.stdout is not None
     seen = (json.loads(line) for line in command.stdout)
     shown = (each for each in seen if each["event"] == "interrupt" or each.get("stream") == "stdout")
     events = ((each["event"], each.get("line", each.get("is_handled"))) for each in shown)

@@ -29,7 +29,6 @@ def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
     """A run that listens in every way; its ports by the way."""
     sandbox.spec(listening.SCRIPT, "listens.py")
     command = sandbox.start("run", "listens.py", stderr=subprocess.STDOUT)
-    assert command.stdout is not None
     lines: list[str] = []
     while not (line := command.stdout.readline()).startswith("PORTS"):
         assert line, lines
@@ -111,7 +110,6 @@ def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: San
     """Where Yama restricts ptrace, only an ancestor can duplicate a socket: the orphan of a script needs one."""
     demo.spec(_DAEMON, "daemon.py")
     command = demo.start("run", "daemon.py", stderr=subprocess.STDOUT)
-    assert command.stdout is not None
     lines: list[str] = []
     while not (line := command.stdout.readline()).startswith("DAEMON"):
         assert line, lines

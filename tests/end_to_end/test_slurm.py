@@ -376,7 +376,6 @@ def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
     blocking = block(site)
     try:
         waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
-        assert waiting.stderr is not None
         line = next(line for line in waiting.stderr if " is pending (" in line)
         job = next(each for each in site.jobs() if each != blocking)
         assert line.startswith(f"job {job} is pending (")
@@ -404,7 +403,6 @@ def test_down_cancels_a_pending_job(site: InSlurm) -> None:
     blocking = block(site)
     try:
         waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
-        assert waiting.stderr is not None
         next(line for line in waiting.stderr if " is pending (" in line)
         waiting.send_signal(signal.SIGINT)
         waiting.communicate(timeout=60)
@@ -473,7 +471,6 @@ def test_ctrl_c_in_the_queue_of_a_launch_cancels_its_job(site: InSlurm) -> None:
         script = site.scripts / "group.py"
         script.write_text("")
         waiting = site.start("launch", "--spec", site.spec(site.text("{nodes: 3}")), script)
-        assert waiting.stderr is not None
         next(line for line in waiting.stderr if " is pending (" in line)
         waiting.send_signal(signal.SIGINT)
         waiting.communicate(timeout=60)
@@ -501,7 +498,6 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_name
     with up(site, '{nodes: 3, time: "0:20:00", grace: 600}') as status:
         assert status["job"]["ends_in_s"] <= 1200
         run = site.start("run", script)
-        assert run.stdout is not None
         assert run.stdout.readline() == "trains\n"
         job = f"JobId={status['job']['id']}"
         site.site("scontrol", "update", job, "TimeLimit=60")

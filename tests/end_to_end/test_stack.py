@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import Command, Sandbox, mostly_slow, wait_for
 
 #: Prints `ready`, ends at the end of its input, and prints `end` if nothing has disturbed it.
 SCRIPT = """
@@ -47,12 +47,11 @@ print("end", line.strip(), child.exitcode)
 """
 
 
-def start(demo: Sandbox, *arguments: str, env: dict[str, str] | None = None) -> tuple[subprocess.Popen[str], str]:
+def start(demo: Sandbox, *arguments: str, env: dict[str, str] | None = None) -> tuple[Command, str]:
     """Start the script, and return the command and the run's id when the script is ready."""
     script = demo.folder / "waits.py"
     script.write_text(SCRIPT)
     command = demo.start("run", script, *arguments, env=env, stdin=subprocess.PIPE)
-    assert command.stdout is not None
     assert command.stdout.readline() == "ready\n"
     return command, str(demo.json("runs")[-1]["run"])
 

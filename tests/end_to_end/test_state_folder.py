@@ -116,7 +116,6 @@ def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
     after = sandbox.wait_until("running")
     assert after["tasks"][0]["pid"] not in (None, before[0]["pid"])
     run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-    assert run.stdout is not None
     identity = json.loads(run.stdout.readline())["run"]
     assert json.loads(run.stdout.readline())["event"] == "progress"
     filler = fill(state)
@@ -194,7 +193,7 @@ def check_that_it_starts(sandbox: Sandbox, reason: str, restarts: int = 1) -> No
     print(f"ready after {waited:.1f} s")  # a second or two on an idle machine
     assert waited < 10
     assert task["restarts"] == restarts
-    events = [json.loads(line) for line in sandbox("events", "-o", "json").stdout.splitlines()]
+    events = sandbox.json_lines("events")
     assert f"waiting: {reason}" in [event["detail"] for event in events if event["event"] == "blocked"]
     # The journal has what happened meanwhile.
     sandbox.kill_agent()

@@ -83,7 +83,7 @@ def test_all_is_shown_and_the_beginning_and_the_end_are_stored(cluster: Sandbox)
     again = cluster("attach", folder.name)
     assert again.stderr.startswith("[tfcluster: ")
     assert again.stderr.endswith(f"{NOT_STORED}\n")
-    events = [json.loads(line) for line in cluster("attach", folder.name, "-o", "json").stdout.splitlines()]
+    events = cluster.json_lines("attach", folder.name)
     check_stored("".join(f"{event['line']}\n" for event in events if event["event"] == "output"), printed)
     (gap,) = [event for event in events if "missing" in event]
     assert gap["stream"] == "stderr"
@@ -122,8 +122,6 @@ def test_a_command_that_attaches_is_told_what_is_missing(cluster: Sandbox) -> No
     printed = lines_up_to(150_000)
     command = cluster.start("attach", folder.name, "-o", "json")
     follower = cluster.start("logs", "-f", folder.name, "--no-prefix", "-n", "3")
-    assert command.stdout is not None
-    assert follower.stdout is not None
     first = [json.loads(command.stdout.readline()) for _ in range(2)]
     assert first[1]["line"] == "line 0000000 of the output"
     assert follower.stdout.readline() == "line 0149997 of the output\n"

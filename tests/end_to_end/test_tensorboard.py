@@ -38,7 +38,6 @@ def away(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -
 def started(sandbox: Sandbox, *arguments: str | Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Start a TensorBoard, and return what the command says of it."""
     process = sandbox.start("tensorboard", *arguments, "-o", "json", env=env)
-    assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate(timeout=60)[1]
     shown: dict[str, str] = json.loads(line)

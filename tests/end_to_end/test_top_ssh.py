@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import running
+from tests.conftest import Command, running
 from tests.end_to_end.test_ssh import Over, over
 from tests.screens import Terminal
 
@@ -62,12 +62,10 @@ def test_top_shows_that_a_host_goes_away_and_comes_back(two: Over) -> None:
 @pytest.mark.every_way
 def test_the_page_is_told_that_a_host_goes_away_and_comes_back(two: Over) -> None:
     page = two.start("dashboard", "--no-browser", "-o", "json")
-    assert page.stdout is not None
     url = json.loads(page.stdout.readline())["url"]
     read = [*two.network.command(sys.executable, "-c", _READ_PAGE), url]
 
-    def read_until(stream: subprocess.Popen[str], has_arrived: Callable[[Any], bool]) -> None:
-        assert stream.stdout is not None
+    def read_until(stream: Command, has_arrived: Callable[[Any], bool]) -> None:
         data = (line.removeprefix("data: ") for line in stream.stdout if line.startswith("data: "))
         assert any(has_arrived(json.loads(each)) for each in data)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 
 import pytest
@@ -30,6 +29,6 @@ def test_the_readme_has_the_commands_at_the_top_of_each_script_in_order() -> Non
 @pytest.mark.slow
 def test_the_tour(sandbox: Sandbox) -> None:
     run_commands(README, sandbox)
-    events = [json.loads(line) for line in sandbox("events", "-c", "demo", "-o", "json").stdout.splitlines()]
+    events = sandbox.json_lines("events", "-c", "demo")
     assert [each["event"] for each in events if each["task"] == "worker:1"].count("died") == 1
     assert "loss" in (sandbox.folder / "page.html").read_text()

@@ -106,7 +106,6 @@ def kill_a_worker(sandbox: Sandbox, example: Example, words: list[str]) -> list[
     place = words.index(f"examples/{example.name}")
     words = [*words[1:place], "examples/gate.py", example.pattern, *words[place:]]
     command = sandbox.start("launch", "-o", "json", *words)
-    assert command.stdout is not None
     events: list[dict[str, Any]] = []
     pids: list[int] = []
     for line in command.stdout:

@@ -185,9 +185,6 @@ def test_a_task_that_backs_off(hangs: Sandbox) -> None:
 @pytest.mark.slow
 def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
     command = hangs.start("run", write(hangs, IN_THE_MIDDLE), stdin=-1)
-    assert command.stdin is not None
-    assert command.stdout is not None
-    assert command.stderr is not None
     assert command.stdout.readline() == "ready\n"
     with frozen(hangs, "worker:1") as pid:
         command.stdin.write("go\n")
@@ -208,8 +205,6 @@ def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
     """The script has the addresses of before, and so have the servers."""
     text = SESSION.replace(BEGIN, f"{BEGIN}print('ready', flush=True)\nsys.stdin.readline()\n")
     command = hangs.start("run", "--start-timeout", "4", write(hangs, text), stdin=-1)
-    assert command.stdin is not None
-    assert command.stdout is not None
     assert command.stdout.readline() == "ready\n"
     hangs("scale", "spare=0", "--yes")
     try:
@@ -249,7 +244,6 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1":
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
     command = hangs.start("launch", "-o", "json", "--start-timeout", "6", write(hangs, text))
-    assert command.stdout is not None
     events = (json.loads(line) for line in command.stdout)
     waiting = next(event for event in events if event["event"] == "waiting")
     line = line_of(text)
@@ -305,7 +299,6 @@ def test_the_last_worker_that_ends_while_a_coordinator_waits_for_one_ends_the_gr
     spec = sandbox.spec("name: roles\njobs: {chief: {tasks: 1}, worker: {tasks: 2}, ps: {tasks: 1}}\n")
     script, env = write(sandbox, SERVED), sandbox.with_settings(QUICK)
     command = sandbox.start("launch", "--spec", spec, "--each", "chief,worker,ps", script, env=env)
-    assert command.stdout is not None
     for worker in ("worker:0", "worker:1"):
         for _ in range(20):
             assert command.stdout.readline() == "chief:0  | step\n", "the other worker is enough"
@@ -352,7 +345,6 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1" or {not waits}:
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
     command = hangs.start("launch", "-o", "json", "--timeout", "10", write(hangs, text))
-    assert command.stdout is not None
     events = (json.loads(line) for line in command.stdout)
     seen: dict[str, Any] = {}  # what the member prints may arrive before its event
     while not {"pid", "line"} <= seen.keys():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import wait_for
+from tests.conftest import Command, wait_for
 from tests.end_to_end.test_ssh import Over, over
 from tests.end_to_end.test_waits import BEGIN, QUICK, SESSION, line_of, write
 
@@ -111,11 +110,10 @@ def test_a_host_with_another_tensorflow(wide: Over) -> None:
     assert other["hint"].startswith(f"Install the same version everywhere (`pip install tensorflow=={own}`)")
 
 
-def waits_of(wide: Over, *arguments: str) -> tuple[Iterator[dict[str, Any]], subprocess.Popen[str]]:
+def waits_of(wide: Over, *arguments: str) -> tuple[Iterator[dict[str, Any]], Command]:
     """Launch a script whose worker:1 does not come; return its events, and the command."""
     script = write(wide, STRATEGY)
     command = wide.start("launch", "-o", "json", *arguments, script)
-    assert command.stdout is not None
     return (json.loads(line) for line in command.stdout), command
 
 
