@@ -72,71 +72,63 @@ def refuse(journal: Journal, record: Record) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "change"])
-def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
+async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
     folder: StateDir, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
     changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
-
-    async def play() -> None:
-        ports = PortAllocator()
-        supervisor = supervisor_in(folder, ports)
-        if again:
-            supervisor.apply(topology, [])
-        before = (
-            supervisor.topology,
-            dict(supervisor.tasks),
-            {name: vars(t).copy() for name, t in supervisor.tasks.items()},
-        )
-        journal = folder.journal.path.read_bytes() if again else None
-        desired: ClusterTopology = changed if again else topology
-        list(map(ports.reserve, desired.ports_on("a")))
-        descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "write", refuse)
-            with pytest.raises(ClusterError, match="No space left"):
-                supervisor.apply(desired, [task.name for task in desired.tasks])
-        for _ in range(10):
-            await asyncio.sleep(0.01)
-        tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
-        assert (supervisor.topology, supervisor.tasks, tasks) == before
-        # The journal may have closed its files: a snapshot opens them again.
-        assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
-        assert child_pids() == children
-        assert not folder.events.exists()
-        assert (folder.journal.path.read_bytes() if again else None) == journal
-        ports.release_except(())
-
-    asyncio.run(play())
+    ports = PortAllocator()
+    supervisor = supervisor_in(folder, ports)
+    if again:
+        supervisor.apply(topology, [])
+    before = (
+        supervisor.topology,
+        dict(supervisor.tasks),
+        {name: vars(t).copy() for name, t in supervisor.tasks.items()},
+    )
+    journal = folder.journal.path.read_bytes() if again else None
+    desired: ClusterTopology = changed if again else topology
+    list(map(ports.reserve, desired.ports_on("a")))
+    descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", refuse)
+        with pytest.raises(ClusterError, match="No space left"):
+            supervisor.apply(desired, [task.name for task in desired.tasks])
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+    tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
+    assert (supervisor.topology, supervisor.tasks, tasks) == before
+    # The journal may have closed its files: a snapshot opens them again.
+    assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
+    assert child_pids() == children
+    assert not folder.events.exists()
+    assert (folder.journal.path.read_bytes() if again else None) == journal
+    ports.release_except(())
 
 
-def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
+async def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
     folder: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its port was taken, so it waited for another attempt."""
     monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
     first = topology_of([task_of("worker:0", "a")])
-
-    async def play() -> None:
-        ports = PortAllocator()
-        supervisor = supervisor_in(folder, ports)
-        supervisor.apply(first, [])
-        taken = bind_all_addresses(0)
-        new = task_of("worker:1", "a", port=taken.getsockname()[1])
-        with monkeypatch.context() as patch:
-            patch.setattr(Journal, "write", refuse)
-            with pytest.raises(ClusterError, match="No space left"):
-                supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name])
-        taken.close()
-        supervisor.write_journal()
-        await asyncio.sleep(0.1)
-        assert not folder.events.exists(), "nothing has happened"
-        ports.release_except(())
-
-    asyncio.run(play())
+    ports = PortAllocator()
+    supervisor = supervisor_in(folder, ports)
+    supervisor.apply(first, [])
+    taken = bind_all_addresses(0)
+    new = task_of("worker:1", "a", port=taken.getsockname()[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", refuse)
+        with pytest.raises(ClusterError, match="No space left"):
+            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name])
+    taken.close()
+    supervisor.write_journal()
+    await asyncio.sleep(0.1)
+    assert not folder.events.exists(), "nothing has happened"
+    ports.release_except(())
 
 
-def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
+async def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
     folder: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
@@ -146,23 +138,20 @@ def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
     def release(child: subprocesses.ChildProcess, message: object) -> None:
         released.append((child, message, len(written)))
 
-    async def play() -> None:
-        ports, children = PortAllocator(), child_pids()
-        supervisor = supervisor_in(folder, ports)
-        monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
-        monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
-        supervisor.apply(topology, [task.name for task in topology.tasks])
-        [record] = written
-        assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
-        assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
-        assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
-        for child, _, _ in released:
-            child.close_pipe()
-            child.kill()
-            child.wait()
-        ports.release_except(())
-
-    asyncio.run(play())
+    ports, children = PortAllocator(), child_pids()
+    supervisor = supervisor_in(folder, ports)
+    monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
+    supervisor.apply(topology, [task.name for task in topology.tasks])
+    [record] = written
+    assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
+    assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
+    assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
+    for child, _, _ in released:
+        child.close_pipe()
+        child.kill()
+        child.wait()
+    ports.release_except(())
 
 
 def break_journal(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -210,7 +199,7 @@ def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         (break_fork, errno.EMFILE, "Too many open files (EMFILE)"),
     ],
 )
-def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
+async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     folder: StateDir,
     monkeypatch: pytest.MonkeyPatch,
     break_system: Callable[[pytest.MonkeyPatch, int], None],
@@ -221,56 +210,50 @@ def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     topology = topology_of([task_of("worker:0", "a")])
     monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
-
-    async def play() -> None:
-        ports, children = PortAllocator(), child_pids()
-        supervisor = supervisor_in(folder, ports)
-        supervisor.apply(topology, [task.name for task in topology.tasks])
-        [task] = supervisor.tasks.values()
-        with monkeypatch.context() as patch:
-            break_system(patch, number)
-            assert task.process is not None
-            task.process.kill()
-            for _ in range(20):  # many times more attempts than the limit of restarts
-                await asyncio.sleep(0.02)
-            state = task.machine.state, task.machine.restarts, len(task.machine.exit_times), vars(task)["process"]
-            assert state == (TaskState.BACKING_OFF, 0, 1, None)
-            assert task.last_exit is not None
-            detail = f"waiting: {reason.format(folder.path)}"
-            assert (task.last_exit.reason, task.last_exit.detail) == ("not started", detail)
-            assert child_pids() == children
-        if supervisor.journal_obstacle:
-            supervisor.write_journal()  # as the agent does every second
-        await asyncio.sleep(0.1)
+    ports, children = PortAllocator(), child_pids()
+    supervisor = supervisor_in(folder, ports)
+    supervisor.apply(topology, [task.name for task in topology.tasks])
+    [task] = supervisor.tasks.values()
+    with monkeypatch.context() as patch:
+        break_system(patch, number)
         assert task.process is not None
-        assert (task.machine.state, task.machine.restarts) == (TaskState.STARTING, 1)
-        events = [line.split(" ", 2)[2] for line in folder.events.read_text().splitlines()]
-        names = [json.loads(line)["event"] for line in events]
-        assert names == ["started", "died", "blocked", "started"]
-        assert json.loads(events[2])["detail"] == detail
-        record = folder.journal.read()
-        assert record is not None
-        assert record.tasks[task.spec.name].process == task.process
-        await supervisor.stop(1.0)
-        ports.release_except(())
+        task.process.kill()
+        for _ in range(20):  # many times more attempts than the limit of restarts
+            await asyncio.sleep(0.02)
+        state = task.machine.state, task.machine.restarts, len(task.machine.exit_times), vars(task)["process"]
+        assert state == (TaskState.BACKING_OFF, 0, 1, None)
+        assert task.last_exit is not None
+        detail = f"waiting: {reason.format(folder.path)}"
+        assert (task.last_exit.reason, task.last_exit.detail) == ("not started", detail)
+        assert child_pids() == children
+    if supervisor.journal_obstacle:
+        supervisor.write_journal()  # as the agent does every second
+    await asyncio.sleep(0.1)
+    assert task.process is not None
+    assert (task.machine.state, task.machine.restarts) == (TaskState.STARTING, 1)
+    events = [line.split(" ", 2)[2] for line in folder.events.read_text().splitlines()]
+    names = [json.loads(line)["event"] for line in events]
+    assert names == ["started", "died", "blocked", "started"]
+    assert json.loads(events[2])["detail"] == detail
+    record = folder.journal.read()
+    assert record is not None
+    assert record.tasks[task.spec.name].process == task.process
+    await supervisor.stop(1.0)
+    ports.release_except(())
 
-    asyncio.run(play())
 
-
-def test_a_server_that_cannot_be_started_at_first_waits(folder: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_cannot_be_started_at_first_waits(
+    folder: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topology = topology_of([task_of("worker:0", "a")])
-
-    async def play() -> None:
-        ports = PortAllocator()
-        supervisor = supervisor_in(folder, ports)
-        with monkeypatch.context() as patch:
-            break_fork(patch, errno.EAGAIN)
-            supervisor.apply(topology, [task.name for task in topology.tasks])
-        [task] = supervisor.tasks.values()
-        assert (task.machine.state, task.machine.restarts) == (TaskState.BACKING_OFF, 0)
-        record = folder.journal.read()
-        assert record is not None
-        assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
-        ports.release_except(())
-
-    asyncio.run(play())
+    ports = PortAllocator()
+    supervisor = supervisor_in(folder, ports)
+    with monkeypatch.context() as patch:
+        break_fork(patch, errno.EAGAIN)
+        supervisor.apply(topology, [task.name for task in topology.tasks])
+    [task] = supervisor.tasks.values()
+    assert (task.machine.state, task.machine.restarts) == (TaskState.BACKING_OFF, 0)
+    record = folder.journal.read()
+    assert record is not None
+    assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
+    ports.release_except(())

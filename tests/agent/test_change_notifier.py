@@ -12,28 +12,22 @@ from tfcluster.agent import event_loop
 from tfcluster.agent.event_loop import ChangeNotifier, FolderWatcher
 
 
-def test_a_change_between_the_read_and_the_wait_is_not_lost() -> None:
-    async def look_then_wait() -> None:
-        notifier = ChangeNotifier()
-        count = notifier.count
-        notifier.notify()
-        await asyncio.wait_for(notifier.wait_for_change(count), 10)
-
-    asyncio.run(look_then_wait())
+async def test_a_change_between_the_read_and_the_wait_is_not_lost() -> None:
+    notifier = ChangeNotifier()
+    count = notifier.count
+    notifier.notify()
+    await asyncio.wait_for(notifier.wait_for_change(count), 10)
 
 
-def test_a_change_wakes_every_waiter_once() -> None:
-    async def several_wait() -> None:
-        notifier = ChangeNotifier()
-        waiting = [asyncio.ensure_future(notifier.wait_for_change(notifier.count)) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert not any(each.done() for each in waiting)
-        notifier.notify()
-        await asyncio.gather(*waiting)
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(notifier.wait_for_change(notifier.count), 0)
-
-    asyncio.run(several_wait())
+async def test_a_change_wakes_every_waiter_once() -> None:
+    notifier = ChangeNotifier()
+    waiting = [asyncio.ensure_future(notifier.wait_for_change(notifier.count)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in waiting)
+    notifier.notify()
+    await asyncio.gather(*waiting)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(notifier.wait_for_change(notifier.count), 0)
 
 
 def test_a_stream_until_completion_yields_each_change() -> None:
@@ -132,17 +126,14 @@ def test_a_change_is_reported_though_too_many_others_were_not_read(tmp_path: Pat
     asyncio.run(asyncio.wait_for(body(), 30))
 
 
-def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(24, "Too many open files")
 
-    async def body() -> None:
-        before = os.listdir("/proc/self/fd")
-        with FolderWatcher().watch(tmp_path / "none", lambda: None) as is_watched:
-            assert not is_watched
-        monkeypatch.setattr(event_loop, "Inotify", refuse)
-        with FolderWatcher().watch(tmp_path, lambda: None) as is_watched:
-            assert not is_watched
-        assert os.listdir("/proc/self/fd") == before
-
-    asyncio.run(body())
+    before = os.listdir("/proc/self/fd")
+    with FolderWatcher().watch(tmp_path / "none", lambda: None) as is_watched:
+        assert not is_watched
+    monkeypatch.setattr(event_loop, "Inotify", refuse)
+    with FolderWatcher().watch(tmp_path, lambda: None) as is_watched:
+        assert not is_watched
+    assert os.listdir("/proc/self/fd") == before

@@ -13,19 +13,15 @@ from tfcluster.errors import ClusterError
 from tfcluster.os import netns
 
 
-def test_nothing_is_left_of_a_network_that_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_left_of_a_network_that_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(netns, "make_namespaces", refuse)
-
-    async def play() -> None:
-        before = len(os.listdir("/proc/self/fd"))
-        network = ClusterNetwork("holder", lambda: None)
-        with pytest.raises(ClusterError):
-            network.make()
-        while len(os.listdir("/proc/self/fd")) > before:  # until the exit of the holder is noticed
-            await asyncio.sleep(0.01)
-        network.leave()
-
-    asyncio.run(play())
+    before = len(os.listdir("/proc/self/fd"))
+    network = ClusterNetwork("holder", lambda: None)
+    with pytest.raises(ClusterError):
+        network.make()
+    while len(os.listdir("/proc/self/fd")) > before:  # until the exit of the holder is noticed
+        await asyncio.sleep(0.01)
+    network.leave()

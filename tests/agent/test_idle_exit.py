@@ -25,19 +25,16 @@ class IdleAgent:
         self.quitting = asyncio.Event()
 
 
-def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
-    async def play() -> None:
-        agent = IdleAgent()
-        server = RpcServer(cast(AgentContext, agent), cast(Dispatcher, None))
-        server._schedule_idle_exit(0.0)
-        server._schedule_idle_exit(3600.0)  # an `up` has run the preflight meanwhile, and its next request is to come
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not agent.quitting.is_set()
-        server._schedule_idle_exit(0.0)
-        await asyncio.wait_for(agent.quitting.wait(), 30)
-
-    asyncio.run(play())
+async def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
+    agent = IdleAgent()
+    server = RpcServer(cast(AgentContext, agent), cast(Dispatcher, None))
+    server._schedule_idle_exit(0.0)
+    server._schedule_idle_exit(3600.0)  # an `up` has run the preflight meanwhile, and its next request is to come
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not agent.quitting.is_set()
+    server._schedule_idle_exit(0.0)
+    await asyncio.wait_for(agent.quitting.wait(), 30)
 
 
 def test_an_agent_without_a_cluster_exits_if_no_command_connects(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,23 +60,19 @@ class Watch:
         return [each.notice["host"] for each in self.notifier._state.queue[before:]]
 
 
-def test_a_host_is_unreachable_when_its_first_task_neither_answers_nor_is_refused(
+async def test_a_host_is_unreachable_when_its_first_task_neither_answers_nor_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
-
-    async def play() -> None:
-        watch = Watch(tmp_path / "notices", "alpha")
-        assert await watch.check() == []
-        assert await watch.check(b=REFUSED) == []
-        assert await watch.check(b=UNKNOWN) == []
-        assert await watch.check(b=SILENT) == ["beta"]
-        assert await watch.check() == [], "once"
-        assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT) == [], "also for the next agent"
-        assert await watch.check(b=OK) == []
-        assert await watch.check(d=SILENT) == ["gamma"]
-
-    asyncio.run(play())
+    watch = Watch(tmp_path / "notices", "alpha")
+    assert await watch.check() == []
+    assert await watch.check(b=REFUSED) == []
+    assert await watch.check(b=UNKNOWN) == []
+    assert await watch.check(b=SILENT) == ["beta"]
+    assert await watch.check() == [], "once"
+    assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT) == [], "also for the next agent"
+    assert await watch.check(b=OK) == []
+    assert await watch.check(d=SILENT) == ["gamma"]
 
 
 def test_a_check_whose_probes_are_done_writes_nothing_after_stop(
@@ -114,7 +110,7 @@ def test_a_check_whose_probes_are_done_writes_nothing_after_stop(
         ("beta", "alpha", {"alpha": "", "beta": "d", "gamma": "b"}),
     ],
 )
-def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_asks_the_leading_one(
+async def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_asks_the_leading_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leading: str, empty: str | None, probed: dict[str, str]
 ) -> None:
     monkeypatch.setattr("tests.agent.test_incident_monitor.LEADING", leading)
@@ -122,36 +118,26 @@ def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_asks_the_
     if empty is not None:
         monkeypatch.setitem(TASKS, empty, [])
     silent = dict.fromkeys("abcd", SILENT)
-
-    async def play() -> None:
-        for host, tasks in probed.items():
-            watch = Watch(tmp_path / host, host)
-            away = await watch.check(**silent)
-            assert "".join(watch.probed) == tasks
-            assert away == [next(name for name in TASKS if task in TASKS[name]) for task in tasks]
-
-    asyncio.run(play())
+    for host, tasks in probed.items():
+        watch = Watch(tmp_path / host, host)
+        away = await watch.check(**silent)
+        assert "".join(watch.probed) == tasks
+        assert away == [next(name for name in TASKS if task in TASKS[name]) for task in tasks]
 
 
-def test_a_host_is_unreachable_after_some_time(tmp_path: Path) -> None:
-    async def play() -> None:
-        watch = Watch(tmp_path / "notices", "alpha")
-        assert await watch.check(d=SILENT) == []
-        watch.watch._silent_since["gamma"] -= settings.HOST_AWAY_SECONDS
-        assert await watch.check() == ["gamma"]
-
-    asyncio.run(play())
+async def test_a_host_is_unreachable_after_some_time(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "notices", "alpha")
+    assert await watch.check(d=SILENT) == []
+    watch.watch._silent_since["gamma"] -= settings.HOST_AWAY_SECONDS
+    assert await watch.check() == ["gamma"]
 
 
-def test_an_outage_is_reported_once_though_agents_change(tmp_path: Path) -> None:
-    async def play() -> None:
-        watch = Watch(tmp_path / "notices", "alpha")
-        await watch.check(b=SILENT)
-        watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
-        assert await watch.check() == ["beta"]
-        following = Watch(tmp_path / "notices", "alpha")
-        assert await following.check(b=SILENT) == []
-        following.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
-        assert await following.check() == []
-
-    asyncio.run(play())
+async def test_an_outage_is_reported_once_though_agents_change(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "notices", "alpha")
+    await watch.check(b=SILENT)
+    watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+    assert await watch.check() == ["beta"]
+    following = Watch(tmp_path / "notices", "alpha")
+    assert await following.check(b=SILENT) == []
+    following.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+    assert await following.check() == []

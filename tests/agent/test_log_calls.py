@@ -127,20 +127,17 @@ def test_a_search_resumes_and_counts_only_lines_that_match(cluster: Cluster) -> 
         asyncio.run(ask(grep=("[",)))
 
 
-def test_a_followed_log_is_searched_as_it_is_written(cluster: Cluster) -> None:
-    async def follow() -> None:
-        cluster.print("ps:0", "a1\nb2\n")
-        async with contextlib.aclosing(cluster.logs("ps:0", follow=True, grep=("a",), lines=5)) as lines:
-            assert await anext(lines) == LogPositions({})
-            event = await anext(lines)
-            assert isinstance(event, LogEvent)
-            assert (event.line.line, event.next) == ("a1", 3)
-            cluster.print("ps:0", "b3\na4\n")
-            event = await anext(lines)
-            assert isinstance(event, LogEvent)
-            assert (event.line.line, event.next) == ("a4", 12)
-
-    asyncio.run(follow())
+async def test_a_followed_log_is_searched_as_it_is_written(cluster: Cluster) -> None:
+    cluster.print("ps:0", "a1\nb2\n")
+    async with contextlib.aclosing(cluster.logs("ps:0", follow=True, grep=("a",), lines=5)) as lines:
+        assert await anext(lines) == LogPositions({})
+        event = await anext(lines)
+        assert isinstance(event, LogEvent)
+        assert (event.line.line, event.next) == ("a1", 3)
+        cluster.print("ps:0", "b3\na4\n")
+        event = await anext(lines)
+        assert isinstance(event, LogEvent)
+        assert (event.line.line, event.next) == ("a4", 12)
 
 
 def test_following_continues_after_a_position_and_includes_new_tasks(
@@ -173,26 +170,22 @@ def test_following_continues_after_a_position_and_includes_new_tasks(
     asyncio.run(follow())
 
 
-def test_followed_logs_are_read_when_they_are_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_followed_logs_are_read_when_they_are_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "LOG_CHECK_SECONDS", 3600.0)
-
-    async def follow() -> None:
-        cluster.print("ps:0", "one\n")
-        cluster.print("worker:0", "")
-        async with contextlib.aclosing(cluster.logs(follow=True)) as lines:
-            assert isinstance(await anext(lines), LogPositions)
-            for count, word in enumerate(("one", "two", "three"), 1):
-                event = await asyncio.wait_for(anext(lines), 30)
-                assert isinstance(event, LogEvent)
-                assert (event.log, event.line.line) == ("ps:0", word)
-                asyncio.get_running_loop().call_later(0.1, cluster.print, "ps:0", ("two\n", "three\n", "")[count - 1])
-            following = asyncio.ensure_future(anext(lines))
-            await asyncio.sleep(0.2)
-            cluster.quitting.set()
-            assert await asyncio.wait_for(following, 30) == Reply(Done())
-        assert cluster.runs.watcher._inotify is None
-
-    asyncio.run(follow())
+    cluster.print("ps:0", "one\n")
+    cluster.print("worker:0", "")
+    async with contextlib.aclosing(cluster.logs(follow=True)) as lines:
+        assert isinstance(await anext(lines), LogPositions)
+        for count, word in enumerate(("one", "two", "three"), 1):
+            event = await asyncio.wait_for(anext(lines), 30)
+            assert isinstance(event, LogEvent)
+            assert (event.log, event.line.line) == ("ps:0", word)
+            asyncio.get_running_loop().call_later(0.1, cluster.print, "ps:0", ("two\n", "three\n", "")[count - 1])
+        following = asyncio.ensure_future(anext(lines))
+        await asyncio.sleep(0.2)
+        cluster.quitting.set()
+        assert await asyncio.wait_for(following, 30) == Reply(Done())
+    assert cluster.runs.watcher._inotify is None
 
 
 def test_the_event_log_is_bounded_and_read_from_a_position(cluster: Cluster) -> None:

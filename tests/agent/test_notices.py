@@ -29,46 +29,36 @@ def queued(notices: Notifier) -> list[str]:
     return [each.notice["host"] for each in notices._state.queue]
 
 
-def test_the_queue_is_bounded_and_has_each_notice_once(
+async def test_the_queue_is_bounded_and_has_each_notice_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(settings, "NOTICES_MAX", 2)
-
-    async def add() -> None:
-        notices = notifier(tmp_path / "queue", "true")
-        for notice in (*NOTICES, NOTICES[-1]):
-            notices.add(notice)
-        assert queued(notices) == ["beta", "gamma"]
-        assert "too many notices: 'demo: host alpha has not answered" in caplog.text
-        assert queued(notifier(tmp_path / "queue", "true")) == ["beta", "gamma"], "for the next agent"
-
-    asyncio.run(add())
+    notices = notifier(tmp_path / "queue", "true")
+    for notice in (*NOTICES, NOTICES[-1]):
+        notices.add(notice)
+    assert queued(notices) == ["beta", "gamma"]
+    assert "too many notices: 'demo: host alpha has not answered" in caplog.text
+    assert queued(notifier(tmp_path / "queue", "true")) == ["beta", "gamma"], "for the next agent"
 
 
-def test_only_kinds_that_the_spec_names_are_queued_and_the_command_of_a_run(tmp_path: Path) -> None:
-    async def add() -> None:
-        notices = notifier(tmp_path / "queue", "true", events=("task-failed",))
-        notices.add(NOTICES[0])
-        assert queued(notices) == []
-        notices.add(NOTICES[1], command="true")
-        assert queued(notices) == ["beta"]
-
-    asyncio.run(add())
+async def test_only_kinds_that_the_spec_names_are_queued_and_the_command_of_a_run(tmp_path: Path) -> None:
+    notices = notifier(tmp_path / "queue", "true", events=("task-failed",))
+    notices.add(NOTICES[0])
+    assert queued(notices) == []
+    notices.add(NOTICES[1], command="true")
+    assert queued(notices) == ["beta"]
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b'{"queue": [{}], "reported": []}', b"[]", b'{"queue": 3, "reported": []}', b'{"format": 99}'],
 )
-def test_a_queue_that_cannot_be_read_is_empty_and_kept(tmp_path: Path, content: bytes) -> None:
-    async def load() -> None:
-        (tmp_path / "queue").write_bytes(content)
-        notices = notifier(tmp_path / "queue", "true")
-        assert queued(notices) == []
-        notices.add(NOTICES[0])
-        assert (tmp_path / "queue.unreadable").read_bytes() == content
-
-    asyncio.run(load())
+async def test_a_queue_that_cannot_be_read_is_empty_and_kept(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "queue").write_bytes(content)
+    notices = notifier(tmp_path / "queue", "true")
+    assert queued(notices) == []
+    notices.add(NOTICES[0])
+    assert (tmp_path / "queue.unreadable").read_bytes() == content
 
 
 def test_a_notice_is_given_up_after_the_last_attempt(

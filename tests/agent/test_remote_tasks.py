@@ -64,20 +64,16 @@ def test_only_tasks_that_a_run_uses_are_probed() -> None:
     assert world.probed == ["localhost:2"], "the task of this host is none of ours"
 
 
-def test_a_task_is_down_after_as_many_failed_probes_as_on_this_host() -> None:
+async def test_a_task_is_down_after_as_many_failed_probes_as_on_this_host() -> None:
     world = World(
         one=[FIRST, *[SILENT] * (settings.FAILED_PROBES_MAX - 1), FIRST, *[SILENT] * settings.FAILED_PROBES_MAX, FIRST]
     )
-
-    async def body() -> None:
-        await world.check(1 + settings.FAILED_PROBES_MAX)
-        assert world.news == [], "it has answered in between"
-        await world.check(settings.FAILED_PROBES_MAX)
-        assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}]
-        await world.check()
-        assert world.news[1:] == [{}], "it is up again"
-
-    asyncio.run(body())
+    await world.check(1 + settings.FAILED_PROBES_MAX)
+    assert world.news == [], "it has answered in between"
+    await world.check(settings.FAILED_PROBES_MAX)
+    assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}]
+    await world.check()
+    assert world.news[1:] == [{}], "it is up again"
 
 
 def test_a_refused_connection_counts_at_once_and_is_reported_once() -> None:
@@ -132,16 +128,12 @@ def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypa
     assert troubles == {"/job:worker/task:2": "worker:2 at 10.0.0.2:3 on b does not answer"}
 
 
-def test_probe_all_asks_a_silent_task_again_and_remembers_the_devices_of_the_last_answer() -> None:
+async def test_probe_all_asks_a_silent_task_again_and_remembers_the_devices_of_the_last_answer() -> None:
     world = World(one=[SILENT, FIRST, SILENT])
-
-    async def body() -> None:
-        assert await world.monitor.probe_all() == ([DEVICE, DEVICE], {}), "over another connection"
-        devices, missing = await world.monitor.probe_all()
-        assert devices == [DEVICE, DEVICE]
-        assert list(missing) == [W1]
-
-    asyncio.run(body())
+    assert await world.monitor.probe_all() == ([DEVICE, DEVICE], {}), "over another connection"
+    devices, missing = await world.monitor.probe_all()
+    assert devices == [DEVICE, DEVICE]
+    assert list(missing) == [W1]
 
 
 def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:

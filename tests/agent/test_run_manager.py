@@ -84,93 +84,78 @@ async def ended(runs: RunManager, run: Run) -> str:
     return str((run.record.error or {}).get("message"))
 
 
-def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> None:
-    async def body() -> None:
-        run = submit(runs, "graph")
-        runs.on_task_health([W0, W1], {})
-        assert run.record.stopping is None
-        runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
-        assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
-        assert run.record.state is RunState.FAILED
-        assert cleared == [], "it never had a driver"
-
-    asyncio.run(body())
+async def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> None:
+    run = submit(runs, "graph")
+    runs.on_task_health([W0, W1], {})
+    assert run.record.stopping is None
+    runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
+    assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
+    assert run.record.state is RunState.FAILED
+    assert cleared == [], "it never had a driver"
 
 
-def test_the_error_of_a_script_names_the_tasks_that_were_down_during_it(runs: RunManager) -> None:
-    async def body() -> None:
-        run = submit(runs, "script")
-        runs.on_task_health([PS, W0, W1], {W1: "worker:1 on b died (SIGKILL)", NEW: "worker:2 is starting"})
-        runs.on_task_health([PS, W0, W1], {W1: "worker:1 on b is starting"})
-        runs.on_task_health([PS, W0, W1], {})
-        events = [json.loads(line) for line in run.events.read_text().splitlines()]
-        down = {"event": "task_down", "task": W1, "problem": "worker:1 on b died (SIGKILL)"}
-        assert events[1:] == [down], "once for each loss, and not for a task that the run does not know"
-        runs.fail(run, ClusterError("train.py failed: Session 1a2b is not found.\nand 200 lines more"))
-        first, second = (await ended(runs, run)).splitlines()
-        assert first == "train.py failed: Session 1a2b is not found."
-        assert second == "during script-1: worker:1 on b died (SIGKILL)"
-
-    asyncio.run(body())
+async def test_the_error_of_a_script_names_the_tasks_that_were_down_during_it(runs: RunManager) -> None:
+    run = submit(runs, "script")
+    runs.on_task_health([PS, W0, W1], {W1: "worker:1 on b died (SIGKILL)", NEW: "worker:2 is starting"})
+    runs.on_task_health([PS, W0, W1], {W1: "worker:1 on b is starting"})
+    runs.on_task_health([PS, W0, W1], {})
+    events = [json.loads(line) for line in run.events.read_text().splitlines()]
+    down = {"event": "task_down", "task": W1, "problem": "worker:1 on b died (SIGKILL)"}
+    assert events[1:] == [down], "once for each loss, and not for a task that the run does not know"
+    runs.fail(run, ClusterError("train.py failed: Session 1a2b is not found.\nand 200 lines more"))
+    first, second = (await ended(runs, run)).splitlines()
+    assert first == "train.py failed: Session 1a2b is not found."
+    assert second == "during script-1: worker:1 on b died (SIGKILL)"
 
 
-def test_a_run_requires_the_task_that_a_placement_names(runs: RunManager, tmp_path: Path) -> None:
-    async def body() -> None:
-        run = submit(runs, "graph")
-        assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
-        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-        assert later.store.read("graph-1") == run.record, "the next agent knows"
-        runs.on_task_health([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
-        assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
-
-    asyncio.run(body())
+async def test_a_run_requires_the_task_that_a_placement_names(runs: RunManager, tmp_path: Path) -> None:
+    run = submit(runs, "graph")
+    assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
+    later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
+    assert later.store.read("graph-1") == run.record, "the next agent knows"
+    runs.on_task_health([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
+    assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
 
 
-def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
+async def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        run = submit(runs, "pi")
-        runs.on_task_health([W0, W1], {W1: "one died"})
-        assert run.all_lost_timer.handle is None, "one is left"
-        both = {W0: "zero died", W1: "one died"}
-        runs.on_task_health([W0, W1], both)
-        waiting = run.all_lost_timer.handle
-        assert waiting is not None
-        runs.on_task_health([W0, W1], both)
-        assert run.all_lost_timer.handle is waiting, "the time runs from the first moment"
-        runs.on_task_health([W0, W1], {W1: "one died"})
-        assert waiting.cancelled(), "one is back"
-        monkeypatch.setattr(settings, "RUN_ALL_TASKS_LOST_SECONDS", 0.0)
-        runs.on_task_health([W0, W1], both)
-        assert await ended(runs, run) == "zero died; one died during pi-1"
-
-    asyncio.run(body())
+    run = submit(runs, "pi")
+    runs.on_task_health([W0, W1], {W1: "one died"})
+    assert run.all_lost_timer.handle is None, "one is left"
+    both = {W0: "zero died", W1: "one died"}
+    runs.on_task_health([W0, W1], both)
+    waiting = run.all_lost_timer.handle
+    assert waiting is not None
+    runs.on_task_health([W0, W1], both)
+    assert run.all_lost_timer.handle is waiting, "the time runs from the first moment"
+    runs.on_task_health([W0, W1], {W1: "one died"})
+    assert waiting.cancelled(), "one is back"
+    monkeypatch.setattr(settings, "RUN_ALL_TASKS_LOST_SECONDS", 0.0)
+    runs.on_task_health([W0, W1], both)
+    assert await ended(runs, run) == "zero died; one died during pi-1"
 
 
-def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
+async def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(self: ForkServer, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
-    async def body() -> None:
-        run = submit(runs, "graph")
-        runs.start(run)
-        message = "no driver could be started for graph-1 within 0.01 s"
-        assert await ended(runs, run) == message
-        assert runs.runs["graph-1"].process is None
-        while runs.fork_server.process is not None:
-            await asyncio.sleep(0.01)
-
     monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
     monkeypatch.setattr(ForkServer, "run", hang)
-    asyncio.run(body())
+    run = submit(runs, "graph")
+    runs.start(run)
+    message = "no driver could be started for graph-1 within 0.01 s"
+    assert await ended(runs, run) == message
+    assert runs.runs["graph-1"].process is None
+    while runs.fork_server.process is not None:
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(("deaths", "end"), [(2, "succeeded"), (3, "failed")])
-def test_a_driver_is_requested_again_when_the_fork_server_dies(
+async def test_a_driver_is_requested_again_when_the_fork_server_dies(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch, deaths: int, end: str
 ) -> None:
     """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
@@ -193,20 +178,17 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
-    async def body() -> None:
-        run = submit(runs, "graph")
-        runs.start(run)
-        while run.is_active:
-            await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
-        assert run.record.state.value == end
-        assert run.machine.driver_requests == settings.RUN_FORK_SERVERS == 3
-        runs.fork_server.stop()
-
     monkeypatch.setattr(ForkServer, "run", launch)
-    asyncio.run(body())
+    run = submit(runs, "graph")
+    runs.start(run)
+    while run.is_active:
+        await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
+    assert run.record.state.value == end
+    assert run.machine.driver_requests == settings.RUN_FORK_SERVERS == 3
+    runs.fork_server.stop()
 
 
-def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
+async def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork server is played."""
@@ -217,35 +199,29 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
-    async def body() -> None:
-        run = submit(runs, "graph")
-        runs.start(run)
-        message = "no driver could be started for graph-1: Resource temporarily unavailable"
-        assert await ended(runs, run) == message
-        runs.fork_server.stop()
-
     monkeypatch.setattr(ForkServer, "run", launch)
-    asyncio.run(body())
+    run = submit(runs, "graph")
+    runs.start(run)
+    message = "no driver could be started for graph-1: Resource temporarily unavailable"
+    assert await ended(runs, run) == message
+    runs.fork_server.stop()
 
 
-def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork server is played."""
 
     def launch(self: ForkServer, channel: socket.socket) -> None:
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
-    async def body() -> None:
-        run = submit(runs, "graph")
-        assert run.plan is not None
-        run.plan.options.parameters["learning_rate"] = math.inf
-        runs.start(run)
-        message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
-        assert (await ended(runs, run)).startswith(message)
-        runs.fork_server.stop()
-
     monkeypatch.setattr(ForkServer, "run", launch)
-    asyncio.run(body())
+    run = submit(runs, "graph")
+    assert run.plan is not None
+    run.plan.options.parameters["learning_rate"] = math.inf
+    runs.start(run)
+    message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
+    assert (await ended(runs, run)).startswith(message)
+    runs.fork_server.stop()
 
 
 def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
@@ -261,126 +237,103 @@ def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
     assert caplog.messages == [f"{runs.store.path}: cannot remove old runs: no more processes"]
 
 
-def test_followers_are_notified_of_each_write_and_of_the_end(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_followers_are_notified_of_each_write_and_of_the_end(
+    runs: RunManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without polling: the agent is notified of each write, and of the end."""
-
-    async def body() -> None:
-        run = submit(runs, "pi")
-        async with contextlib.aclosing(follow(runs, "pi-1")) as events:
-            assert (await anext(events))["event"] == "run"
-            for number in range(3):
-                following = asyncio.ensure_future(anext(events))
-                await asyncio.sleep(0.05)
-                assert not following.done()
-                append_event(run.events, {"event": "progress", "done": number})
-                assert await asyncio.wait_for(following, 30) == {"event": "progress", "done": number}
-            following = asyncio.ensure_future(anext(events))
-            runs.cancel("pi-1")
-            last = await asyncio.wait_for(following, 30)
-            assert (last["event"], last["state"]) == ("result", "cancelled")
-
     monkeypatch.setattr(settings, "RUN_POLL_SECONDS", 3600.0)
-    asyncio.run(body())
-
-
-def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        run = submit(runs, "pi")
-        async with contextlib.aclosing(follow(runs, "pi-1")) as events:
-            await anext(events)
-            append_event(run.events, {"event": "progress", "done": 1})
-            assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
+    run = submit(runs, "pi")
+    async with contextlib.aclosing(follow(runs, "pi-1")) as events:
+        assert (await anext(events))["event"] == "run"
+        for number in range(3):
+            following = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.05)
+            assert not following.done()
+            append_event(run.events, {"event": "progress", "done": number})
+            assert await asyncio.wait_for(following, 30) == {"event": "progress", "done": number}
+        following = asyncio.ensure_future(anext(events))
         runs.cancel("pi-1")
-        await ended(runs, run)
+        last = await asyncio.wait_for(following, 30)
+        assert (last["event"], last["state"]) == ("result", "cancelled")
 
+
+async def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(event_loop, "Inotify", refuse)
-    asyncio.run(body())
-
-
-def test_the_first_stop_reason_is_kept(runs: RunManager) -> None:
-    async def body() -> None:
-        run = submit(runs, "graph", timeout=0.0)
-        assert await ended(runs, run) == "graph-1 timed out after 0 s"
-        runs.cancel("graph-1")
-        runs.on_task_health([W0, W1], {W1: "one died"})
-        assert run.record.state is RunState.FAILED
-
-    asyncio.run(body())
-
-
-def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunManager) -> None:
-    async def body() -> None:
-        run = submit(runs, "graph")
-        run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
-        append_event(run.events, ErrorEvent({"message": "Socket closed", "hint": "", "exit_code": 1}))
-        runs._on_driver_message({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
-        runs.cancel("graph-1")
-        assert run.machine.phase is RunPhase.FINALIZING
-        assert run.record.stopping is None, "it has ended by itself"
-        runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
-        assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
-
-    asyncio.run(body())
-
-
-def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManager) -> None:
-    async def body() -> None:
-        run = submit(runs, "linear")
-        error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
-        append_event(run.events, ErrorEvent(error))
+    run = submit(runs, "pi")
+    async with contextlib.aclosing(follow(runs, "pi-1")) as events:
+        await anext(events)
         append_event(run.events, {"event": "progress", "done": 1})
-        with run.events.open("a") as file:
-            file.write('{"event": "metr\n')
-        assert final_record(run, run.output).error == error
-
-    asyncio.run(body())
+        assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
+    runs.cancel("pi-1")
+    await ended(runs, run)
 
 
-def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_stop_reason_is_kept(runs: RunManager) -> None:
+    run = submit(runs, "graph", timeout=0.0)
+    assert await ended(runs, run) == "graph-1 timed out after 0 s"
+    runs.cancel("graph-1")
+    runs.on_task_health([W0, W1], {W1: "one died"})
+    assert run.record.state is RunState.FAILED
+
+
+async def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunManager) -> None:
+    run = submit(runs, "graph")
+    run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
+    append_event(run.events, ErrorEvent({"message": "Socket closed", "hint": "", "exit_code": 1}))
+    runs._on_driver_message({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
+    runs.cancel("graph-1")
+    assert run.machine.phase is RunPhase.FINALIZING
+    assert run.record.stopping is None, "it has ended by itself"
+    runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
+    assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
+
+
+async def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManager) -> None:
+    run = submit(runs, "linear")
+    error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
+    append_event(run.events, ErrorEvent(error))
+    append_event(run.events, {"event": "progress", "done": 1})
+    with run.events.open("a") as file:
+        file.write('{"event": "metr\n')
+    assert final_record(run, run.output).error == error
+
+
+async def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, event: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def body() -> None:
-        run = submit(runs, "graph")
-        monkeypatch.setattr(manager_module, "append_event", full)
-        runs.on_task_health([W0, W1], {W1: "one died"})
-        first, last = [each async for each in follow(runs, "graph-1")]
-        assert first["event"] == "run"
-        assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
-        assert last["error"]["message"] == "one died during graph-1"
-        assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
-        later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
-        assert [each async for each in follow(later, "graph-1")] == [first, last], "also the next agent knows"
-
-    asyncio.run(body())
+    run = submit(runs, "graph")
+    monkeypatch.setattr(manager_module, "append_event", full)
+    runs.on_task_health([W0, W1], {W1: "one died"})
+    first, last = [each async for each in follow(runs, "graph-1")]
+    assert first["event"] == "run"
+    assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
+    assert last["error"]["message"] == "one died during graph-1"
+    assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
+    later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
+    assert [each async for each in follow(later, "graph-1")] == [first, last], "also the next agent knows"
 
 
-def test_a_run_ends_whose_folder_was_deleted(runs: RunManager) -> None:
-    async def body() -> None:
-        run = submit(runs, "graph")
-        shutil.rmtree(run.folder)
-        runs.cancel(run.id)
-        await asyncio.wait_for(runs.cancel_all(), 30)
-        assert run.record.state is RunState.CANCELLED
-
-    asyncio.run(body())
+async def test_a_run_ends_whose_folder_was_deleted(runs: RunManager) -> None:
+    run = submit(runs, "graph")
+    shutil.rmtree(run.folder)
+    runs.cancel(run.id)
+    await asyncio.wait_for(runs.cancel_all(), 30)
+    assert run.record.state is RunState.CANCELLED
 
 
-def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager, tmp_path: Path) -> None:
-    async def body() -> None:
-        submit(runs, "pi")
-        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-        later.adopt()
-        assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
-        again = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-        again.adopt()
-        assert again.runs == {}, "it has ended"
-        assert [record.state for record in await again.all_records()] == [RunState.FAILED]
-
-    asyncio.run(body())
+async def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager, tmp_path: Path) -> None:
+    submit(runs, "pi")
+    later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
+    later.adopt()
+    assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
+    again = RunManager("title", StateDir(tmp_path), clear, check_tasks)
+    again.adopt()
+    assert again.runs == {}, "it has ended"
+    assert [record.state for record in await again.all_records()] == [RunState.FAILED]
 
 
 @pytest.mark.parametrize(("detached", "comes_back"), [(False, False), (False, True), (True, False)])

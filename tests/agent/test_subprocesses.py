@@ -63,24 +63,21 @@ def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monke
             os.kill(pid, 0)
 
 
-def test_is_stopped_distinguishes_stopped_running_and_exited_children() -> None:
-    async def stop() -> None:
-        ended = asyncio.get_running_loop().create_future()
-        child = fork_child(wait, ended.set_result)
-        assert not child.is_stopped()
-        os.kill(child.process.pid, signal.SIGSTOP)
-        wait_for(child.is_stopped)
-        assert child.is_stopped(), "to look changes nothing"
-        os.kill(child.process.pid, signal.SIGCONT)
-        wait_for(lambda: not child.is_stopped())
-        child.kill()
-        wait_for(lambda: not child.process.is_alive())
-        assert not child.is_stopped(), "the event loop has not told of its end yet"
-        assert os.WTERMSIG(await ended) == signal.SIGKILL
-        assert not child.is_stopped()
-        child.close_pipe()
-
-    asyncio.run(stop())
+async def test_is_stopped_distinguishes_stopped_running_and_exited_children() -> None:
+    ended = asyncio.get_running_loop().create_future()
+    child = fork_child(wait, ended.set_result)
+    assert not child.is_stopped()
+    os.kill(child.process.pid, signal.SIGSTOP)
+    wait_for(child.is_stopped)
+    assert child.is_stopped(), "to look changes nothing"
+    os.kill(child.process.pid, signal.SIGCONT)
+    wait_for(lambda: not child.is_stopped())
+    child.kill()
+    wait_for(lambda: not child.process.is_alive())
+    assert not child.is_stopped(), "the event loop has not told of its end yet"
+    assert os.WTERMSIG(await ended) == signal.SIGKILL
+    assert not child.is_stopped()
+    child.close_pipe()
 
 
 def test_a_child_exits_silently_when_the_agent_dies_with_unread_data(
