@@ -1,12 +1,25 @@
-"""The results of preflight checks, and the error that `up` makes of them: every problem, with its host and a fix."""
+"""The preflight of `up` and `doctor`: what it checks, who connects to whom and gets a certificate, and what it says."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from cryptography import x509
 
 from tests.core.clusters import topology_of
+from tfcluster import paths
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.preflight.certificates import Authority, issue_certificates
 from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
+    AgentInspector,
     CheckResult,
     HostPreflight,
     Severity,
@@ -16,10 +29,19 @@ from tfcluster.client.preflight.checks import (
     check_versions,
     to_error,
 )
+from tfcluster.client.preflight.preflight import (
+    check_connectivity,
+    choose_peers,
+    firewall_rules,
+    hosts_without_certificate,
+)
 from tfcluster.client.up import print_warnings
-from tfcluster.core.hosts import OtherAccounts
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.forwarding import Certificate, CertificateFacts
+from tfcluster.core.hosts import Host, OtherAccounts
+from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import authority_path
+from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.remote_transport import HostReport
 
@@ -58,14 +80,11 @@ def test_all_errors_are_combined_with_a_line_for_each() -> None:
     ]
 
 
-def test_an_error_on_this_machine_alone_has_no_host_name() -> None:
+def test_an_error_on_this_machine_has_no_host_name_and_warnings_and_notes_are_none() -> None:
     errors = [error_of("localhost", ClusterError(text, hint="x")) for text in "ab"]
     error = to_error(errors, is_local=True)
     assert error is not None
     assert (error.message, error.hint, error.exit_code) == ("a\nb", "x", ExitCode.FAILED)
-
-
-def test_warnings_and_notes_are_no_error() -> None:
     others = [CheckResult("a", "x", severity, "") for severity in Severity if severity is not Severity.ERROR]
     assert to_error(others, is_local=False) is None
 
@@ -137,3 +156,242 @@ def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.Capture
     warning, note = capsys.readouterr().err.splitlines()
     assert warning.startswith("warning: host 'late': its clock is 90 s behind this machine's")
     assert note.startswith("note: hosts h0, h1, h2, h3 and 44 more: 1 other account can log in there (anna): ")
+
+
+class FakeInspector(AgentInspector):
+    """A host that says which addresses it cannot connect to; `find_failures` returns None if it cannot be asked."""
+
+    def __init__(self, find_failures: Callable[[Sequence[str]], Mapping[str, str] | None]) -> None:
+        self.addresses: list[str] = []
+        self._find_failures = find_failures
+
+    def observe(self) -> Observation:
+        return Observation(None)
+
+    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
+        return Preparation(None, Allocation({}, {}), (), None)
+
+    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
+        self.addresses += addresses
+        failures = self._find_failures(addresses)
+        if failures is None:
+            raise HostUnreachableError("gamma", "timed out")
+        return failures
+
+    def close(self) -> None:
+        pass
+
+
+def preflights(inspectors: Mapping[str, FakeInspector]) -> dict[str, HostPreflight]:
+    return {host: HostPreflight(inspector=each, is_examined=True) for host, each in inspectors.items()}
+
+
+def cluster_with(count: int, tasks: int = 1) -> ClusterTopology:
+    """Return a cluster on hosts h0, h1, … at 10.0.0.100 and so on, each with some tasks from port 2222 on."""
+    hosts = ", ".join(f"h{number}: {{address: 10.0.0.{100 + number}}}" for number in range(count))
+    tasks_of_host = [f"'10.0.0.{100 + number}:{2222 + task}'" for number in range(count) for task in range(tasks)]
+    return topology_of(f"name: demo\nhosts: {{{hosts}}}\njobs: {{worker: [{', '.join(tasks_of_host)}]}}\n")
+
+
+def connect_all(topology: ClusterTopology, why: Callable[[str, str], str]) -> list[CheckResult]:
+    """Return the results, given a function that says why a host cannot connect to an address; empty if it can."""
+
+    def inspector(source: str) -> FakeInspector:
+        return FakeInspector(
+            lambda addresses: {address: why(source, address) for address in addresses if why(source, address)}
+        )
+
+    hosts = preflights({host.name: inspector(host.name) for host in topology.hosts})
+    return check_connectivity(Cluster("demo", topology.hosts, topology.hosts[0].name), topology, hosts)
+
+
+def problems(results: Sequence[CheckResult]) -> list[str]:
+    return [result.result for result in results if not result.is_ok]
+
+
+@pytest.mark.parametrize("count", [2, 3, 15])
+def test_up_to_fifteen_hosts_try_all_others(count: int) -> None:
+    hosts = [f"h{number}" for number in range(count)]
+    assert {host: sorted(peers) for host, peers in choose_peers(hosts).items()} == {
+        host: sorted({*hosts} - {host}) for host in hosts
+    }
+
+
+@pytest.mark.parametrize("count", [16, 17, 48, 100, 1000])
+def test_many_hosts_try_few_others_and_each_is_tried_by_as_many(count: int) -> None:
+    hosts = [f"h{number}" for number in range(count)]
+    chosen = choose_peers(hosts)
+    number = (count - 1).bit_length()  # the logarithm of base 2, rounded up
+    assert {host: len({*peers} - {host}) for host, peers in chosen.items()} == dict.fromkeys(hosts, number)
+    assert Counter(peer for peers in chosen.values() for peer in peers) == dict.fromkeys(hosts, number)
+    assert chosen == choose_peers(hosts)
+
+
+def test_hosts_connect_to_the_tasks_of_all_others_and_failures_name_both_and_the_rule() -> None:
+    failures = {"alpha": {}, "beta": {"10.0.0.3:2223": "timed out"}, "gamma": None}
+    inspectors = {host: FakeInspector(lambda _, each=each: each) for host, each in failures.items()}  # type: ignore[misc]
+    gamma, beta, alpha = check_connectivity(Cluster("demo", TOPOLOGY.hosts, "alpha"), TOPOLOGY, preflights(inspectors))
+    assert {host: sorted(each.addresses) for host, each in inspectors.items()} == {
+        "alpha": ["10.0.0.2:2222", "10.0.0.3:2223"],
+        "beta": ["10.0.0.1:2222", "10.0.0.3:2223"],
+        "gamma": ["10.0.0.1:2222", "10.0.0.2:2222"],
+    }
+    assert gamma.result == "host 'gamma' cannot be reached: timed out"
+    assert (alpha.severity, alpha.result) == (Severity.OK, "reaches the tasks of 2 other hosts")
+    assert beta.host == "gamma"
+    assert beta.result == "host 'gamma' cannot be reached from beta at 10.0.0.3:2223 (worker:1): timed out"
+    assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.2 --dport 2223 -j ACCEPT`" in beta.hint
+
+
+def test_a_host_behind_a_firewall_is_one_problem_however_many_hosts_and_tasks_there_are() -> None:
+    topology = cluster_with(20, tasks=8)
+    results = connect_all(topology, lambda _, address: "timed out" if address.startswith("10.0.0.103:") else "")
+    (problem,) = [result for result in results if not result.is_ok]
+    assert (problem.host, problem.severity) == ("h3", Severity.ERROR)
+    assert problem.result == (
+        "host 'h3' cannot be reached from h1, h2, h7, h15 and 1 more at 10.0.0.103:2222 (worker:24), "
+        "10.0.0.103:2223 (worker:25), 10.0.0.103:2224 (worker:26), 10.0.0.103:2225 (worker:27) and 4 more: timed out"
+    )
+    # The rule opens all its ports to all other hosts: those that did not try it will connect to it, too.
+    others = ",".join(f"10.0.0.{100 + number}" for number in range(20) if number != 3)
+    assert f"`sudo iptables -I INPUT -p tcp -s {others} --dport 2222:2229 -j ACCEPT`" in problem.hint
+    reaching = [result for result in results if result.is_ok]
+    assert {result.result for result in reaching} == {
+        "reaches the tasks of the 5 other hosts that it tried, of 19",
+    }
+    assert len(reaching) == 20 - 5
+
+
+def test_a_host_that_nothing_leaves_is_one_problem() -> None:
+    results = connect_all(cluster_with(20), lambda source, _: "No route to host" if source == "h3" else "")
+    (problem,) = [result for result in results if not result.is_ok]
+    assert problem.result == "host 'h3' reaches none of the hosts that it tried (5): No route to host"
+    assert "`ip route get 10.0.0.104`" in problem.hint
+
+
+def toward(target: str, **why: str) -> dict[tuple[str, str], str]:
+    """Why the connections of some of five hosts to one of them fail."""
+    return {(source, f"10.0.0.10{target[1:]}:2222"): text for source, text in why.items()}
+
+
+_OUT_OF_H1 = {("h1", f"10.0.0.10{number}:2222"): "timed out" for number in range(5)}
+_INTO_H1 = toward("h1", h0="timed out", h2="timed out", h3="timed out")
+_FROM_H1 = {**toward("h0", h1="timed out"), **toward("h2", h1="timed out"), **toward("h3", h1="timed out")}
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        (
+            {**_OUT_OF_H1, **_INTO_H1, **toward("h1", h4="timed out")},
+            [
+                "host 'h1' cannot be reached from h0, h2, h3, h4 at 10.0.0.101:2222 (worker:1): timed out",
+                "host 'h1' reaches none of the hosts that it tried (4): timed out",
+            ],
+        ),
+        (
+            {**_FROM_H1, **_INTO_H1},
+            [
+                "host 'h1' cannot be reached from h0, h2, h3 at 10.0.0.101:2222 (worker:1): timed out",
+                "host 'h1' cannot reach h2, h3, h0: timed out",
+            ],
+        ),
+        (
+            toward("h1", h0="timed out", h2="timed out", h3="Connection refused"),
+            [
+                "host 'h1' cannot be reached from h0, h2 at 10.0.0.101:2222 (worker:1): timed out",
+                "host 'h1' cannot be reached from h3 at 10.0.0.101:2222 (worker:1): Connection refused",
+            ],
+        ),
+    ],
+    ids=["cut off in each direction", "cut off from some", "several causes"],
+)
+def test_each_host_direction_and_cause_is_one_problem(
+    failures: dict[tuple[str, str], str], expected: list[str]
+) -> None:
+    assert problems(connect_all(cluster_with(5), lambda *connection: failures.get(connection, ""))) == expected
+
+
+def test_if_every_host_has_a_firewall_each_is_a_problem() -> None:
+    results = problems(connect_all(cluster_with(48), lambda source, address: "timed out"))
+    assert len(results) == 48
+    assert results[0].startswith("host 'h1' cannot be reached from h0, h17, h33, h41 and 2 more at")
+
+
+def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:
+    hosts = tuple(replace(host, tls_port=4433 + number) for number, host in enumerate(TOPOLOGY.hosts))
+    _, beta, _ = firewall_rules(replace(TOPOLOGY, network=PRIVATE, hosts=hosts))
+    assert (beta.host, beta.severity, beta.is_ok) == ("beta", Severity.NOTE, True)
+    assert beta.result == "the other hosts connect to its port 4434 alone"
+    assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.1,10.0.0.3 --dport 4434 -j ACCEPT`" in beta.hint
+    assert firewall_rules(replace(TOPOLOGY, hosts=hosts)) == []
+    _, beta, _ = firewall_rules(
+        replace(TOPOLOGY, network=PRIVATE, hosts=(replace(hosts[0], address="fd00::1"), *hosts[1:]))
+    )
+    assert "iptables -I INPUT -p tcp -s 10.0.0.3 --dport 4434 " in beta.hint
+    assert "`sudo ip6tables -I INPUT -p tcp -s fd00::1 --dport 4434 -j ACCEPT`" in beta.hint
+
+
+def test_a_single_host_is_not_checked_for_connectivity() -> None:
+    inspector = FakeInspector(lambda _: {})
+    cluster = Cluster("demo", TOPOLOGY.hosts, "alpha")
+    assert check_connectivity(cluster, TOPOLOGY, preflights({"alpha": inspector})) == []
+    assert inspector.addresses == []
+
+
+PRIVATE_HOSTS = ClusterTopology(
+    "demo", "cluster.yaml", PRIVATE, (), hosts=(Host("a", "10.0.0.1"), Host("b", "10.0.0.2"))
+)
+
+
+@pytest.fixture
+def _state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_state_home", tmp_path)
+
+
+def lacking(certificates: dict[str, Certificate | None]) -> list[str]:
+    facts = {
+        host: CertificateFacts(each.authority, each.until) if each else None for host, each in certificates.items()
+    }
+    hosts = {
+        host: HostPreflight(inspector=FakeInspector(lambda _: {}), certificate=fact) for host, fact in facts.items()
+    }
+    return hosts_without_certificate(PRIVATE_HOSTS, hosts)
+
+
+def test_a_certificate_is_valid_if_clocks_differ_by_a_day_and_becomes_a_file_and_back() -> None:
+    certificate = Authority.create("demo").issue("a")
+    day = datetime.timedelta(days=1)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    for text in (certificate.certificate, certificate.authority):
+        valid = x509.load_pem_x509_certificate(text.encode())
+        assert valid.not_valid_before_utc < now - day
+        assert valid.not_valid_after_utc > now + day
+    certificate = Authority.create("demo").issue("a")
+    assert Certificate.from_pem(certificate.to_pem(), certificate.until) == certificate
+    assert certificate.key not in repr(certificate)
+
+
+@pytest.mark.usefixtures("_state_home")
+def test_a_host_gets_a_certificate_when_it_has_none_or_none_of_this_authority() -> None:
+    assert lacking({"a": None, "b": None}) == ["a", "b"]
+    own = issue_certificates("demo", ["a", "b"])
+    assert stat.S_IMODE(authority_path("demo").stat().st_mode) == 0o600
+    assert lacking(dict(own)) == []
+    later = issue_certificates("demo", ["b"])
+    assert later["b"].authority == own["a"].authority
+    assert lacking({"a": own["a"], "b": Authority.create("demo").issue("b")}) == ["b"]
+    assert lacking({"a": replace(own["a"], until=0.0), "b": later["b"]}) == ["a"]
+
+
+@pytest.mark.usefixtures("_state_home")
+def test_an_authority_that_others_may_have_written_is_not_used() -> None:
+    issue_certificates("demo", ["a"])
+    authority_path("demo").chmod(0o620)
+    with pytest.raises(ClusterError, match="another account may have written this file"):
+        issue_certificates("demo", ["b"])
+    if os.geteuid() == 0:
+        authority_path("demo").chmod(0o600)
+        os.chown(authority_path("demo"), 12345, 12345)
+        with pytest.raises(ClusterError, match="another account may have written this file"):
+            issue_certificates("demo", ["b"])

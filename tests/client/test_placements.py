@@ -25,8 +25,16 @@ class SilentStream:
         raise ClusterError("the agent has not answered within 10 s")
 
 
-def test_a_line_of_the_placer() -> None:
+def test_a_line_of_the_placer_is_an_event_of_the_contract() -> None:
     assert parse_line(RAW) == PlacementEvent("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+    assert to_record(PlacementEvent("Mean", "Mean", CPU)) == {
+        "event": "placement",
+        "op": "Mean",
+        "type": "Mean",
+        "device": CPU,
+    }
+    everything = PlacementFilter(None)
+    assert everything.parse_line(RAW) == PlacementEvent("pi-3f9a/while/cond/_0/Less", "Less", CPU)
 
 
 @pytest.mark.parametrize(
@@ -51,20 +59,6 @@ def test_only_those_of_the_run_once_each_without_its_scope() -> None:
     assert mine.parse_line(RAW.replace("task:1", "task:0")) is not None, "placed elsewhere now, as after a lost task"
     assert mine.parse_line(RAW.replace("3f9a", "3f9b")) is None
     assert mine.parse_line(f"Func/{RAW}") is None, "what a call of a function adds is no operation of the program"
-
-
-def test_those_of_every_session() -> None:
-    everything = PlacementFilter(None)
-    assert everything.parse_line(RAW) == PlacementEvent("pi-3f9a/while/cond/_0/Less", "Less", CPU)
-
-
-def test_the_event_is_the_contracts() -> None:
-    assert to_record(PlacementEvent("Mean", "Mean", CPU)) == {
-        "event": "placement",
-        "op": "Mean",
-        "type": "Mean",
-        "device": CPU,
-    }
 
 
 def test_a_request_that_is_not_answered_times_out() -> None:

@@ -43,6 +43,9 @@ def test_what_another_command_captures_meanwhile_is_kept(monkeypatch: pytest.Mon
     assert trace.exists()
 
 
+TRACE = base64.b64encode(b"trace").decode()
+
+
 class Response(list[TracePart]):
     """What a host sends."""
 
@@ -59,20 +62,18 @@ def capture(folder: Path, asked: str, name: str, data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("asked", "name", "data", "problem"),
     [
-        ("worker:0", "worker:1"),
-        ("worker:0", "../../escaped"),
-        ("worker:0", "/tmp/escaped"),
-        ("../../escaped:0", "../../escaped:0"),  # hosts tell the names of tasks too
+        ("worker:0", "worker:1", TRACE, "'.*', which was not requested"),
+        ("worker:0", "../../escaped", TRACE, "'.*', which was not requested"),
+        ("worker:0", "/tmp/escaped", TRACE, "'.*', which was not requested"),
+        ("../../escaped:0", "../../escaped:0", TRACE, "'.*', which was not requested"),  # hosts tell names of tasks
+        ("worker:0", "worker:0", "a", "worker:0 that cannot be decoded"),
     ],
 )
-def test_a_trace_that_was_not_asked_for_is_not_written(tmp_path: Path, asked: str, name: str) -> None:
-    with pytest.raises(ClusterError, match=r"alpha sent a trace of '.*', which was not requested"):
-        capture(tmp_path, asked, name, base64.b64encode(b"trace").decode())
+def test_what_is_not_the_trace_that_was_asked_for_is_not_written(
+    tmp_path: Path, asked: str, name: str, data: str, problem: str
+) -> None:
+    with pytest.raises(ClusterError, match=f"alpha sent a trace of {problem}"):
+        capture(tmp_path, asked, name, data)
     assert [path.name for path in tmp_path.rglob("*")] == ["logs"]
-
-
-def test_a_trace_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="alpha sent a trace of worker:0 that cannot be decoded"):
-        capture(tmp_path, "worker:0", "worker:0", "a")

@@ -1,15 +1,25 @@
-"""How a command tries to reach a host again that it has lost."""
+"""How a command tries to reach a host again that it has lost, and which hosts get their leases renewed meanwhile."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from tests.conftest import wait_for
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.runs.runs import RunResponse, read_records
+from tfcluster.client.runs.runs import RunResponse, keep_leases_alive, read_records
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Request
+from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.api.runs import EventRecord
 from tfcluster.transport.errors import HostUnreachableError
 
@@ -71,3 +81,62 @@ def test_the_result_of_a_run_arrives_once_if_the_agent_dies_right_after_it() -> 
     records = read_records(client, RecordingContext(), lambda: cast(RunResponse, responses.pop(0)))
     assert [record["event"] for record in records] == ["started", "result"]
     assert len(responses) == 1, "the command does not ask again for what it has"
+
+
+class FakeCluster:
+    """A cluster with the head alpha, which cannot be reached at first."""
+
+    hosts = ("alpha", "beta", "gamma")
+    head = "alpha"
+
+    def __init__(self, lease: float | None) -> None:
+        self.requests: Counter[tuple[str, type[Request[Any, Any]]]] = Counter()
+        self._lease = lease
+
+    def connect(self, host: str) -> FakeClient:
+        return FakeClient(self, host)
+
+    def connect_head(self) -> FakeClient:
+        return self.connect(self.head)
+
+    def answer(self, host: str, kind: type[Request[Any, Any]]) -> Any:
+        self.requests[host, kind] += 1
+        if kind is TopologyRequest and self.requests[host, kind] == 1:
+            raise ClusterError("unreachable")
+        return SimpleNamespace(lease=self._lease)
+
+
+class FakeClient:
+    def __init__(self, cluster: FakeCluster, host: str) -> None:
+        self._cluster = cluster
+        self._host = host
+
+    def call(self, request: Request[Any, Any]) -> Any:
+        return self._cluster.answer(self._host, type(request))
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "LEASE_START_SECONDS", 0.01)
+
+
+def threads() -> int:
+    return threading.active_count()
+
+
+@pytest.mark.parametrize("leader", ["alpha", "beta"])
+def test_the_leases_of_all_hosts_but_the_one_that_leads_the_run_are_renewed(leader: str) -> None:
+    cluster, before = FakeCluster(0.03), threads()
+    others = {*cluster.hosts} - {leader}
+    with keep_leases_alive(cast(Cluster, cluster), {leader}):
+        wait_for(lambda: min(cluster.requests[host, StatusRequest] for host in others) >= 3)
+    wait_for(lambda: threads() <= before)
+    assert (leader, StatusRequest) not in cluster.requests
+    assert cluster.requests["alpha", TopologyRequest] == 2
+
+
+def test_without_a_lease_no_request_is_sent() -> None:
+    cluster, before = FakeCluster(None), threads()
+    with keep_leases_alive(cast(Cluster, cluster), {cluster.head}):
+        wait_for(lambda: cluster.requests["alpha", TopologyRequest] == 2 and threads() <= before)
+    assert set(cluster.requests) == {("alpha", TopologyRequest)}

@@ -1,6 +1,6 @@
 """Which cluster a command operates on: -c, else that of ./cluster.yaml, else the only one that is up; or an error.
 
-TFCLUSTER_CLUSTER has the place of -c where that is not given.
+TFCLUSTER_CLUSTER has the place of -c where that is not given. The registry has the hosts of clusters.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tfcluster.cli.main import cli
-from tfcluster.client.cluster import record_spec
-from tfcluster.client.resolve import resolve_cluster
+from tfcluster.client.cluster import Cluster, record_spec, recorded_spec, register, unregister
+from tfcluster.client.resolve import find_cluster, resolve_cluster
 from tfcluster.connection import ClusterConnection
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import journal_path
+from tfcluster.paths import cluster_registry_path, journal_path, running_clusters, state_folder
 
 
 @pytest.fixture(autouse=True)
@@ -42,27 +43,19 @@ def test_a_name_is_taken_as_it_is(nowhere: Path) -> None:
     assert resolve_cluster("four").name == "four"
 
 
-@pytest.mark.parametrize(("arguments", "chosen"), [([], "four"), (["-c", "five"], "five")])
-def test_the_environment_names_it_unless_the_command_line_does(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], chosen: str
+def test_the_environment_names_it_unless_the_command_line_or_the_program_does(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bring_up("one")
     own_spec(nowhere, "three")
     monkeypatch.setenv("TFCLUSTER_CLUSTER", "four")
-    error = CliRunner().invoke(cli, ["status", *arguments]).exception
-    assert isinstance(error, ClusterError)
-    assert error.message == f"cluster '{chosen}' is not running"
-
-
-@pytest.mark.parametrize(("arguments", "chosen"), [([], "four"), (["five"], "five")])
-def test_the_environment_names_it_for_programs_too(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], chosen: str
-) -> None:
-    bring_up("one")
-    own_spec(nowhere, "three")
-    monkeypatch.setenv("TFCLUSTER_CLUSTER", "four")
-    with pytest.raises(ClusterError, match=f"^cluster '{chosen}' is not running\n"):
-        ClusterConnection(*arguments)
+    for arguments, chosen in ((["status"], "four"), (["status", "-c", "five"], "five")):
+        error = CliRunner().invoke(cli, arguments).exception
+        assert isinstance(error, ClusterError)
+        assert error.message == f"cluster '{chosen}' is not running"
+    for arguments, chosen in (([], "four"), (["five"], "five")):
+        with pytest.raises(ClusterError, match=f"^cluster '{chosen}' is not running\n"):
+            ClusterConnection(*arguments)
 
 
 def test_the_only_one_that_is_up() -> None:
@@ -75,11 +68,8 @@ def test_the_cluster_of_the_spec_in_the_folder_and_no_other(nowhere: Path, runni
     own_spec(nowhere, "mine")
     bring_up(*running)
     assert resolve_cluster(None).name == "mine"
-
-
-def test_a_spec_that_is_being_edited_still_names_its_cluster(nowhere: Path) -> None:
-    (nowhere / "cluster.yaml").write_text("name: mine\njobs: {worker: {task: 1}}\n")
-    bring_up("mine")
+    bring_up(*{"mine"} - {*running})
+    (nowhere / "cluster.yaml").write_text("name: mine\njobs: {worker: {task: 1}}\n")  # it is being edited
     assert resolve_cluster(None).name == "mine"
 
 
@@ -122,7 +112,10 @@ def test_after_a_rename_the_old_cluster_is_named(nowhere: Path, capsys: pytest.C
     assert "other" not in warning
 
 
-def test_several_are_listed() -> None:
+def test_several_are_listed_and_none_is_an_error() -> None:
+    with pytest.raises(ClusterError) as caught:
+        resolve_cluster("")
+    assert caught.value.exit_code is ExitCode.NOT_RUNNING
     bring_up("two", "one")
     with pytest.raises(ClusterError) as caught:
         resolve_cluster(None)
@@ -130,7 +123,76 @@ def test_several_are_listed() -> None:
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_none(nowhere: Path) -> None:
-    with pytest.raises(ClusterError) as caught:
-        resolve_cluster("")
-    assert caught.value.exit_code is ExitCode.NOT_RUNNING
+ALPHA = Host("alpha", "10.0.0.1", "tf@alpha", "python3", "/scratch", {"A": "b"}, ("true",))
+BETA = Host("beta", "10.0.0.2", "beta")
+
+
+def test_a_registered_cluster_has_its_hosts() -> None:
+    register(Cluster("far", (ALPHA, BETA), "beta"))
+    assert running_clusters() == ["far"]
+    for cluster in (resolve_cluster(None), resolve_cluster("far")):
+        assert list(cluster.hosts.values()) == [ALPHA, BETA]
+        assert (cluster.name, cluster.head, cluster.is_local) == ("far", "beta", False)
+
+
+def test_the_spec_in_the_folder_names_the_hosts_of_its_cluster_unless_it_is_registered() -> None:
+    Path("cluster.yaml").write_text("name: far\nhosts: [alpha, beta]\njobs:\n  worker: {tasks: 2}\n")
+    for cluster in (resolve_cluster(None), resolve_cluster("far")):
+        assert (list(cluster.hosts), cluster.head) == (["alpha", "beta"], "alpha")
+    assert list(find_cluster("another").hosts) == ["localhost"]
+    register(Cluster("far", (BETA,), "beta"))
+    assert list(find_cluster("far").hosts) == ["beta"]
+    assert list(resolve_cluster(None).hosts) == ["beta"]
+
+
+def test_a_cluster_without_an_entry_is_on_this_machine_whatever_spec_is_in_the_folder() -> None:
+    for text in ("jobs: {a: {tasks: 1}}", "jobs: ["):
+        Path("cluster.yaml").write_text(text)
+        cluster = find_cluster("near")
+        assert (list(cluster.hosts), cluster.is_local) == (["localhost"], True)
+
+
+def test_logs_remain_when_a_cluster_is_removed_from_the_registry() -> None:
+    register(Cluster("far", (ALPHA,), "alpha"))
+    unregister("far")
+    unregister("far")
+    assert not cluster_registry_path("far").parent.exists()
+    state_folder("far").mkdir(parents=True)
+    register(Cluster("far", (ALPHA,), "alpha"))
+    register(Cluster("far"))  # on this machine only: it has no entry
+    assert not cluster_registry_path("far").exists()
+    register(Cluster("far", (ALPHA,), "alpha"))
+    unregister("far")
+    assert state_folder("far").exists()
+    assert running_clusters() == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", 100_000 * "[", '{"hosts": [{}], "head": "a"}'])
+def test_a_damaged_entry_is_an_error_with_its_path(text: str) -> None:
+    cluster_registry_path("far").parent.mkdir(parents=True)
+    cluster_registry_path("far").write_text(text)
+    with pytest.raises(ClusterError, match="cannot read the hosts of cluster 'far'") as caught:
+        find_cluster("far")
+    assert str(cluster_registry_path("far")) in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["{", '{"format": 99, "tfcluster": "9.9.9"}'])
+def test_an_entry_that_cannot_be_read_is_neither_replaced_nor_removed(text: str) -> None:
+    cluster_registry_path("far").parent.mkdir(parents=True)
+    cluster_registry_path("far").write_text(text)
+    for cluster in (Cluster("far", (ALPHA,), "alpha"), Cluster("far"), None):
+        with pytest.raises(ClusterError) as caught:
+            unregister("far") if cluster is None else register(cluster)
+        assert ("written by tfcluster 9.9.9, which is newer" in caught.value.message) == ("format" in text)
+        assert cluster_registry_path("far").read_text() == text
+
+
+def test_the_spec_that_a_cluster_was_started_from_is_recorded_until_it_is_removed() -> None:
+    assert recorded_spec("near") is None
+    record_spec("near", "/a/cluster.yaml")
+    register(Cluster("near"))
+    assert recorded_spec("near") == "/a/cluster.yaml"
+    assert running_clusters() == [], "a record alone is no cluster"
+    unregister("near")
+    assert recorded_spec("near") is None
+    assert not cluster_registry_path("near").parent.exists()

@@ -28,28 +28,22 @@ def status(**states: TaskState) -> ClusterStatus:
 READY, FAILED = TaskState.READY, TaskState.FAILED
 
 
-def test_everything_is_restarted_the_ps_first_when_nothing_is_named() -> None:
+def test_which_tasks_are_restarted_in_which_order_and_hold_variables() -> None:
     restart = restart_of(status(chief=READY, worker=READY, ps=READY), ())
     assert restart.tasks == ("ps:0", "ps:1", "chief:0", "chief:1", "worker:0", "worker:1")
     assert restart.holders == ("ps:0", "ps:1")
-
-
-def test_tasks_and_jobs_can_be_named_in_every_notation() -> None:
     restart = restart_of(status(ps=READY, worker=READY), ("worker", "/job:ps/task:1", "worker:0"))
     assert restart.tasks == ("ps:1", "worker:0", "worker:1")
     assert restart.holders == ("ps:1",)
-
-
-def test_with_a_ps_other_tasks_hold_no_variables() -> None:
     assert restart_of(status(ps=READY, worker=READY), ("worker",)).holders == ()
-
-
-def test_without_a_ps_every_task_may_hold_variables() -> None:
     assert restart_of(status(local=READY, worker=READY), ("worker:1", "local")).holders == (
         "local:0",
         "local:1",
         "worker:1",
     )
+    with pytest.raises(ClusterError) as caught:
+        restart_of(status(ps=READY), ("ps:0", "ps:7"))
+    assert (caught.value.message, caught.value.exit_code) == ("no task 'ps:7'", ExitCode.USAGE)
 
 
 @pytest.mark.parametrize("state", TaskState)
@@ -67,12 +61,6 @@ def test_the_losses_are_variables_and_runs() -> None:
         "run b-2, if its script uses these tasks",
     )
     assert restart_of(status(ps=FAILED), ()).losses == ()
-
-
-def test_an_unknown_task_is_a_usage_error() -> None:
-    with pytest.raises(ClusterError) as caught:
-        restart_of(status(ps=READY), ("ps:0", "ps:7"))
-    assert (caught.value.message, caught.value.exit_code) == ("no task 'ps:7'", ExitCode.USAGE)
 
 
 def test_the_error_for_a_failed_task_has_its_exit_and_the_end_of_its_log() -> None:

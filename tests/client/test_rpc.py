@@ -33,12 +33,13 @@ from tfcluster.protocol.codec import (
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport import local
 
-Play = Callable[[socket.socket], None]
+Play = Callable[["Command"], None]
+Agent = Callable[[Play], Play]
 
 
 @pytest.fixture
-def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Play], None]]:
-    """Has one connection answered by a function, as the agent of cluster `played`."""
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """Has one connection answered by the function that it decorates, as the agent of cluster `played`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)  # the played agent is this process
@@ -51,14 +52,15 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         listener.bind(str(path))
         listener.listen()
 
-        def answer_with(play: Play) -> None:
+        def answer_with(play: Play) -> Play:
             def serve() -> None:
                 served, _ = listener.accept()
                 with served:
-                    play(served)
+                    play(Command(served))
 
             threads.append(threading.Thread(target=serve))
             threads[-1].start()
+            return play
 
         yield answer_with
         for thread in threads:
@@ -69,18 +71,19 @@ LOGS = LogsRequest(("a",), 3, None, follow=False, after={})
 
 
 class Command:
-    """The command's end of a connection, as the agent sees it."""
+    """The command's end of a connection, as the agent sees it; the greeting is sent with the first frame."""
 
     def __init__(self, served: socket.socket) -> None:
-        self._served = served
+        self.served = served
         self._decoder = FrameDecoder(is_agent=True)
         self._frames: list[Frame] = []
-        served.sendall(encode_greeting())
+        self._greeting = encode_greeting()
 
     def receive(self) -> Frame:
         """Return the next frame."""
+        self._greet()
         while not self._frames:
-            data = self._served.recv(1 << 16)
+            data = self.served.recv(1 << 16)
             if not data:
                 raise ConnectionError
             self._frames += self._decoder.feed(data)
@@ -88,9 +91,14 @@ class Command:
 
     def send(self, *frames: Frame, cut: bytes = b"") -> None:
         """Send frames, then a part of another one."""
+        self._greet()
         data = b"".join(map(encode_frame, frames)) + cut
         for at in range(0, len(data), 7):  # however the bytes are cut
-            self._served.sendall(data[at : at + 7])
+            self.served.sendall(data[at : at + 7])
+
+    def _greet(self) -> None:
+        self.served.sendall(self._greeting)
+        self._greeting = b""
 
 
 def event(number: int, value: object) -> Frame:
@@ -109,30 +117,28 @@ def client() -> AgentClient:
     return AgentClient(local.LocalTransport("played"))
 
 
-def test_events_are_followed_by_the_reply(agent: Callable[[Play], None]) -> None:
+def test_events_are_followed_by_the_reply(agent: Agent) -> None:
     requests: list[Frame] = []
 
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+    @agent
+    def play(command: Command) -> None:
         requests.append(command.receive())
         command.send(event(1, log_line("one", 3)), event(1, log_line("two", 6)), reply(1))
 
-    agent(play)
     response = client().stream(LOGS)
     assert list(response) == [log_line("one", 3), log_line("two", 6)]
     assert response.result() == Done()
     assert requests == [Frame(1, FrameKind.REQUEST, {"method": "logs", "arguments": to_json(LOGS)})]
 
 
-def test_responses_are_interleaved_on_one_connection(agent: Callable[[Play], None]) -> None:
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+def test_responses_are_interleaved_on_one_connection(agent: Agent) -> None:
+    @agent
+    def play(command: Command) -> None:
         assert [command.receive().id for _ in range(2)] == [1, 2]
         command.send(event(2, log_line("b", 1)), event(1, log_line("a", 1)), reply(2))
         assert command.receive().body["method"] == "reach", "sent while the first request is in progress"
         command.send(reply(3, ReachReply({})), event(1, log_line("aa", 2)), reply(1))
 
-    agent(play)
     connection = client()
     first, second = connection.stream(LOGS), connection.stream(LOGS)
     assert next(first) == log_line("a", 1)
@@ -141,17 +147,16 @@ def test_responses_are_interleaved_on_one_connection(agent: Callable[[Play], Non
     assert list(first) == [log_line("aa", 2)]
 
 
-def test_threads_share_a_connection(agent: Callable[[Play], None]) -> None:
+def test_threads_share_a_connection(agent: Agent) -> None:
     """One of them receives what arrives for all; here, what the second waits for arrives first."""
     count = 8
 
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+    @agent
+    def play(command: Command) -> None:
         numbers = [command.receive().id for _ in range(count)]
         for number in reversed(numbers):
             command.send(event(number, log_line(str(number), number)), reply(number))
 
-    agent(play)
     connection = client()
     lines: list[LogEvent | LogPositions] = []
     threads = [threading.Thread(target=lambda: lines.extend(connection.stream(LOGS))) for _ in range(count)]
@@ -162,15 +167,14 @@ def test_threads_share_a_connection(agent: Callable[[Play], None]) -> None:
     assert sorted(line.next for line in lines if isinstance(line, LogEvent)) == list(range(1, count + 1))
 
 
-def test_closing_a_response_cancels_only_its_request(agent: Callable[[Play], None]) -> None:
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+def test_closing_a_response_cancels_only_its_request(agent: Agent) -> None:
+    @agent
+    def play(command: Command) -> None:
         command.receive(), command.receive()
         command.send(event(1, log_line("a", 1)), event(2, log_line("b", 1)))
         assert command.receive() == Frame(1, FrameKind.CANCEL)
         command.send(event(1, log_line("late", 2)), event(2, log_line("bb", 2)), reply(2))
 
-    agent(play)
     connection = client()
     first, second = connection.stream(LOGS), connection.stream(LOGS)
     assert next(first) == log_line("a", 1)
@@ -179,14 +183,12 @@ def test_closing_a_response_cancels_only_its_request(agent: Callable[[Play], Non
     assert list(second) == [log_line("b", 1), log_line("bb", 2)]
 
 
-def test_the_next_request_goes_to_the_next_agent(agent: Callable[[Play], None]) -> None:
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+def test_the_next_request_goes_to_the_next_agent(agent: Agent) -> None:
+    def play(command: Command) -> None:
         command.send(event(command.receive().id, log_line("one", 1)), event(1, log_line("unread", 2)))
         agent(play_next)
 
-    def play_next(served: socket.socket) -> None:
-        command = Command(served)
+    def play_next(command: Command) -> None:
         command.send(reply(command.receive().id, ReachReply({})))
 
     agent(play)
@@ -198,15 +200,14 @@ def test_the_next_request_goes_to_the_next_agent(agent: Callable[[Play], None]) 
     assert connection.call(ReachRequest((), 1.0)) == ReachReply({})
 
 
-def test_an_error_of_the_agent_is_raised_unchanged(agent: Callable[[Play], None]) -> None:
+def test_an_error_of_the_agent_is_raised_unchanged(agent: Agent) -> None:
     problem = ClusterError("no port left", hint="free one", exit_code=ExitCode.UNHEALTHY)
 
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+    @agent
+    def play(command: Command) -> None:
         number = command.receive().id
         command.send(Frame(number, FrameKind.ERROR, {"value": problem.to_json(), "ends": False}))
 
-    agent(play)
     response = client().stream(StatusRequest())
     for _ in range(2):
         with pytest.raises(ClusterError) as caught:
@@ -214,44 +215,39 @@ def test_an_error_of_the_agent_is_raised_unchanged(agent: Callable[[Play], None]
         assert caught.value.to_json() == problem.to_json()
 
 
-def test_an_agent_of_another_version_is_reported(agent: Callable[[Play], None]) -> None:
+def test_an_agent_of_another_version_is_reported(agent: Agent) -> None:
     problem = ClusterError("the agent speaks version 2 of the protocol, this command version 3", hint="use another")
 
-    def play(served: socket.socket) -> None:
-        served.recv(1 << 16)
-        served.sendall(encode_rejection(problem))
+    @agent
+    def play(command: Command) -> None:
+        command.served.recv(1 << 16)
+        command.served.sendall(encode_rejection(problem))
 
-    agent(play)
     with pytest.raises(ClusterError) as caught:
         client().call(StatusRequest())
     assert caught.value.to_json() == problem.to_json()
 
 
 @pytest.mark.parametrize("sends_events", [False, True])
-def test_a_disconnect_before_the_end_of_the_response_is_an_error(
-    agent: Callable[[Play], None], sends_events: bool
-) -> None:
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+def test_a_disconnect_before_the_end_of_the_response_is_an_error(agent: Agent, sends_events: bool) -> None:
+    @agent
+    def play(command: Command) -> None:
         number = command.receive().id
         if sends_events:
             command.send(event(number, log_line("one", 3)), cut=b'{"id":1,"ki')
 
-    agent(play)
     with pytest.raises(AgentDisconnectedError, match="the agent disconnected before it replied"):
         client().call(LOGS)
 
 
-def test_an_agent_that_does_not_answer_is_given_up(
-    agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_that_does_not_answer_is_given_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RPC_TIMEOUT_SECONDS", 0.05)
     over = threading.Event()
 
-    def play(served: socket.socket) -> None:
+    @agent
+    def play(command: Command) -> None:
         over.wait(30)
 
-    agent(play)
     with pytest.raises(ClusterError, match=r"has not answered within 0\.05 s") as caught:
         client().call(StatusRequest())
     over.set()
@@ -269,18 +265,16 @@ def test_without_an_agent_and_a_journal_the_cluster_is_not_running(
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
-def test_logs_continue_at_the_next_agent_behind_the_last_line(agent: Callable[[Play], None]) -> None:
+def test_logs_continue_at_the_next_agent_behind_the_last_line(agent: Agent) -> None:
     requests: list[dict[str, object]] = []
 
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+    def play(command: Command) -> None:
         requests.append(command.receive().body["arguments"])
         agent(play_next)
         positions = event(1, LogPositions({"ps:0": 5, "worker:0": 9}))
         command.send(positions, event(1, log_line("one", 9)), cut=b'{"id": 1, "kind": "ev')
 
-    def play_next(served: socket.socket) -> None:
-        command = Command(served)
+    def play_next(command: Command) -> None:
         requests.append(command.receive().body["arguments"])
         positions = event(1, LogPositions({"ps:0": 9, "worker:0": 9}))
         command.send(positions, event(1, log_line("two", 13)), reply(1))
@@ -294,25 +288,23 @@ def test_logs_continue_at_the_next_agent_behind_the_last_line(agent: Callable[[P
     assert requests == [first, {**first, "follow": False, "after": {"ps:0": 9, "worker:0": 9}}]
 
 
-def test_agents_that_die_one_after_the_other_are_given_up(
-    agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agents_that_die_one_after_the_other_are_given_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RECONNECT_INITIAL_SECONDS", 0)
     died: list[int] = []
 
-    def play(served: socket.socket) -> None:
-        died.append(len(served.recv(1 << 16)))
+    @agent
+    def play(command: Command) -> None:
+        died.append(len(command.served.recv(1 << 16)))
         if len(died) < settings.LOG_AGENTS:
             agent(play)
 
-    agent(play)
     with pytest.raises(AgentDisconnectedError):
         list(read_logs(Cluster("played")))
     assert len(died) == settings.LOG_AGENTS
 
 
 def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
-    agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = state_folder("played") / LOCK
     where = lock.read_text()
@@ -325,8 +317,7 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
             time.sleep(0.01)
         lock.write_text(where)
 
-    def play(served: socket.socket) -> None:
-        command = Command(served)
+    def play(command: Command) -> None:
         command.send(reply(command.receive().id))
 
     monkeypatch.setattr(local, "start_agent", start_agent)

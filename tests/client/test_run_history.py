@@ -1,19 +1,22 @@
-"""What views know of a run from its events."""
+"""What commands and views make of a run's events."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
+import pytest
+
 from tfcluster import settings
 from tfcluster.client.live.run_history import RunHistory
+from tfcluster.client.runs.runs import OutputLines
 
 
 def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:
     return {(each["name"], each["reporter"]): each["points"] for each in history.to_json()["series"]}
 
 
-def test_metrics_of_scripts_and_of_programs_are_the_same_curves() -> None:
+def test_metrics_of_scripts_and_of_programs_are_the_same_curves_and_their_latest_values_are_known() -> None:
     history = RunHistory("script-1")
     history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 3, "seconds": 1.0, "task": "worker:1"})
     history.update({"event": "metric", "worker": "worker:0", "step": 9, "loss": 0.1, "w": 2.0, "seconds": 0.3})
@@ -25,9 +28,6 @@ def test_metrics_of_scripts_and_of_programs_are_the_same_curves() -> None:
         ("loss", "single"): [(4, 0.2, None)],
         ("steps_per_s", "single"): [(4, 7.5, None)],
     }
-
-
-def test_the_latest_value_of_each_metric_is_known() -> None:
     history = RunHistory("script-1")
     for step, loss in enumerate((0.5, None)):
         history.update({"event": "metric", "name": "norm", "value": 2.0, "step": step, "seconds": 1.0})
@@ -78,3 +78,29 @@ def test_an_event_without_its_fields_is_left_out() -> None:
     assert series_of(history) == {("loss", ""): [(1, 0.5, 1.0)]}
     assert history.progress is None
     assert history.version == 7, "the agent counts them too"
+
+
+def lines_of(*parts: tuple[str, bytes]) -> list[Any]:
+    """The lines, as pairs of stream and text, of what arrives in these parts."""
+    lines = OutputLines()
+    events = [
+        {"event": "output", "stream": stream, "data": data.decode(errors="surrogateescape")} for stream, data in parts
+    ]
+    found = [line for event in (*events, {"event": "result"}) for line in lines.convert(event)]
+    assert found.pop() == {"event": "result"}
+    return [(each["stream"], each["line"]) for each in found]
+
+
+def test_lines_are_made_of_parts_for_each_stream_and_other_events_are_passed_on() -> None:
+    parts = [("stdout", b"o"), ("stderr", b"err\n\xc3"), ("stdout", b"ne\ntwo\n"), ("stderr", b"\xa9\xff")]
+    assert lines_of(*parts) == [("stderr", "err"), ("stdout", "one"), ("stdout", "two"), ("stderr", "é\ufffd")]
+    assert list(OutputLines().convert({"event": "metric"})) == [{"event": "metric"}]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17])
+def test_a_long_line_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(settings, "RUN_OUTPUT_LINE_MAX_BYTES", 8)
+    line = b"x" * size + b"\nend"
+    for found in (lines_of(("stdout", line)), lines_of(*(("stdout", bytes([each])) for each in line))):
+        assert "".join(text for _, text in found) == "x" * size + "end"
+        assert max(len(text) for _, text in found) <= 8

@@ -1,14 +1,15 @@
-"""What TensorBoard prints before and while it serves, and at its end."""
+"""What TensorBoard prints before and while it serves, and at its end; which folders it is given."""
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import pytest
 
 from tfcluster import settings
-from tfcluster.client.tensorboard import TensorBoard
+from tfcluster.client.tensorboard import TensorBoard, named_folders
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
@@ -43,3 +44,21 @@ def test_a_tensorboard_that_does_not_say_where_it_serves_is_given_up(monkeypatch
         with pytest.raises(ClusterError, match="has not said within 1 s where it serves") as error:
             tensorboard.read_port()
         assert error.value.message.endswith("\n  waits for a lock")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "folders"),
+    [
+        ({}, []),
+        ({"logdir": None, "steps": 3}, []),
+        ({"logdir": "/data/logs"}, ["/data/logs"]),
+        ({"args": ["--epochs", "3"], "cwd": "/w"}, []),
+        ({"args": ["--logdir", "logs"], "cwd": "/w"}, ["/w/logs", "/r/logs"]),
+        ({"args": ["-v", "--log-dir=/data/x=y"], "cwd": "/w"}, ["/data/x=y", "/data/x=y"]),
+        ({"args": ["--model_dir", "m", "--logdir"], "cwd": "/w"}, ["/w/m", "/r/m"]),
+        ({"args": ["--logdir=logs/run-{index}"], "cwd": "/w"}, ["/w/logs", "/r/logs"]),
+        ({"args": ["--logdir={job}"], "cwd": "/w"}, []),
+    ],
+)
+def test_folders(parameters: dict[str, Any], folders: list[str]) -> None:
+    assert list(named_folders(parameters, "/r")) == folders

@@ -9,7 +9,7 @@ from tfcluster.core.plan import ActionKind, PlannedAction, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.states import TaskState
-from tfcluster.core.status import LastExit, TaskStatus
+from tfcluster.core.status import LastExit, unknown_task_status
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.spec.load import parse_spec
 
@@ -54,23 +54,7 @@ def observed_state(
         state = (states or {}).get(task.short, other)
         if state in (TaskState.FAILED, TaskState.STOPPED, TaskState.BACKING_OFF):
             generations = {name: number for name, number in generations.items() if name != task.name}
-        statuses.append(
-            TaskStatus(
-                task=task.name,
-                job=task.job,
-                index=task.index,
-                host=task.host,
-                address=task.address,
-                state=state,
-                pid=None,
-                restarts=0,
-                uptime_s=None,
-                cpu_percent=None,
-                rss_bytes=None,
-                devices=(),
-                last_exit=last_exit,
-            )
-        )
+        statuses.append(replace(unknown_task_status(task, state), last_exit=last_exit))
     return ObservedState(topology, tuple(statuses), generations, runs or {})
 
 

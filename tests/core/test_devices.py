@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,67 +26,25 @@ def devices(text: str) -> list[Device]:
 CPU = device("worker:1/CPU:0")
 
 
-def test_a_device_has_a_short_name_and_a_job() -> None:
-    assert CPU.name == "/job:worker/replica:0/task:1/device:CPU:0"
-    assert CPU.short == "/job:worker/task:1/device:CPU:0"
-    assert CPU.job == "worker"
+MATCHING = """
+    /job:worker/replica:0/task:1/device:CPU:0 /job:worker/task:1/device:CPU:0 /job:worker/task:1/cpu:0 /job:worker
+    /job:worker/task:1/device:cpu:0 /task:1 /replica:0 /device:CPU:0 /cpu:0 /device:CPU:* /device:*:0 /device:*:*
+    /job:*/task:* /job:w* /task:1/job:worker
+"""
+OTHERS = """
+    /job:work /job:Worker /job:ps /task:0 /task:11 /replica:1 /device:GPU:0 /device:CPU:1 /device:GPU:* /job:ps/task:1
+"""
+MALFORMED = """
+    worker worker:1 job:worker / /worker /job: /job:worker/ /job:worker//task:1 /device:CPU /device:CPU:x /device::0
+    x/job:worker /host:worker
+"""
 
 
-@pytest.mark.parametrize(
-    ("pattern", "is_match"),
-    [
-        ("/job:worker/replica:0/task:1/device:CPU:0", True),
-        ("/job:worker/task:1/device:CPU:0", True),
-        ("/job:worker/task:1/cpu:0", True),
-        ("/job:worker/task:1/device:cpu:0", True),
-        ("/job:worker/task:1/CPU:0", True),
-        ("/job:worker", True),
-        ("/task:1", True),
-        ("/replica:0", True),
-        ("/device:CPU:0", True),
-        ("/cpu:0", True),
-        ("/device:CPU:*", True),
-        ("/device:*:0", True),
-        ("/device:*:*", True),
-        ("/job:*/task:*", True),
-        ("/job:w*", True),
-        ("/task:1/job:worker", True),
-        ("/job:work", False),
-        ("/job:Worker", False),
-        ("/job:ps", False),
-        ("/task:0", False),
-        ("/task:11", False),
-        ("/replica:1", False),
-        ("/device:GPU:0", False),
-        ("/device:CPU:1", False),
-        ("/device:GPU:*", False),
-        ("/job:ps/task:1", False),
-    ],
-)
-def test_parts_left_out_and_stars_match_anything(pattern: str, is_match: bool) -> None:
-    assert matches(pattern, CPU) is is_match
+def test_parts_left_out_and_stars_match_anything() -> None:
+    assert [pattern for pattern in f"{MATCHING} {OTHERS}".split() if matches(pattern, CPU)] == MATCHING.split()
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "",
-        "worker",
-        "worker:1",
-        "job:worker",
-        "/",
-        "/worker",
-        "/job:",
-        "/job:worker/",
-        "/job:worker//task:1",
-        "/device:CPU",
-        "/device:CPU:x",
-        "/device::0",
-        "x/job:worker",
-        "/job:worker x/task",
-        "/host:worker",
-    ],
-)
+@pytest.mark.parametrize("pattern", ["", "/job:worker x/task", *MALFORMED.split()])
 def test_a_malformed_pattern_is_a_usage_error(pattern: str) -> None:
     with pytest.raises(ClusterError) as caught:
         matches(pattern, CPU)
@@ -109,11 +69,9 @@ MIXED = "ps:0/CPU:0 worker:0/CPU:0 worker:0/GPU:0 worker:0/GPU:1 worker:1/CPU:0 
         ("worker:0/CPU:0 worker:0/XLA_CPU:0", [], None, "worker:0/CPU:0"),
         ("", [], None, ""),
         # This number of GPUs.
-        (MIXED, [], 1, "worker:0/GPU:0"),
         (MIXED, [], 2, "worker:0/GPU:0 worker:0/GPU:1"),
         (MIXED, [], 3, "worker:0/GPU:0 worker:0/GPU:1 worker:1/GPU:0"),
         # Patterns take all that they name, also the ps, in their order and each once.
-        (CPUS, ["/job:ps"], None, "ps:0/CPU:0"),
         (MIXED, ["/job:worker/task:1"], None, "worker:1/CPU:0 worker:1/GPU:0"),
         (MIXED, ["/task:1", "/gpu:*"], None, "worker:1/CPU:0 worker:1/GPU:0 worker:0/GPU:0 worker:0/GPU:1"),
         (MIXED, ["/job:ps", "/job:ps"], None, "ps:0/CPU:0"),
@@ -129,54 +87,31 @@ def test_the_devices_of_a_run(cluster: str, patterns: list[str], gpus: int | Non
 
 
 @pytest.mark.parametrize(
-    ("cluster", "patterns", "gpus", "chosen", "note"),
+    ("cluster", "gpus", "chosen", "shortage", "instead"),
     [
         (
             CPUS,
-            [],
             4,
             "worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0",
-            "4 GPU devices asked for, the cluster has 0: running on 3 CPU devices",
+            "4 GPU devices asked for, the cluster has 0",
+            "3 CPU",
         ),
-        (
-            "worker:0/CPU:0",
-            [],
-            1,
-            "worker:0/CPU:0",
-            "1 GPU device asked for, the cluster has 0: running on 1 CPU device",
-        ),
-        (
-            MIXED,
-            [],
-            4,
-            "worker:0/CPU:0 worker:1/CPU:0",
-            "4 GPU devices asked for, the cluster has 3: running on 2 CPU devices",
-        ),
+        ("worker:0/CPU:0", 1, "worker:0/CPU:0", "1 GPU device asked for, the cluster has 0", "1 CPU device"),
+        (MIXED, 4, "worker:0/CPU:0 worker:1/CPU:0", "4 GPU devices asked for, the cluster has 3", "2 CPU devices"),
+        ("worker:0/GPU:0", 2, None, "2 GPU devices asked for, the cluster has 1", ""),
     ],
 )
-def test_fewer_gpus_than_asked_for_run_on_cpus_with_a_note(
-    cluster: str, patterns: list[str], gpus: int, chosen: str, note: str
+def test_fewer_gpus_than_asked_for_run_on_cpus_with_a_note_unless_strict(
+    cluster: str, gpus: int, chosen: str | None, shortage: str, instead: str
 ) -> None:
-    selection = select(devices(cluster), patterns=patterns, gpus=gpus)
-    assert selection.devices == tuple(devices(chosen))
-    assert selection.notes == (note,)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "gpus", "strict", "message"),
-    [
-        (CPUS, 1, True, "1 GPU device asked for, the cluster has 0"),
-        (MIXED, 4, True, "4 GPU devices asked for, the cluster has 3"),
-        ("worker:0/GPU:0", 2, False, "2 GPU devices asked for, the cluster has 1"),
-    ],
-)
-def test_fewer_gpus_than_asked_for_fail_when_strict_or_without_cpus(
-    cluster: str, gpus: int, strict: bool, message: str
-) -> None:
+    if chosen is not None:
+        selection = select(devices(cluster), gpus=gpus)
+        assert selection.devices == tuple(devices(chosen))
+        (note,) = selection.notes
+        assert note.startswith(f"{shortage}: running on {instead}")
     with pytest.raises(ClusterError) as caught:
-        select(devices(cluster), gpus=gpus, strict=strict)
-    assert caught.value.message == message
-    assert caught.value.exit_code is ExitCode.FAILED
+        select(devices(cluster), gpus=gpus, strict=chosen is not None)
+    assert (caught.value.message, caught.value.exit_code) == (shortage, ExitCode.FAILED)
 
 
 W1_DEAD = {"/job:worker/task:1": "worker:1 died"}
@@ -242,7 +177,7 @@ _CLUSTER = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     cluster=_CLUSTER,
     patterns=st.lists(_PATTERN, max_size=3),
@@ -277,7 +212,4 @@ def test_the_model_of_a_gpu_is_parsed_from_its_description() -> None:
         "description": H100,
         "gpu": {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"},
     }
-
-
-def test_a_cpu_is_no_gpu() -> None:
-    assert Device("/job:worker/replica:0/task:1/device:CPU:0", "CPU", 1 << 28).to_json()["gpu"] is None
+    assert replace(device, description="").to_json()["gpu"] is None

@@ -22,7 +22,7 @@ from tfcluster.core.environment import (
     no_proxy_env,
     task_variables,
 )
-from tfcluster.core.tf_config import refused_jobs
+from tfcluster.core.tf_config import refusal_notes, refused_jobs
 
 SPEC = """
 name: demo
@@ -66,6 +66,12 @@ def test_tasks_that_are_no_part_of_a_strategy_have_a_place_of_their_own(short: s
     config = json.loads(task_variables(CLUSTER, task, {})["TF_CONFIG"])
     assert config["task"] == {"type": task.job, "index": 0}
     assert ("local" in config["cluster"], "evaluator" in config["cluster"]) == (short == "local:0", False)
+
+
+def test_the_user_is_told_which_jobs_are_left_out() -> None:
+    assert refusal_notes(["chief", "worker", "ps", "evaluator"]) == []
+    (note,) = refusal_notes([*CLUSTER.addresses(), "chief"])
+    assert note == "TF_CONFIG leaves out local: strategies refuse other jobs than chief, worker, ps, evaluator"
 
 
 def test_exceptions_of_the_environment_from_the_proxy_are_kept() -> None:

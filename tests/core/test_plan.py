@@ -35,227 +35,140 @@ def test_a_new_cluster_starts_every_task_in_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "operations"),
-    [
-        pytest.param(
-            spec(PS, WORKER),
-            spec(PS, "worker: {tasks: 2, cpus: 2}"),
-            ["restart worker:0:2223: cpus 1 -> 2", "restart worker:1:2224: cpus 1 -> 2"],
-            id="cpus of workers",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec("ps: {tasks: 1, cpus: 2}", WORKER),
-            ["restart ps:0:2222: cpus 1 -> 2; LOST: the variables of ps:0"],
-            id="cpus of a ps",
-        ),
-        pytest.param(
-            spec(PS, "worker: {tasks: 1, env: {A: secret, B: x, C: y}}"),
-            spec(PS, "worker: {tasks: 1, env: {A: geheim, C: y, D: z}}"),
-            ["restart worker:0:2223: env A changed, env B removed, env D added"],
-            id="environment, without its values",
-        ),
-        pytest.param(
-            spec("worker: {tasks: 1}"),
-            spec("worker: {tasks: 1, gpus: 1}"),
-            ["restart worker:0:2222: gpus 0 -> 1; LOST: the variables of worker:0"],
-            id="gpus, and without a ps any task may hold variables",
-        ),
-        pytest.param(
-            spec("ps: ['localhost:2222']", WORKER),
-            spec(PS, WORKER),
-            [],
-            id="a port left out is the one that there is",
-        ),
-        pytest.param(spec(PS, WORKER), spec("ps: ['localhost:2222']", WORKER), [], id="and the other way round"),
-        pytest.param(
-            spec(PS, "worker: ['localhost:2223', 'localhost:2224']"),
-            spec(PS, "worker: ['localhost:2300', 'localhost:2224']"),
-            [
-                f"restart ps:0:2222: {MUST} worker:0; LOST: the variables of ps:0",
-                "restart worker:0:2300: port 2223 -> 2300",
-                f"restart worker:1:2224: {MUST} worker:0",
-            ],
-            id="a port",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec("ps: {tasks: 2}", "worker: [localhost, 'localhost:2222']"),
-            [
-                f"restart ps:0:2225: port 2222 -> 2225, {MUST} ps:1, worker:1; LOST: the variables of ps:0",
-                f"restart worker:0:2223: {MUST} ps:0, ps:1, worker:1",
-                f"restart worker:1:2222: port 2224 -> 2222, {MUST} ps:0, ps:1",
-                "start ps:1:2226: new",
-            ],
-            id="a port that another task had by choice",
-        ),
-        pytest.param(
-            spec("worker: ['localhost:2222']"),
-            spec("worker: ['127.0.0.1:2222']"),
-            [
-                "restart worker:0 on localhost at 127.0.0.1:2222: address localhost -> 127.0.0.1; "
-                "LOST: the variables of worker:0"
-            ],
-            id="an address",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec(PS, WORKER, network="open"),
-            [
-                "restart ps:0:2222: network closed -> open; LOST: the variables of ps:0",
-                "restart worker:0:2223: network closed -> open",
-                "restart worker:1:2224: network closed -> open",
-            ],
-            id="network",
-        ),
-        pytest.param(
-            spec(PS, "worker: {tasks: 2, max: 4}"),
-            spec(PS, "worker: {tasks: 4, max: 4}"),
-            ["start worker:2:2225: new", "start worker:3:2226: new"],
-            id="growing within max",
-        ),
-        pytest.param(
-            spec("ps: {tasks: 1, max: 2}", WORKER),
-            spec("ps: {tasks: 2, max: 2}", WORKER),
-            ["start ps:1:2225: new"],
-            id="another ps within max",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec(PS, "worker: {tasks: 3}"),
-            [
-                f"restart ps:0:2222: {MUST} worker:2; LOST: the variables of ps:0",
-                f"restart worker:0:2223: {MUST} worker:2",
-                f"restart worker:1:2224: {MUST} worker:2",
-                "start worker:2:2225: new",
-            ],
-            id="growing beyond what servers know",
-        ),
-        pytest.param(
-            spec(PS, "worker: {tasks: 1}"),
-            spec(PS, "worker: {tasks: 8}"),
-            [
-                f"restart ps:0:2222: {MUST} worker:1, worker:2, worker:3, worker:4 and 3 more; "
-                "LOST: the variables of ps:0",
-                f"restart worker:0:2223: {MUST} worker:1, worker:2, worker:3, worker:4 and 3 more",
-                *(f"start worker:{index}:{2223 + index}: new" for index in range(1, 8)),
-            ],
-            id="growing by many",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec(PS, "worker: {tasks: 1}"),
-            ["stop worker:1:2224: removed"],
-            id="shrinking",
-        ),
-        pytest.param(
-            spec("ps: {tasks: 2}", WORKER),
-            spec(PS, WORKER),
-            ["stop ps:1:2223: removed; LOST: the variables of ps:1"],
-            id="one ps less",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec(PS, "trainer: {tasks: 1}"),
-            [
-                "stop worker:0:2223: removed",
-                "stop worker:1:2224: removed",
-                f"restart ps:0:2222: {MUST} trainer:0; LOST: the variables of ps:0",
-                "start trainer:0:2225: new",
-            ],
-            id="another job",
-        ),
-        pytest.param(
-            spec(PS, WORKER),
-            spec("worker: {tasks: 2, restart: {policy: never}}", PS),
-            ["update worker:0:2223: restart policy changed", "update worker:1:2224: restart policy changed"],
-            id="restart policy, and the order of the jobs",
-        ),
-        pytest.param(
-            spec(PS, "worker: {tasks: 2, max: 4}"),
-            spec("ps: {tasks: 1, max: 1}", "worker: {tasks: 2, max: 3}", logs="{count: 2}"),
-            ["update: logs changed", "update: max of worker 4 -> 3", "update: max of ps none -> 1"],
-            id="max, and how much of the logs is kept",
-        ),
-    ],
-)
-def test_a_plan_restarts_only_what_changed(before: str, after: str, operations: list[str]) -> None:
-    observed = up(before)
-    assert printed(before, observed) == []
-    assert printed(after, observed) == operations
-    assert printed(after, apply_plan(topology_of(after), observed)[0]) == []
-
-
 HOSTS = "{alpha: {address: 10.0.0.1}, beta: {address: 10.0.0.2}}"
+#: By what a spec has changed: the spec before and after, and the operations.
+CHANGES = {
+    "cpus": (
+        spec(PS, WORKER),
+        spec("ps: {tasks: 1, cpus: 2}", "worker: {tasks: 2, cpus: 2}"),
+        [
+            "restart ps:0:2222: cpus 1 -> 2; LOST: the variables of ps:0",
+            "restart worker:0:2223: cpus 1 -> 2",
+            "restart worker:1:2224: cpus 1 -> 2",
+        ],
+    ),
+    "environment, without its values": (
+        spec(PS, "worker: {tasks: 1, env: {A: secret, B: x, C: y}}"),
+        spec(PS, "worker: {tasks: 1, env: {A: geheim, C: y, D: z}}"),
+        ["restart worker:0:2223: env A changed, env B removed, env D added"],
+    ),
+    "gpus, and without a ps any task may hold variables": (
+        spec("worker: {tasks: 1}"),
+        spec("worker: {tasks: 1, gpus: 1}"),
+        ["restart worker:0:2222: gpus 0 -> 1; LOST: the variables of worker:0"],
+    ),
+    "a port left out is the one that there is": (spec("ps: ['localhost:2222']", WORKER), spec(PS, WORKER), []),
+    "and the other way round": (spec(PS, WORKER), spec("ps: ['localhost:2222']", WORKER), []),
+    "a port": (
+        spec(PS, "worker: ['localhost:2223', 'localhost:2224']"),
+        spec(PS, "worker: ['localhost:2300', 'localhost:2224']"),
+        [
+            f"restart ps:0:2222: {MUST} worker:0; LOST: the variables of ps:0",
+            "restart worker:0:2300: port 2223 -> 2300",
+            f"restart worker:1:2224: {MUST} worker:0",
+        ],
+    ),
+    "a port that another task had by choice": (
+        spec(PS, WORKER),
+        spec("ps: {tasks: 2}", "worker: [localhost, 'localhost:2222']"),
+        [
+            f"restart ps:0:2225: port 2222 -> 2225, {MUST} ps:1, worker:1; LOST: the variables of ps:0",
+            f"restart worker:0:2223: {MUST} ps:0, ps:1, worker:1",
+            f"restart worker:1:2222: port 2224 -> 2222, {MUST} ps:0, ps:1",
+            "start ps:1:2226: new",
+        ],
+    ),
+    "an address, and the network": (
+        spec("worker: ['localhost:2222']"),
+        spec("worker: ['127.0.0.1:2222']", network="open"),
+        [
+            "restart worker:0 on localhost at 127.0.0.1:2222: address localhost -> 127.0.0.1, "
+            "network closed -> open; LOST: the variables of worker:0"
+        ],
+    ),
+    "growing within max": (
+        spec("ps: {tasks: 1, max: 2}", "worker: {tasks: 2, max: 4}"),
+        spec("ps: {tasks: 2, max: 2}", "worker: {tasks: 4, max: 4}"),
+        ["start ps:1:2225: new", "start worker:2:2226: new", "start worker:3:2227: new"],
+    ),
+    "growing beyond what servers know": (
+        spec(PS, "worker: {tasks: 1}"),
+        spec(PS, "worker: {tasks: 8}"),
+        [
+            f"restart ps:0:2222: {MUST} worker:1, worker:2, worker:3, worker:4 and 3 more; LOST: the variables of ps:0",
+            f"restart worker:0:2223: {MUST} worker:1, worker:2, worker:3, worker:4 and 3 more",
+            *(f"start worker:{index}:{2223 + index}: new" for index in range(1, 8)),
+        ],
+    ),
+    "shrinking": (
+        spec("ps: {tasks: 2}", WORKER),
+        spec(PS, "worker: {tasks: 1}"),
+        ["stop ps:1:2223: removed; LOST: the variables of ps:1", "stop worker:1:2225: removed"],
+    ),
+    "another job": (
+        spec(PS, WORKER),
+        spec(PS, "trainer: {tasks: 1}"),
+        [
+            "stop worker:0:2223: removed",
+            "stop worker:1:2224: removed",
+            f"restart ps:0:2222: {MUST} trainer:0; LOST: the variables of ps:0",
+            "start trainer:0:2225: new",
+        ],
+    ),
+    "restart policy, and the order of the jobs": (
+        spec(PS, WORKER),
+        spec("worker: {tasks: 2, restart: {policy: never}}", PS),
+        ["update worker:0:2223: restart policy changed", "update worker:1:2224: restart policy changed"],
+    ),
+    "max, and how much of the logs is kept": (
+        spec(PS, "worker: {tasks: 2, max: 4}"),
+        spec("ps: {tasks: 1, max: 1}", "worker: {tasks: 2, max: 3}", logs="{count: 2}"),
+        ["update: logs changed", "update: max of worker 4 -> 3", "update: max of ps none -> 1"],
+    ),
+    "a ps that goes to another host, and nothing is left on the first one": (
+        spec("ps: {tasks: 1, hosts: [alpha]}", "a: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+        spec("a: {tasks: 1, hosts: [beta]}", "ps: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+        [
+            "stop ps:0 on alpha at 10.0.0.1:2222: host alpha -> beta; LOST: the variables of ps:0",
+            f"restart a:0 on beta at 10.0.0.2:2222: {MUST} ps:0",
+            "start ps:0 on beta at 10.0.0.2:2223: host alpha -> beta",
+            "update: host alpha removed",
+            "update: hosts of ps changed",
+        ],
+    ),
+    "the address and the environment of a host, without its values": (
+        spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.1, env: {A: geheim}}}"),
+        spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.9, env: {A: secret}}}"),
+        [
+            "restart a:0 on alpha at 10.0.0.9:2223: port 2222 -> 2223, address 10.0.0.1 -> 10.0.0.9, env A changed; "
+            "LOST: the variables of a:0",
+            "update: host alpha changed",
+        ],
+    ),
+    "what needs no new process": (
+        spec("a: {tasks: 1}", hosts="{alpha: {env: {A: x}}}"),
+        spec("a: {tasks: 1, env: {A: {secret: x}}}", hosts="{alpha: {ssh: b}, beta: }"),
+        [
+            "update: host alpha changed",
+            "update: host beta added",
+            "update: hosts of a changed",
+            "update a:0 on alpha at alpha:2222: which env is secret changed, which env is the host's changed",
+        ],
+    ),
+    "growing within max over hosts, and a lease": (
+        spec("a: {tasks: 1, max: 3}", hosts=HOSTS),
+        spec("a: {tasks: 3, max: 3}", hosts=HOSTS, lease="60"),
+        [
+            "start a:1 on beta at 10.0.0.2:2222: new",
+            "start a:2 on alpha at 10.0.0.1:2223: new",
+            "update: lease none -> 60.0",
+        ],
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "operations"),
-    [
-        pytest.param(
-            spec(PS, "worker: {tasks: 1, hosts: [alpha]}", hosts=HOSTS),
-            spec(PS, "worker: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
-            [
-                "stop worker:0 on alpha at 10.0.0.1:2223: host alpha -> beta",
-                f"restart ps:0 on alpha at 10.0.0.1:2222: {MUST} worker:0; LOST: the variables of ps:0",
-                "start worker:0 on beta at 10.0.0.2:2222: host alpha -> beta",
-                "update: hosts of worker changed",
-            ],
-            id="a task that goes to another host",
-        ),
-        pytest.param(
-            spec("ps: {tasks: 1, hosts: [alpha]}", "a: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
-            spec("a: {tasks: 1, hosts: [beta]}", "ps: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
-            [
-                "stop ps:0 on alpha at 10.0.0.1:2222: host alpha -> beta; LOST: the variables of ps:0",
-                f"restart a:0 on beta at 10.0.0.2:2222: {MUST} ps:0",
-                "start ps:0 on beta at 10.0.0.2:2223: host alpha -> beta",
-                "update: host alpha removed",
-                "update: hosts of ps changed",
-            ],
-            id="a ps that goes to another host, and nothing is left on the first one",
-        ),
-        pytest.param(
-            spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.1}}"),
-            spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.9}}"),
-            [
-                "restart a:0 on alpha at 10.0.0.9:2223: port 2222 -> 2223, address 10.0.0.1 -> 10.0.0.9; "
-                "LOST: the variables of a:0",
-                "update: host alpha changed",
-            ],
-            id="the address of a host",
-        ),
-        pytest.param(
-            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: geheim}}}"),
-            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: secret}}}"),
-            ["restart a:0 on alpha at alpha:2222: env A changed; LOST: the variables of a:0",
-             "update: host alpha changed"],
-            id="the environment of a host, without its values",
-        ),
-        pytest.param(
-            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: x}}}"),
-            spec("a: {tasks: 1, env: {A: {secret: x}}}", hosts="{alpha: {ssh: b}}"),
-            ["update: host alpha changed",
-             "update a:0 on alpha at alpha:2222: which env is secret changed, which env is the host's changed"],
-            id="what needs no new process",
-        ),
-        pytest.param(
-            spec("a: {tasks: 1, max: 3}", hosts=HOSTS),
-            spec("a: {tasks: 3, max: 3}", hosts=HOSTS, lease="60"),
-            ["start a:1 on beta at 10.0.0.2:2222: new", "start a:2 on alpha at 10.0.0.1:2223: new",
-             "update: lease none -> 60.0"],
-            id="growing within max over hosts, and a lease",
-        ),
-        pytest.param(
-            spec("a: {tasks: 1, max: 2}", hosts="[alpha, beta]"),
-            spec("a: {tasks: 1, max: 2}", hosts="[alpha, beta, gamma]"),
-            ["update: host gamma added", "update: hosts of a changed"],
-            id="another host",
-        ),
-    ],
-)  # fmt: skip
-def test_a_plan_for_several_hosts(before: str, after: str, operations: list[str]) -> None:
+@pytest.mark.parametrize(("before", "after", "operations"), CHANGES.values(), ids=CHANGES)
+def test_a_plan_restarts_only_what_changed(before: str, after: str, operations: list[str]) -> None:
     observed = up(before)
     assert printed(before, observed) == []
     assert printed(after, observed) == operations

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.core.clusters import topology_of
 from tfcluster.core.hosts import Host
-from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.spec.load import parse_spec
 
 FULL = """
 name: demo
@@ -26,36 +26,24 @@ logs: {size: 2 kB, count: 3}
 """
 
 
-def topology_of(text: str, spec_file: str = "cluster.yaml") -> ClusterTopology:
-    return resolve_spec(parse_spec(text, spec_file, "c"), spec_file)
-
-
 ALWAYS = RestartPolicy(policy="always", initial=1.0, max=2.5, limit=3, window=7.5)
 NEVER = RestartPolicy(policy="never", initial=1.0, max=2.5, limit=1, window=9.0)
 
 
-def task(
-    job: str,
-    index: int,
-    host: str,
-    port: int | None,
-    cpus: int = 1,
-    gpus: int = 0,
-    env: dict[str, str] | None = None,
-    restart: RestartPolicy = ALWAYS,
-) -> Task:
-    return Task(job, index, "localhost", host, port, cpus, gpus, env or {}, restart)
+def task(job: str, index: int, host: str, port: int | None, **more: Any) -> Task:
+    values = {"cpus": 1, "gpus": 0, "env": {}, "restart": ALWAYS, **more}
+    return Task(job, index, "localhost", host, port, **values)
 
 
 def test_every_field_of_the_spec_is_in_the_topology() -> None:
+    worker = {"cpus": 2, "gpus": 1, "env": {"OMP_NUM_THREADS": "1"}, "restart": NEVER}
     assert topology_of(FULL, "here/demo.yaml") == ClusterTopology(
         cluster="demo",
         spec="here/demo.yaml",
         network="open",
         tasks=(
             task("ps", 0, "localhost", None),
-            task("worker", 0, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}, NEVER),
-            task("worker", 1, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}, NEVER),
+            *(task("worker", index, "localhost", None, **worker) for index in (0, 1)),
             task("local", 0, "localhost", 2222),
             task("local", 1, "127.0.0.2", None),
             task("local", 2, "::1", 2223),
@@ -128,19 +116,6 @@ def test_a_masked_layout_shows_no_value_of_a_variable() -> None:
     assert {value for each in topology.masked().reserved for value in each.env.values()} == {"***"}
 
 
-def test_addresses_are_by_job_in_order_and_bracket_ipv6() -> None:
-    assert topology_of(FULL).addresses() == {
-        "ps": ["localhost"],
-        "worker": ["localhost", "localhost"],
-        "local": ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"],
-    }
-
-
-def test_a_task_has_a_long_and_a_short_name() -> None:
-    second = topology_of(FULL).tasks[2]
-    assert (second.name, second.short) == ("/job:worker/task:1", "worker:1")
-
-
 @pytest.mark.parametrize(
     ("jobs", "head"),
     [
@@ -181,20 +156,15 @@ def test_a_topology_survives_json() -> None:
 SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "short_names"),
-    [
-        ([], SHORTS),
-        (["worker"], ["worker:0", "worker:1", "worker:10"]),
-        (["/job:worker"], ["worker:0", "worker:1", "worker:10"]),
-        (["worker:1"], ["worker:1"]),
-        (["/job:worker/task:1"], ["worker:1"]),
-        (["worker:10", "ps", "worker:10"], ["ps:0", "worker:10"]),
-        (["worker:1", "worker"], ["worker:0", "worker:1", "worker:10"]),
-    ],
-)
-def test_arguments_name_tasks_in_the_clusters_order(arguments: list[str], short_names: list[str]) -> None:
-    assert matching_tasks(arguments, SHORTS) == short_names
+def test_arguments_name_tasks_in_the_clusters_order() -> None:
+    for arguments, short_names in {
+        "": "ps:0 worker:0 worker:1 worker:10",
+        "/job:worker": "worker:0 worker:1 worker:10",
+        "/job:worker/task:1": "worker:1",
+        "worker:10 ps worker:10": "ps:0 worker:10",
+        "worker:1 worker": "worker:0 worker:1 worker:10",
+    }.items():
+        assert matching_tasks(arguments.split(), SHORTS) == short_names.split()
 
 
 @pytest.mark.parametrize("name", ["work", "worker:2", "/job:worker/task:2", "worker:", ":0", "", "WORKER"])

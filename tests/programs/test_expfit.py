@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import run as expfit
@@ -68,8 +69,11 @@ def test_the_curve_equals_that_of_numpy() -> None:
     assert (progress[0]["done"], progress[-1]["done"], progress[-1]["total"]) == (10, 150, 150)
 
 
-@pytest.mark.parametrize(("devices", "batch"), [(1, 13), (2, 13), (3, 13), (5, 13), (5, 3), (2, 1)])
-def test_data_parallel_training_has_the_same_curve(devices: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    "devices_and_batch", mostly_slow([(1, 13), (2, 13), (3, 13), (5, 13), (5, 3), (2, 1)], fast=[(5, 13), (5, 3)])
+)
+def test_data_parallel_training_has_the_same_curve(devices_and_batch: tuple[int, int]) -> None:
+    devices, batch = devices_and_batch
     result, context, _ = train(["data-parallel"], devices, batch=batch)
     expected = numpy_losses(5, 120, 0.05, batch)
     assert [loss for _, loss in result["curve"]] == pytest.approx(expected, rel=1e-9)
@@ -81,7 +85,7 @@ def test_data_parallel_training_has_the_same_curve(devices: int, batch: int) -> 
     assert context.notes == (unused if used < devices else [])
 
 
-@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("devices", [1, 3])
 def test_model_parallel_training_has_the_same_curve(devices: int) -> None:
     result, context, _ = train(["model-parallel"], devices)
     assert [loss for _, loss in result["curve"]] == pytest.approx(numpy_losses(5, 120, 0.05, 13), rel=1e-9)
@@ -100,7 +104,7 @@ def test_several_modes_are_trained_one_after_another() -> None:
     assert [each["done"] for each in events if each["event"] == "progress"][-1] == 360
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 2**63 - 1])
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_training_reduces_the_loss(seed: int) -> None:
     result, _, _ = train(["single"], steps=2000, batch=64, seed=seed)
     # e^x itself has a mean square of 3.6 about 0 and of 0.43 about its mean there; a line through it leaves 0.02.
@@ -120,16 +124,11 @@ def test_a_last_step_that_overflows_is_an_error() -> None:
 def test_a_learning_rate_that_is_too_high_is_an_error() -> None:
     with pytest.raises(ClusterError) as caught:
         train(["single"], rate=100.0)
-    expected = next(at for at, loss in enumerate(numpy_losses_until_they_burst(), 1) if not np.isfinite(loss))
-    assert caught.value.message == (
-        f"the loss is not finite at step {expected} (single): the learning rate 100 is too high"
-    )
-    assert caught.value.hint == "Try --lr 0.05."
-
-
-def numpy_losses_until_they_burst() -> list[float]:
     with np.errstate(all="ignore"):
-        return numpy_losses(5, 120, 100.0, 13)
+        losses = numpy_losses(5, 120, 100.0, 13)
+    step = next(at for at, loss in enumerate(losses, 1) if not np.isfinite(loss))
+    assert caught.value.message == f"the loss is not finite at step {step} (single): the learning rate 100 is too high"
+    assert caught.value.hint == "Try --lr 0.05."
 
 
 def test_the_examples_do_not_depend_on_how_they_are_fetched() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import count, islice
 from typing import Any
@@ -41,28 +41,24 @@ def join_threads() -> Iterator[Callable[[], None]]:
     join()
 
 
-def shards_of(part: ShardResult[Any]) -> range:
-    return range(part.first, part.first + part.count)
+def shards_of(parts: Iterable[ShardResult[Any]]) -> list[int]:
+    """The shards of several parts, in their order."""
+    return sorted(shard for part in parts for shard in range(part.first, part.first + part.count))
 
 
-@hypothesis_settings(deadline=None, max_examples=200)
+@hypothesis_settings(deadline=None, max_examples=100)
 @given(devices=st.integers(1, 6), shards=st.integers(0, 3000))
 def test_every_shard_is_done_exactly_once(devices: int, shards: int) -> None:
     names = [f"d{number}" for number in range(devices)]
-    done: list[range] = []
 
     def step(device: str, first: int, size: int) -> tuple[str, int]:
         assert size > 0
         return device, sum(range(first, first + size))
 
-    total = 0
-    for part in map_shards(names, shards, step):
-        done.append(shards_of(part))
-        device, value = part.value
-        assert device == part.device
-        total += value
-    assert sorted(shard for each in done for shard in each) == list(range(shards))
-    assert total == sum(range(shards))
+    parts = list(map_shards(names, shards, step))
+    assert [part.value[0] for part in parts] == [part.device for part in parts]
+    assert shards_of(parts) == list(range(shards))
+    assert sum(part.value[1] for part in parts) == sum(range(shards))
 
 
 class Clock:
@@ -85,13 +81,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch, shards: int, seconds_a_shard: float) 
 def test_steps_grow_fourfold_to_their_time_and_end_with_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     # 0.4 s hold 409.6 shards of 1/1024 s.
     assert sizes(monkeypatch, 2000, 1 / 1024) == [1, 4, 16, 64, 256, 409, 409, 409, 409, 23]
-
-
-def test_steps_stay_at_one_shard_when_shards_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes(monkeypatch, 5, 1.0) == [1, 1, 1, 1, 1]
-
-
-def test_steps_that_take_no_time_grow_fourfold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes(monkeypatch, 1 + 4 + 16 + 64 + 256, 0.0) == [1, 4, 16, 64, 256]
 
 
@@ -221,7 +211,7 @@ def test_a_device_that_is_lost_and_recovers_loses_no_shards(monkeypatch: pytest.
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
     parts = list(map_shards(["a", "b"], 1000, Faults("a", "b", times=2)))
     assert sum(part.value for part in parts) == sum(range(1000))
-    assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(1000))
+    assert shards_of(parts) == list(range(1000))
 
 
 def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None:
@@ -277,7 +267,7 @@ def test_steps_that_time_out_are_done_again_in_smaller_ones() -> None:
     parts = list(map_shards(["a", "b"], 200, step))
     assert max(sizes) > 3
     assert sum(part.value for part in parts) == sum(range(200))
-    assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(200))
+    assert shards_of(parts) == list(range(200))
 
 
 def test_an_error_names_a_single_shard_that_times_out() -> None:
@@ -293,8 +283,8 @@ def test_an_error_names_a_single_shard_that_times_out() -> None:
 def test_pinned_shards_are_done_by_their_device() -> None:
     pinned = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
     parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, pinned=pinned))
-    done = {device: {s for part in parts if part.device == device for s in shards_of(part)} for device in "ab"}
-    assert done == {"a": {0, 1, 2, 6, 7, 8}, "b": {3, 4, 5}}
+    assert shards_of(part for part in parts if part.device == "b") == [3, 4, 5]
+    assert shards_of(parts) == list(range(9))
 
 
 def test_a_late_device_takes_shards_once_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +302,7 @@ def test_a_late_device_takes_shards_once_it_joins(monkeypatch: pytest.MonkeyPatc
 
     parts = list(map_shards(["a"], 20, step, pinned={"a": [range(0, 5)]}, late=["b"], joins=joins))
     assert {part.device for part in parts} == {"a", "b"}
-    assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(20))
+    assert shards_of(parts) == list(range(20))
     assert next(asked) == 5
 
 
@@ -375,11 +365,7 @@ def test_map_reduce_outside_a_run_or_without_shards(local_run: Callable[[int], C
 
 
 class Failing:
-    """Opens sessions. The first one fails once, in its first step of several shards.
-
-    Attributes:
-        opened: How many it has opened.
-    """
+    """Opens sessions, and counts them. The first one fails once, in its first step of several shards."""
 
     def __init__(self, error: tf.errors.OpError) -> None:
         self.opened = 0

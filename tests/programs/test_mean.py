@@ -17,7 +17,7 @@ from tfcluster.programs.api import Context
 from tfcluster.programs.mean import run as mean
 from tfcluster.programs.mean import window_sums
 from tfcluster.programs.mean.render import summary
-from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array, open_numbers
 from tfcluster.programs.mean.window_sums import PieceSums, sums_of, uniform
 from tfcluster.programs.mean.windows import WindowPieces, cut
 from tfcluster.programs.threefry import threefry_2x32
@@ -52,7 +52,7 @@ def refused(context: Context, path: Path, **parameters: Any) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("kind", mostly_slow(KINDS, fast=["?", "i8", ">f4"]))
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, fast=["?", ">f4"]))
 def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) -> None:
     values = np.random.default_rng(3).normal(50, 30, 2 * WINDOW + 101).clip(0, 100).astype(kind)
     result = run(local_run(1), save(tmp_path, values))
@@ -61,7 +61,7 @@ def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) ->
     assert result["count"] == len(values)
 
 
-@pytest.mark.parametrize("count", mostly_slow([1, 2, 1009, 5 * WINDOW + 7], fast=[1, 1009]))
+@pytest.mark.parametrize("count", mostly_slow([1, 2, 1009, 5 * WINDOW + 7], fast=[1009]))
 def test_the_bits_depend_on_the_numbers_alone(local_run: LocalRun, tmp_path: Path, count: int) -> None:
     values = np.random.default_rng(4).normal(1e6, 1, count)
     path = save(tmp_path, values)
@@ -237,9 +237,9 @@ def test_pieces_of_a_window() -> None:
         assert squares == pytest.approx(((inside - pilot) ** 2).sum(), abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "expected"),
-    [
+def test_text_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for text, column, expected in (
         ("1\n2\n4.5\n", None, [1, 2, 4.5]),
         ("\ufeff 1e3 \r\n\r\n-2\r\n", None, [1000, -2]),
         ("7", None, [7]),
@@ -250,27 +250,25 @@ def test_pieces_of_a_window() -> None:
         ("2020,b\n1,2\n", "2020", [1]),
         ("a,2020\n1,2\n", "0", [1]),
         ('1,"several\nlines"\n2,b\n', "0", [1, 2]),
-    ],
-)
-def test_text_files(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(text, encoding="utf-8")
-    result = run(local_run(1), path, column=column)
-    assert (result["mean"], result["count"]) == (math.fsum(expected) / len(expected), len(expected))
-    assert result["variance"] == pytest.approx(np.var(expected))
-    assert list(tmp_path.iterdir()) == [path], "nothing remains in the run's folder"
+    ):
+        path.write_text(text, encoding="utf-8")
+        numbers, _ = open_numbers(path, "a.csv", column, tmp_path)
+        assert numbers.read(0, numbers.count).tolist() == expected
+        assert list(tmp_path.iterdir()) == [path], "nothing remains in the run's folder"
 
 
 def test_a_first_line_of_numbers_and_words_is_counted_and_noted(local_run: LocalRun, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    for text, column, expected in (("1,a\n2,b\n6,c\n", "0", 3.0), ("x,1,3\ny,2,9\n", "1", 1.5)):
-        path.write_text(text)
-        context = local_run(1)
-        assert run(context, path, column=column)["mean"] == expected
-        assert context.notes == [
-            f"{path}:1: 1 was counted as a number, in a line that has words too; "
-            "if the line is a heading, give --column the name"
-        ]
+    note = (
+        f"{path}:1: 1 was counted as a number, in a line that has words too; "
+        "if the line is a heading, give --column the name"
+    )
+    path.write_text("x,1,3\ny,2,9\n")
+    assert open_numbers(path, str(path), "1", tmp_path)[1] == [note]
+    path.write_text("1,a\n2,b\n6,c\n")
+    context = local_run(1)
+    assert run(context, path, column="0")["mean"] == 3.0
+    assert context.notes == [note]
 
 
 def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path) -> None:
@@ -319,8 +317,10 @@ def test_files_without_numbers_are_rejected(local_run: LocalRun, tmp_path: Path)
     np.save(tmp_path / "a.npy", np.array([None]), allow_pickle=True)
     assert "is not a complete .npy file of numbers" in refused(context, path)
     content = save(tmp_path, np.zeros(1000)).read_bytes()
-    for size in (7, 20, 500):
-        path.write_bytes(content[:size])
+    header = repr({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}).encode().ljust(117) + b"\n"
+    too_many = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    for part in (content[:7], content[:20], content[:500], too_many):
+        path.write_bytes(part)
         assert "is not a complete .npy file of numbers" in refused(context, path)
     np.savez(tmp_path / "b.npz", np.zeros(3))
     assert refused(context, tmp_path / "b.npz").endswith("is a .npz archive")
@@ -342,27 +342,14 @@ def test_a_file_that_another_host_lacks_names_the_host(local_run: LocalRun, tmp_
     assert f"`tfcluster run mean - < {tmp_path}/missing`" in caught.value.hint
 
 
-def test_an_array_with_more_numbers_than_a_file_can_have(local_run: LocalRun, tmp_path: Path) -> None:
-    header = repr({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}).encode().ljust(117) + b"\n"
-    path = tmp_path / "huge.npy"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    assert refused(local_run(1), path).startswith(f"{path}: is not a complete .npy file of numbers: ")
-
-
 def test_an_upload_is_called_as_the_user_does(local_run: LocalRun, tmp_path: Path) -> None:
-    context = local_run(1)
-    context.upload_path = tmp_path / "upload"
-    context.upload_path.write_text("1\nzwei\n")
-    assert refused(context, Path("/dev/fd/63")) == "/dev/fd/63:2: 'zwei' is not a number"
-
-
-def test_an_upload_is_called_standard_input(local_run: LocalRun, tmp_path: Path) -> None:
     context = local_run(1)
     context.upload_path = tmp_path / "upload"
     context.upload_path.write_text("1\n2\n")
     assert run(context, Path("-"))["mean"] == 1.5
     context.upload_path.write_text("1\nzwei\n")
-    assert refused(context, Path("-")) == "standard input:2: 'zwei' is not a number"
+    for name, shown in (("-", "standard input"), ("/dev/fd/63", "/dev/fd/63")):
+        assert refused(context, Path(name)) == f"{shown}:2: 'zwei' is not a number"
 
 
 def test_the_summary_has_all_digits_and_at_most_16_slices() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.programs.scheduler import ShardRange, ShardScheduler
@@ -109,6 +109,7 @@ def test_no_shards_are_taken_after_stop() -> None:
     scheduler.pause(1e6)  # returns at once
 
 
+@settings(max_examples=40)
 @given(data=st.data(), shards=st.integers(0, 40), devices=st.integers(1, 4))
 def test_every_shard_is_done_once_despite_losses(data: st.DataObject, shards: int, devices: int) -> None:
     names = [f"d{number}" for number in range(devices)]

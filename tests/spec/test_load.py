@@ -52,11 +52,7 @@ restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
         restart=RestartSpec(policy="always", backoff=Backoff(initial=1, max=2.5), limit=Limit(count=3, seconds=7.5)),
     )
     assert list(spec.jobs) == ["ps", "worker", "local"]
-    assert [str(address) for address in spec.jobs["local"].tasks] == [
-        "localhost:2222",
-        "127.0.0.2",
-        "[::1]:2223",
-    ]
+    assert [str(address) for address in spec.jobs["local"].tasks] == ["localhost:2222", "127.0.0.2", "[::1]:2223"]
 
 
 def test_every_key_but_jobs_has_a_default() -> None:
@@ -68,26 +64,14 @@ def test_every_key_but_jobs_has_a_default() -> None:
     assert spec.jobs["worker_"] == Job(tasks=(None,), cpus=1, gpus=0, env={})
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1000", 1000),
-        ("12345", 12345),
-        ("2000 B", 2000),
-        ("500 kB", 500_000),
-        ("10MB", 10_000_000),
-        ("1.5 gb", 1_500_000_000),
-        ("1 KiB", 1024),
-        ("64 MiB", 64 << 20),
-        ("1 GiB", 1 << 30),
-        ("2 TiB", 2 << 40),
-        ("1000 TB", 10**15),
-    ],
-)
-def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
-    spec = parse_spec(f"jobs: {{a: {{tasks: 1}}}}\nlogs: {{size: {text}}}", "c.yaml", "c")
-    assert (spec.logs.size, spec.logs.count) == (size, 5)
-    assert Spec.model_validate(spec.model_dump()) == spec
+def test_a_size_is_bytes_or_has_a_unit() -> None:
+    for text, size in {
+        **{"1000": 1000, "2000 B": 2000, "500 kB": 500_000, "10MB": 10**7, "1.5 gb": 1_500_000_000, "1000 TB": 10**15},
+        **{"1 KiB": 1024, "64 MiB": 64 << 20, "1 GiB": 1 << 30, "2 TiB": 2 << 40},
+    }.items():
+        spec = parse_spec(f"jobs: {{a: {{tasks: 1}}}}\nlogs: {{size: {text}}}", "c.yaml", "c")
+        assert (spec.logs.size, spec.logs.count) == (size, 5), text
+        assert Spec.model_validate(spec.model_dump()) == spec
 
 
 def test_a_list_is_the_tasks_of_a_job() -> None:
@@ -124,17 +108,9 @@ restart: {policy: always, backoff: {initial: 2}, limit: 3 in 7.5}
 
 BAD_VALUES = {
     # restart
-    "{tasks: 1, restart: never}": "2:26: jobs.a.restart: expected the keys policy, backoff, limit, "
-    "found the text 'never'",
     "{tasks: 1, restart: {policy: }}": "2:35: jobs.a.restart.policy: expected a value, found nothing",
-    "{tasks: 1, restart: {policy: no}}": "2:35: jobs.a.restart.policy: expected never, on-failure or always, "
-    "found false",
-    "{tasks: 1, restart: {limit: 5}}": "2:34: jobs.a.restart.limit: expected a count and seconds such as 5 in 60, "
-    "found 5",
-    "{tasks: 1, restart: {backof: {}}}": "2:27: jobs.a.restart.backof: unknown key; did you mean 'backoff'?",
     "{tasks: 1, restart: {backoff: {most: 1}}}": "2:37: jobs.a.restart.backoff.most: unknown key; "
     "known keys: initial, max",
-    "{tasks: 1, restart: {backoff: 1}}": "2:36: jobs.a.restart.backoff: expected the keys initial, max, found 1",
     "{tasks: 1, restart: {backoff: {initial: 2, max: 1}}}": "2:36: jobs.a.restart.backoff: "
     "max (1) must be initial (2) or more",
     "{tasks: 1, restart: {backoff: {initial: 50}}}": "2:36: jobs.a.restart.backoff: "
@@ -142,28 +118,23 @@ BAD_VALUES = {
     "{tasks: 1, restart: {backoff: {max: 0.01}}}": "2:36: jobs.a.restart.backoff: "
     "max (0.01) must be the cluster's initial (0.1) or more",
     # tasks
-    "{tasks: two}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text 'two'",
-    "{tasks: '2'}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text '2'",
-    "{tasks: true}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found true",
-    "{tasks: 2.0}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found 2.0",
-    "{tasks: }": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found nothing",
+    **{
+        f"{{tasks: {written}}}": f"2:14: jobs.a.tasks: expected a whole number or a list of addresses, found {found}"
+        for written, found in (("'2'", "the text '2'"), ("true", "true"), ("2.0", "2.0"), ("", "nothing"))
+    },
     "{tasks: -1}": "2:14: jobs.a.tasks: must be 1 or more, found -1",
     "{tasks: 1001}": "2:14: jobs.a.tasks: must be 1000 or less, found 1001",
     "{tasks: 999}\n  b: {tasks: 1}\n  c: [localhost:1]": "4:3: jobs.c: "
     "with this job the cluster has more than 1000 tasks; split them into several clusters",
-    "{tasks: []}": "2:14: jobs.a.tasks: expected 1 to 1000 addresses, found an empty list",
     "[]": "2:6: jobs.a: expected 1 to 1000 addresses, found an empty list",
     "{}": "2:3: jobs.a.tasks: this key is missing",
     "2": "2:6: jobs.a: expected keys such as tasks:, or a list of addresses, found 2; write {tasks: 2}",
-    "two": "2:6: jobs.a: expected keys such as tasks:, or a list of addresses, found the text 'two'",
     # addresses
     "{tasks: [localhost:1, 7]}": "2:28: jobs.a.tasks[1]: expected an address such as localhost:2222, found 7",
-    "[~]": "2:7: jobs.a[0]: expected an address such as localhost:2222, found nothing",
     "[localhost: 22]": "2:7: jobs.a[0]: expected an address such as localhost:2222, found keys and values; "
     "write localhost:22 without the space",
     "['a b']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text 'a b'",
     "['::1']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text '::1'",
-    "[localhost:0]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:0'",
     "[localhost:65536]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:65536'",
     "[localhost:http]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:http'",
     "[10.0.0.1:2222]": "2:7: jobs.a[0]: the task's address is not on this machine: '10.0.0.1'; write localhost:2222, "
@@ -171,30 +142,23 @@ BAD_VALUES = {
     "[gpu.example.org]": "2:7: jobs.a[0]: the task's address is not on this machine: 'gpu.example.org'; "
     "write localhost:PORT, or give the spec hosts:",
     # cpus, gpus
-    "{tasks: 1, cpus: 0}": "2:23: jobs.a.cpus: must be 1 or more, found 0",
     "{tasks: 1, cpus: 257}": "2:23: jobs.a.cpus: must be 256 or less, found 257",
-    "{tasks: 1, cpus: true}": "2:23: jobs.a.cpus: expected a whole number, found true",
     "{tasks: 1, cpus: 1.0}": "2:23: jobs.a.cpus: expected a whole number, found 1.0",
     "{tasks: 1, gpus: -1}": "2:23: jobs.a.gpus: must be 0 or more, found -1",
-    "{tasks: 1, gpus: '1'}": "2:23: jobs.a.gpus: expected a whole number, found the text '1'",
     # max
     "{tasks: 2, max: 1}": "2:6: jobs.a: max (1) must be the number of tasks (2) or more",
     "{tasks: 1, max: 1001}": "2:22: jobs.a.max: must be 1000 or less, found 1001",
     # env
     "{tasks: 1, env: [A=1]}": "2:22: jobs.a.env: expected names and values, found a list of 1",
-    "{tasks: 1, env: }": "2:22: jobs.a.env: expected names and values, found nothing",
     "{tasks: 1, env: {OMP_NUM_THREADS: 1}}": "2:40: jobs.a.env.OMP_NUM_THREADS: YAML does not read this value "
     "as text; write it in quotes",
-    "{tasks: 1, env: {A: 010}}": "2:26: jobs.a.env.A: YAML does not read this value as text; write it in quotes",
     "{tasks: 1, env: {A: yes}}": "2:26: jobs.a.env.A: YAML does not read this value as text; write it in quotes",
     "{tasks: 1, env: {A: ~}}": "2:26: jobs.a.env.A: expected text; write it in quotes",
-    "{tasks: 1, env: {A: [x]}}": "2:26: jobs.a.env.A: expected text; write it in quotes",
     "{tasks: 1, env: {1A: x}}": "2:23: jobs.a.env.1A: expected the name of a variable to be letters, "
     "digits and _, and not to start with a digit",
     '{tasks: 1, env: {A: "\\0"}}': "2:26: jobs.a.env.A: the value of an environment variable cannot hold "
     "a NUL character",
     # keys
-    "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
     "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, hosts, max, cpus, gpus, env, restart",
     # numbers and dates that YAML itself cannot make sense of
     "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
@@ -220,7 +184,6 @@ BAD_TOPS = {
     "jobs: {}": "1:7: jobs: must have at least one entry, found an empty mapping",
     "jobs:": "1:6: jobs: expected names and values, found nothing",
     "jobs: {1: {tasks: 1}}": '1:8: jobs.1: YAML does not read this key as text; write it in quotes: "1"',
-    "jobs: {on: {tasks: 1}}": '1:8: jobs.on: YAML does not read this key as text; write it in quotes: "on"',
     "jobs: {[a]: {tasks: 1}}": "1:8: jobs.?: expected a name as the key, found a list or a mapping",
     "jobs: {b-c: {tasks: 1}}": "1:8: jobs.b-c: expected the name of a job to be letters, digits and _, "
     "and to start with a letter",
@@ -234,40 +197,27 @@ BAD_TOPS = {
     "or always, found false",
     "jobs: {a: {tasks: 1}}\nrestart: {limit: 0 in 60}": "2:18: restart.limit: expected a count and seconds "
     "such as 5 in 60, found the text '0 in 60'",
-    "jobs: {a: {tasks: 1}}\nrestart: {limit: 5}": "2:18: restart.limit: expected a count and seconds "
-    "such as 5 in 60, found 5",
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: 1}": "2:20: restart.backoff: expected the keys initial, max, found 1",
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 0}}": "2:30: restart.backoff.initial: "
     "must be more than 0, found 0",
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {max: .nan}}": "2:26: restart.backoff.max: "
     "expected a finite number, found .nan",
-    "jobs: {a: {tasks: 1}}\nrestart: {backoff: {max: soon}}": "2:26: restart.backoff.max: "
-    "expected a number, found the text 'soon'",
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 50}}": "2:20: restart.backoff: "
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
-    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, slurm, kubernetes, "
-    "host, jobs, network, restart, logs, notify, lease",
     'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, slurm, "
     "kubernetes, host, jobs, network, restart, logs, notify, lease",
-    "jobs: {a: {tasks: 1}}\nnotify: {webhok: x}": "2:10: notify.webhok: unknown key; did you mean 'webhook'?",
     "jobs: {a: {tasks: 1}}\nnotify: 5": "2:9: notify: expected the keys webhook, command, events, found 5",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [task-failed]}": "2:9: notify: expected a webhook or a command; "
     "without one, no notice is sent",
     "jobs: {a: {tasks: 1}}\nnotify: {webhook: 'ftp://me:pw@x'}": "2:19: notify.webhook: "
     "expected a URL that begins with http:// or https://",
-    "jobs: {a: {tasks: 1}}\nnotify: {webhook: {secret: 'http://:99'}}": "2:19: notify.webhook: "
-    "expected a URL that begins with http:// or https://",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [lost]}": "2:19: notify.events[0]: expected task-failed, host-away or "
     "run-finished, found the text 'lost'",
-    "jobs: {a: {tasks: 1}}\nlogs: 5": "2:7: logs: expected the keys size, count, run, runs, found 5",
-    "jobs: {a: {tasks: 1}}\nlogs: {sice: 5}": "2:8: logs.sice: unknown key; did you mean 'size'?",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 10 apples}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
     "or 500 kB, or bytes, found the text '10 apples'",
     "jobs: {a: {tasks: 1}}\nlogs: {size: true}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
     "or 500 kB, or bytes, found true",
-    "jobs: {a: {tasks: 1}}\nlogs: {size: 1.5}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
-    "or 500 kB, or bytes, found 1.5",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 0.9 kB}": "2:14: logs.size: must be 1 kB or more, found the text '0.9 kB'",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 1001 TB}": "2:14: logs.size: must be 1000 TB or less, "
     "found the text '1001 TB'",

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import mostly_slow
 from tests.hosts import SshHosts, ssh_hosts
+from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.protocol.api import encode_request
+from tfcluster.protocol.api.runs import RunsReply, RunsRequest
+from tfcluster.protocol.codec import Frame, FrameKind, encode_frame
+from tfcluster.transport.channel import Channel
 from tfcluster.transport.remote_transport import RemoteTransport
 
 TransportFactory = Callable[..., RemoteTransport]
+REQUEST = encode_frame(Frame(1, FrameKind.REQUEST, encode_request(RunsRequest(None))))
+
+
+def begin(transport: RemoteTransport) -> Channel:
+    """Start a command that goes on. Its agent exits with it, as it does not wait for the first request any more."""
+    channel = transport.open(start=True)
+    channel.send(REQUEST)
+    return channel
+
+
+def use(transport: RemoteTransport) -> None:
+    """Send a request to the agent, as a command does."""
+    assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
+
+
+def agents(transport: RemoteTransport, hosts: SshHosts) -> list[int]:
+    """The pids of the agents of a cluster, as `ps` shows them."""
+    title = f"tfcluster: {transport.cluster} agent"
+    return [pid for pid, line in hosts.processes().items() if line.startswith(title)]
+
+
+def agent_pid(transport: RemoteTransport, hosts: SshHosts) -> int:
+    (pid,) = agents(transport, hosts)
+    return pid
+
+
+def agent_folder(transport: RemoteTransport, hosts: SshHosts) -> Path:
+    """Where the agent on a transport's host keeps its state."""
+    return hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +60,10 @@ def hosts(needs_sshd: None, unchanged: None) -> Iterator[SshHosts]:
         for name, value in ssh.environment.items():
             patch.setenv(name, value)
         yield ssh
+        for pid, title in ssh.processes().items():
+            if title.startswith("tfcluster: ") and " agent on " in title:  # it waits for a command's first request
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
 
 
 @pytest.fixture

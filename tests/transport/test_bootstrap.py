@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -180,7 +181,9 @@ def test_code_goes_to_the_state_folder_if_the_home_cannot_be_written(client: Cli
     assert {path.name for path in (state / ".code").iterdir()} == {code_hash(), "lock"}
 
 
-def test_versions_of_the_code_that_are_old_are_pruned_unless_a_journal_names_them(tmp_path: Path) -> None:
+def test_versions_of_the_code_that_that_are_old_are_pruned_unless_a_journal_names_them_or_an_agent_runs_them(
+    tmp_path: Path,
+) -> None:
     root, state = tmp_path / "code", tmp_path / "state"
     state.mkdir()
     for number in range(6):
@@ -189,8 +192,14 @@ def test_versions_of_the_code_that_are_old_are_pruned_unless_a_journal_names_the
     (state / "code").symlink_to(root / "0")
     (root / ".up").symlink_to(state / "code")
     (root / ".down").symlink_to(tmp_path / "gone" / "code")
-    prune(str(root))
-    assert {path.name for path in root.iterdir()} == {"0", "3", "4", "5", ".up"}
+    (root / ".killed").mkdir()  # while it was received
+    (root / "1" / "tfcluster").mkdir()
+    (root / "1" / "tfcluster" / "__init__.py").touch()
+    os.utime(root / "1", (1, 1))
+    with (root / "1" / "tfcluster" / "__init__.py").open() as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        prune(str(root))
+    assert {path.name for path in root.iterdir()} == {"0", "1", "3", "4", "5", ".up"}
     (state / "code").unlink()  # the cluster is down
     prune(str(root))
     assert {path.name for path in root.iterdir()} == {"3", "4", "5"}

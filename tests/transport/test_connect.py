@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.transport.conftest import TransportFactory
+from tests.transport.conftest import TransportFactory, use
 
 _WORDS = ["a b", "$HOME", "'", '"', "\\", "*", "é"]
 
@@ -19,3 +19,4 @@ def test_a_command_that_joins_its_arguments_gets_one_word(make_transport: Transp
     shown = subprocess.run(line, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
     assert shown == f"{_WORDS}\n"
     assert transport.command_line(["true"], is_terminal=True)[:3] == ["ssh", "-t", "h0"]
+    use(transport)  # then the agent exits

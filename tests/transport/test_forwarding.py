@@ -18,15 +18,11 @@ import pytest
 
 from tests.conftest import mostly_slow, wait_for
 from tests.hosts import HERE, SshHosts
-from tests.transport.conftest import TransportFactory
+from tests.transport.conftest import REQUEST, TransportFactory, agent_folder, agent_pid, begin, use
 from tfcluster import settings
-from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import encode_request
-from tfcluster.protocol.api.runs import RunsReply, RunsRequest
-from tfcluster.protocol.codec import Frame, FrameKind, encode_frame, encode_greeting
+from tfcluster.protocol.codec import encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.channel import Channel
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.remote_transport import RemoteTransport
 from tfcluster.transport.ssh import SshConnector
@@ -37,37 +33,14 @@ def sockets_here(hosts: SshHosts) -> list[Path]:
     return list((hosts.home(HERE) / "run" / "tfcluster").iterdir())
 
 
-def agent_pid(transport: RemoteTransport, hosts: SshHosts) -> int:
-    (pid,) = (
-        pid for pid, line in hosts.processes().items() if line.startswith(f"tfcluster: {transport.cluster} agent")
-    )
-    return pid
-
-
-# A connection that has only looked whether the agent answers does not count as a command that is at work.
-_REQUEST = encode_frame(Frame(1, FrameKind.REQUEST, encode_request(RunsRequest(None))))
-
-
-def begin(transport: RemoteTransport) -> Channel:
-    """Start a command that goes on."""
-    channel = transport.open(start=True)
-    channel.send(_REQUEST)
-    return channel
-
-
-def use(transport: RemoteTransport) -> None:
-    """Send a request to the agent, as a command does."""
-    assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
-
-
 @contextmanager
 def kept_alive(transport: RemoteTransport, hosts: SshHosts) -> Iterator[None]:
     """Have the agent connected, as it would exit after a request otherwise: it has no cluster."""
     process = Path(f"/proc/{agent_pid(transport, hosts)}")
-    lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / "lock"
+    lock = agent_folder(transport, hosts) / "lock"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(json.loads(lock.read_text())["socket"])
-        connection.sendall(encode_greeting() + _REQUEST)
+        connection.sendall(encode_greeting() + REQUEST)
         assert connection.recv(1)  # the agent has accepted the connection: it does not exit when another one ends
         yield
     wait_for(lambda: not process.exists())
@@ -78,7 +51,7 @@ def test_one_session_prepares_a_host(hosts: SshHosts, make_transport: TransportF
     transport = make_transport()
     assert transport.examine().problems == ()
     channel = begin(transport)
-    assert hosts.sessions() - before == 1
+    assert {path.stat().st_mode & 0o077 for path in sockets_here(hosts) if path.is_socket()} == {0}
     use(make_transport())
     assert make_transport().has_state()
     assert not make_transport().is_up()
@@ -87,13 +60,6 @@ def test_one_session_prepares_a_host(hosts: SshHosts, make_transport: TransportF
     assert channel.wait_for_end(30)
     transport.disconnect()
     wait_for(lambda: sockets_here(hosts) == [])
-
-
-def test_the_forwarded_socket_is_private(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    channel = begin(make_transport())
-    assert {path.stat().st_mode & 0o077 for path in sockets_here(hosts) if path.is_socket()} == {0}
-    channel.close()
-    assert channel.wait_for_end(30)
 
 
 @pytest.mark.usefixtures("without_forwarding")

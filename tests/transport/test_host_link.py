@@ -133,7 +133,7 @@ def test_a_link_that_nobody_uses_ends_and_the_relay_with_it(link: HostLink, monk
     uses = [link.connect_to_port(1) for _ in range(2)]
     for use in uses:
         assert use is not None
-        time.sleep(3 * seconds)
+        time.sleep(1.5 * seconds)
         assert not link.has_lost_host(), "it carries a connection yet"
         use.close()
     session.on_host.shutdown(socket.SHUT_WR)  # nothing answers there: the connections are not ended by the host

@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import wait_for
 from tests.descriptors import held_by
 from tests.hosts import SshHosts
-from tests.transport.conftest import TransportFactory
+from tests.transport.conftest import TransportFactory, agent_folder, agent_pid, agents, begin
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
@@ -39,21 +39,9 @@ def relays(hosts: SshHosts) -> list[int]:
     return [pid for pid, words in hosts.processes().items() if "session=json" in words]
 
 
-def agent_pid(transport: RemoteTransport, hosts: SshHosts) -> int:
-    """The pid of the agent on a host, as `ps` shows it."""
-    (pid,) = agents(transport, hosts)
-    return pid
-
-
-def agents(transport: RemoteTransport, hosts: SshHosts) -> list[int]:
-    title = f"tfcluster: {transport.cluster} agent"
-    return [pid for pid, words in hosts.processes().items() if words.startswith(title)]
-
-
-def agent_socket(transport: RemoteTransport, hosts: SshHosts) -> Path:
+def agent_socket(transport: RemoteTransport, hosts: SshHosts) -> str:
     """Where the agent of a host listens."""
-    lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / LOCK
-    return Path(json.loads(lock.read_text())["socket"])
+    return str(json.loads((agent_folder(transport, hosts) / LOCK).read_text())["socket"])
 
 
 @contextmanager
@@ -62,7 +50,7 @@ def played(transport: RemoteTransport, hosts: SshHosts, play: Callable[[socket.s
 
     The session on the host that finds the agent connects to it before the command.
     """
-    folder = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host
+    folder = agent_folder(transport, hosts)
     folder.mkdir(parents=True)
     path = hosts.home(transport.host) / "run" / "played"
     (folder / LOCK).write_text(json.dumps({"socket": str(path)}))
@@ -126,7 +114,7 @@ def test_an_agent_is_started_on_the_host_and_answers(hosts: SshHosts, make_trans
 
 def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport(env={"WORD": "of the host"})
-    channel = transport.open(start=True)
+    channel = begin(transport)
     pid = agent_pid(transport, hosts)
     assert any(path.startswith(f"{hosts.home('h0')}/cache/tfcluster/code/") for path in held_by(pid))
     assert b"\0WORD=of the host\0" in Path(f"/proc/{pid}/environ").read_bytes()
@@ -138,7 +126,7 @@ def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: 
 @pytest.mark.slow
 def test_a_state_folder_of_its_own(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport(state="~/kept here")
-    channel = transport.open(start=True)
+    channel = begin(transport)
     assert (hosts.home("h0") / "kept here" / transport.cluster / "h0" / LOCK).exists()
     channel.close()
     assert channel.wait_for_end(30)
@@ -226,7 +214,7 @@ def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_trans
 
 def test_sessions_share_one_connection(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
-    channels = [transport.open(start=True) for _ in range(2)]
+    channels = [begin(transport) for _ in range(2)]
     connections = ("ss", "-Htn", "state", "established", "sport", "=", ":22")
     wait_for(lambda: len(hosts.run("h0", *connections).splitlines()) == 1)  # an earlier test's may have to close yet
     path = ssh_control_path(transport.cluster, "h0")
@@ -243,12 +231,12 @@ def test_sessions_share_one_connection(hosts: SshHosts, make_transport: Transpor
 @pytest.mark.slow
 def test_an_agent_outlives_its_sshd(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
-    channel = transport.open(start=True)
+    channel = begin(transport)
     pid = agent_pid(transport, hosts)
     process = ProcessHandle.from_pid(pid)
     assert process is not None
     with socket.socket(socket.AF_UNIX) as connection:  # without a cluster, an agent ends when its last connection does
-        connection.connect(str(agent_socket(transport, hosts)))
+        connection.connect(agent_socket(transport, hosts))
         hosts.kill("h0")
         try:
             everything_from(channel)
@@ -271,11 +259,11 @@ def test_a_lost_link_is_noticed_and_used_again(hosts: SshHosts, make_transport: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
         patch.setattr(settings, "SSH_KEEPALIVE_PROBES", 5)
-        channel = transport.open(start=True)
+        channel = begin(transport)
         patch.setattr(settings, "SSH_CONNECT_SECONDS", 1)
         pid = agent_pid(transport, hosts)
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(agent_socket(transport, hosts)))
+        connection.connect(agent_socket(transport, hosts))
         hosts.network.unplug("h0")
         try:
             everything_from(channel)
@@ -293,8 +281,10 @@ def test_a_lost_link_is_noticed_and_used_again(hosts: SshHosts, make_transport: 
 
 def test_an_agent_that_hangs(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
-    channel = transport.open(start=True)
-    assert channel.receive(60)
+    channel = begin(transport)
+    received = b""
+    while received.count(b"\n") < 2:  # the greeting and the reply
+        received += channel.receive(60)
     pid = agent_pid(transport, hosts)
     os.kill(pid, signal.SIGSTOP)
     try:

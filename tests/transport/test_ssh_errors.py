@@ -1,4 +1,4 @@
-"""What OpenSSH prints when it fails, as users see it: why, and what to type."""
+"""What OpenSSH prints when it fails, as users see it: why, and what to type; test_unreachable.py has the rest."""
 
 from __future__ import annotations
 
@@ -8,38 +8,18 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ExitCode
 from tfcluster.transport.ssh import classify_ssh_error
 
-CHANGED = """\
-@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
-@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
-@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
-IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
-Offending ED25519 key in /home/me/.ssh/known_hosts:7
-Host key for alpha has changed and you have requested strict checking.
-Host key verification failed.
-"""
-
 
 @pytest.mark.parametrize(
     ("words", "why", "hint"),
     [
-        (CHANGED, "its host key differs from the one known", "line 7 of /home/me/.ssh/known_hosts"),
         ("Host key verification failed.\r\n", "its host key is not known here", "Type `ssh tf@alpha` once"),
-        (
-            "No ED25519 host key is known for alpha and you have requested strict checking.\n"
-            "Host key verification failed.\n",
-            "its host key is not known here",
-            "fingerprint",
-        ),
         ("tf@alpha: Permission denied (publickey,password).", "it requires a password", "Type `ssh-copy-id tf@alpha`"),
         ("tf@alpha: Permission denied (publickey,keyboard-interactive).", "it requires a password", "ssh-copy-id"),
-        ("tf@alpha: Permission denied (publickey).", "none of your keys is accepted", "`ssh -v tf@alpha`"),
         (
             "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\nDisconnected from 10.0.0.1",
             "none of your keys is accepted",
             "~/.ssh/config",
         ),
-        ("ssh: Could not resolve hostname alpha: Name or service not known", "Name or service not known", "`ssh:`"),
-        ("ssh: connect to host alpha port 22: Connection refused", "Connection refused", "Is sshd running"),
         ("ssh: connect to host alpha port 22: Connection timed out", "Connection timed out", "firewall"),
         ("Connection timed out during banner exchange\n", "banner exchange", "firewall"),
         ("ssh: connect to host alpha port 22: No route to host", "No route to host", "firewall"),

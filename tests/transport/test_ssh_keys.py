@@ -43,7 +43,7 @@ def use_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("use_key")
-@pytest.mark.parametrize("options", [["-t", "ed25519"], ["-t", "rsa", "-m", "PEM"], ["-t", "rsa", "-m", "PKCS8"]])
+@pytest.mark.parametrize("options", [["-t", "ed25519"], ["-t", "ecdsa", "-m", "PEM"], ["-t", "ecdsa", "-m", "PKCS8"]])
 def test_a_key_with_a_passphrase_is_found(tmp_path: Path, options: list[str]) -> None:
     key = make_key(tmp_path / "key", "words", *options)
     assert find_locked_key("alpha") == (key, False)

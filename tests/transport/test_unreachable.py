@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -48,51 +48,45 @@ def impatience() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def test_an_unknown_host_key(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    hosts.know("h1")
+@pytest.mark.parametrize(
+    ("spoil", "message", "hint"),
+    [
+        (lambda hosts: hosts.know("h1"), "its host key is not known here", "Type `ssh h0` once"),
+        (
+            lambda hosts: hosts.know("h0", key="other_host_key"),
+            "its host key differs from the one known here",
+            "line 1 of FOLDER/known_hosts",
+        ),
+        (
+            lambda hosts: hosts.use_key("other_user_key"),
+            "none of your keys is accepted (root@ADDRESS: Permission denied (publickey",
+            "`ssh -v h0`",
+        ),
+        (
+            lambda hosts: hosts.use_key("locked_key"),
+            "the key FOLDER/locked_key has a passphrase, and no ssh-agent is running",
+            "`ssh-add FOLDER/locked_key`",
+        ),
+    ],
+    ids=["unknown host key", "changed host key", "key that is not accepted", "key with a passphrase"],
+)
+def test_a_key_that_is_refused(
+    hosts: SshHosts, make_transport: TransportFactory, spoil: Callable[[SshHosts], None], message: str, hint: str
+) -> None:
+    spoil(hosts)
     try:
         error = failure(make_transport())
     finally:
         hosts.know(*hosts.names)
-    assert "its host key is not known here" in error.message
-    assert "Type `ssh h0` once" in error.hint
-
-
-def test_a_changed_host_key(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    hosts.know("h0", key="other_host_key")
-    try:
-        error = failure(make_transport())
-    finally:
-        hosts.know(*hosts.names)
-    assert "its host key differs from the one known here" in error.message
-    assert f"line 1 of {hosts.folder}/known_hosts" in error.hint
-
-
-def test_a_key_that_is_not_accepted(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    hosts.use_key("other_user_key")
-    try:
-        error = failure(make_transport())
-    finally:
         hosts.use_key("user_key")
-    assert "none of your keys is accepted" in error.message
-    assert "Permission denied (publickey" in error.message
-    assert "`ssh -v h0`" in error.hint
-
-
-def test_a_key_with_a_passphrase_and_no_agent(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    hosts.use_key("locked_key")
-    try:
-        error = failure(make_transport())
-    finally:
-        hosts.use_key("user_key")
-    assert f"the key {hosts.folder}/locked_key has a passphrase, and no ssh-agent is running" in error.message
-    assert f"`ssh-add {hosts.folder}/locked_key`" in error.hint
-    assert "ssh-copy-id" not in error.hint
+    assert message.replace("FOLDER", str(hosts.folder)).replace("ADDRESS", hosts.address("h0")) in error.message
+    assert hint.replace("FOLDER", str(hosts.folder)) in error.hint
 
 
 def test_an_unknown_name(make_transport: TransportFactory) -> None:
     error = failure(make_transport(ssh="nobody.invalid"))
     assert "Could not resolve hostname nobody.invalid" in error.message
+    assert "Set `ssh:` in the spec" in error.hint
 
 
 def test_a_destination_is_no_option(make_transport: TransportFactory, hosts: SshHosts) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.ui.chart import draw_chart
@@ -56,6 +56,7 @@ def test_a_flat_curve_is_in_the_middle() -> None:
 POINTS = st.lists(st.tuples(st.integers(1, 10**8), st.floats(1e-300, 1e300)), min_size=1, max_size=30)
 
 
+@settings(max_examples=40)
 @given(st.lists(POINTS, min_size=1, max_size=4), st.integers(1, 120), st.booleans())
 def test_no_line_is_wider_than_asked_for(curves: list[list[tuple[int, float]]], width: int, braille: bool) -> None:
     named = {str(number): sorted(curve) for number, curve in enumerate(curves)}

@@ -49,17 +49,9 @@ def _without_end_blanks(text: str) -> str:
 
 
 def task(job: str, index: int, state: TaskState, **other: Any) -> TaskStatus:
-    values: dict[str, Any] = {
-        "pid": None,
-        "restarts": 0,
-        "uptime_s": None,
-        "cpu_percent": None,
-        "rss_bytes": None,
-        "devices": (),
-        "last_exit": None,
-    }
-    address = f"localhost:{2222 + index}"
-    return TaskStatus(f"/job:{job}/task:{index}", job, index, "localhost", address, state=state, **{**values, **other})
+    values: dict[str, Any] = dict.fromkeys(("pid", "uptime_s", "cpu_percent", "rss_bytes", "last_exit"))
+    values |= {"address": f"localhost:{2222 + index}", "restarts": 0, "devices": (), **other}
+    return TaskStatus(f"/job:{job}/task:{index}", job, index, "localhost", state=state, **values)
 
 
 def device(job: str, index: int, number: int) -> str:
@@ -68,66 +60,39 @@ def device(job: str, index: int, number: int) -> str:
 
 #: In the reader's time zone.
 NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
+FAILED_AT_NOON = LastExit("exit code 1", NOON, "no port [2223]", ("2026-01-31 [bold] started", "bind: address in use"))
+PS_USAGE: dict[str, Any] = {"pid": 17, "uptime_s": 125.0, "cpu_percent": 99.6, "rss_bytes": 97 << 20}
+WORKER_USAGE: dict[str, Any] = {"pid": 123456, "uptime_s": 3.1, "cpu_percent": 0.0, "rss_bytes": 1 << 30}
 STATUS = ClusterStatus(
     cluster="demo",
     state=ClusterState.DEGRADED,
     spec="specs/[demo].yaml",
     hosts=(HostStatus("localhost", "up", 16, "2.21.0"),),
     tasks=(
+        task("ps", 0, TaskState.READY, **PS_USAGE, devices=(device("ps", 0, 0),)),
         task(
-            "ps",
-            0,
-            TaskState.READY,
-            pid=17,
-            uptime_s=125.0,
-            cpu_percent=99.6,
-            rss_bytes=97 << 20,
-            devices=(device("ps", 0, 0),),
-        ),
-        task(
-            "worker",
-            0,
-            TaskState.READY,
-            pid=123456,
+            *("worker", 0, TaskState.READY),
+            **WORKER_USAGE,
             restarts=1,
-            uptime_s=3.1,
-            cpu_percent=0.0,
-            rss_bytes=1 << 30,
             devices=(device("worker", 0, 0), device("worker", 0, 1)),
             last_exit=LastExit("SIGKILL", NOON),
         ),
-        task(
-            "worker",
-            1,
-            TaskState.FAILED,
-            restarts=4,
-            last_exit=LastExit(
-                "exit code 1", NOON, "no port [2223]", ("2026-01-31 [bold] started", "bind: address in use")
-            ),
-        ),
+        task("worker", 1, TaskState.FAILED, restarts=4, last_exit=FAILED_AT_NOON),
     ),
     runs=(RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.41), RunStatus("pi-0001", "pi", RunState.RUNNING, 75.0)),
 )
 
 
-def test_an_expected_exit_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
-    exited = task("worker", 0, TaskState.READY, last_exit=LastExit("SIGTERM", NOON, expected=True))
-    show_status(dataclasses.replace(STATUS, tasks=(exited,)))
-    assert "SIGTERM" not in printed(capsys)
-
-
-def test_the_same_exit_of_several_tasks_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = LastExit("SIGKILL", NOON)
-    tasks = tuple(task("worker", index, TaskState.READY, last_exit=ended) for index in range(3))
-    show_status(dataclasses.replace(STATUS, tasks=tasks))
-    assert "\nworker:0, worker:1, worker:2 last ended with SIGKILL at 2026-01-31 12:00:00\n" in printed(capsys)
-
-
-def test_a_task_that_waits_says_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_tasks_ended_is_told_once_and_only_if_it_is_news(capsys: pytest.CaptureFixture[str]) -> None:
     waits = LastExit("not started", NOON, "waiting: the disk of /state/demo is full (ENOSPC)")
-    show_status(dataclasses.replace(STATUS, tasks=(task("worker", 0, TaskState.BACKING_OFF, last_exit=waits),)))
-    text = "worker:0: not started at 2026-01-31 12:00:00: waiting: the disk of /state/demo is full (ENOSPC)\n"
-    assert f"\n{text}" in printed(capsys)
+    tasks = [task("worker", index, TaskState.READY, last_exit=LastExit("SIGKILL", NOON)) for index in range(3)]
+    tasks.append(task("worker", 3, TaskState.READY, last_exit=LastExit("SIGTERM", NOON, expected=True)))
+    tasks.append(task("worker", 4, TaskState.BACKING_OFF, last_exit=waits))
+    show_status(dataclasses.replace(STATUS, tasks=tuple(tasks)))
+    text = printed(capsys)
+    assert "SIGTERM" not in text
+    assert "\nworker:0, worker:1, worker:2 last ended with SIGKILL at 2026-01-31 12:00:00\n" in text
+    assert "\nworker:4: not started at 2026-01-31 12:00:00: waiting: the disk of /state/demo is full (ENOSPC)\n" in text
 
 
 def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,31 +105,28 @@ def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[st
     assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs -c demo`\n")
 
 
-def test_a_check_without_a_text_is_a_line_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """As that of an agent that has died may be."""
-    show_checks([CheckResult("alpha", "agent", Severity.ERROR, ""), CheckResult("b", "reach", Severity.OK, "ssh")])
-    assert printed(capsys) == "alpha  agent  problem\nb      reach  ok       ssh\n"
-
-
-def test_checks_in_a_pipe_are_no_wider_than_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_in_a_pipe_are_no_wider_than_what_they_say_also_without_a_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     long_advice = "Type `" + "x" * 150 + "`."
+    hint = f"{long_advice}\nThen try again."
     show_checks(
         [
             CheckResult("alpha", "reach", Severity.OK, "ssh answers"),
-            CheckResult("b", "tensorflow", Severity.ERROR, "no TensorFlow", hint=f"{long_advice}\nThen try again."),
+            CheckResult("b", "tensorflow", Severity.ERROR, "no TensorFlow", hint=hint),
+            CheckResult("gamma", "agent", Severity.ERROR, ""),  # as of one that has died
         ]
     )
     assert printed(capsys) == (
         "alpha  reach       ok       ssh answers\n"
         f"b      tensorflow  problem  no TensorFlow\n    {long_advice}\n    Then try again.\n"
+        "gamma  agent       problem\n"
     )
 
 
 def test_a_status(capsys: pytest.CaptureFixture[str]) -> None:
     show_status(STATUS)
-    assert (
-        printed(capsys)
-        == """\
+    expected = """\
 demo  degraded  TensorFlow 2.21.0  closed network  specs/[demo].yaml
 
 TASK      HOST       ADDRESS         STATE      PID  UPTIME  RESTARTS   CPU   MEMORY  DEVICES
@@ -182,58 +144,29 @@ RUN      PROGRAM  STATE        TIME
 pi-3f9a  pi       succeeded    0.4s
 pi-0001  pi       running    1m 15s
 """
-    )
-
-
-def test_a_status_of_a_cluster_that_just_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    show_status(
-        ClusterStatus(
-            "demo",
-            ClusterState.STARTING,
-            "c.yaml",
-            (HostStatus("localhost", "up", 16, None),),
-            (task("worker", 0, TaskState.STARTING, pid=5, uptime_s=0.0, cpu_percent=0.0, rss_bytes=0),),
-            (),
-        )
-    )
-    assert (
-        printed(capsys)
-        == """\
-demo  starting  closed network  c.yaml
-
-TASK      HOST       ADDRESS         STATE     PID  UPTIME  RESTARTS  CPU  MEMORY  DEVICES
-worker:0  localhost  localhost:2222  starting    5    0.0s         0   0%     0 B  -
-"""
-    )
+    assert printed(capsys) == expected
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
-    numbers = {"pid": 22514, "uptime_s": 3.8, "cpu_percent": 0.0, "rss_bytes": 2**27}
-    tasks = [task("worker", index, TaskState.READY, **numbers, devices=(device("worker", 0, 0),)) for index in range(2)]
-    tasks[1] = dataclasses.replace(tasks[1], host="gamma")
+    first, second = (task("worker", index, TaskState.READY, **WORKER_USAGE) for index in range(2))
     hosts = tuple(HostStatus(host, "up", 16, None) for host in ("localhost", "gamma"))
-    status = ClusterStatus("demo", ClusterState.RUNNING, "c.yaml", hosts, tuple(tasks), ())
+    tasks = (first, dataclasses.replace(second, host="gamma"))
+    status = ClusterStatus("demo", ClusterState.RUNNING, "c.yaml", hosts, tasks, ())
     console().width = 70
     show_status(status)
-    assert (
-        printed(capsys)
-        == """\
+    expected = """\
 demo  running  closed network  c.yaml
 
 TASK      HOST       ADDRESS         STATE  UPTIME  CPU   MEMORY
-worker:0  localhost  localhost:2222  ready    3.8s   0%  128 MiB
-worker:1  gamma      localhost:2223  ready    3.8s   0%  128 MiB
+worker:0  localhost  localhost:2222  ready    3.1s   0%  1.0 GiB
+worker:1  gamma      localhost:2223  ready    3.1s   0%  1.0 GiB
 """
-    )
+    assert printed(capsys) == expected
 
 
 def test_a_long_row_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     devices = tuple(device("worker", 0, number) for number in range(64))
-    show_status(
-        ClusterStatus(
-            "demo", ClusterState.RUNNING, "c.yaml", (), (task("worker", 0, TaskState.READY, devices=devices),), ()
-        )
-    )
+    show_status(cluster(task("worker", 0, TaskState.READY, devices=devices)))
     *_, row = printed(capsys).splitlines()
     assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
 
@@ -263,9 +196,7 @@ PI: dict[str, Any] = {
 
 def test_a_result_of_pi(capsys: pytest.CaptureFixture[str]) -> None:
     RunView(silent=False).finish(PI)
-    assert (
-        printed(capsys)
-        == """\
+    expected = """\
 pi = 3.14145 ± 0.00052 (standard error), 95% interval 3.14043 to 3.14247
 7,853,632 of 10,000,000 random points in the unit square are inside the quarter circle
 0.4s, 507 M samples/s, seed 7
@@ -275,7 +206,7 @@ DEVICE                           OPS    SAMPLES
 /job:worker/task:1/device:CPU:0   12  5,805,696
 note: 4 GPU devices asked for, the cluster has 0: running on 2 CPU devices
 """
-    )
+    assert printed(capsys) == expected
 
 
 @pytest.mark.parametrize(
@@ -374,15 +305,13 @@ def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     view = UpView("demo", silent=False)
     view.show_plan(plan(LAYOUT, None))
     view.show_plan(())
-    assert (
-        printed(capsys)
-        == """\
+    expected = """\
 OPERATION  TASK      HOST       ADDRESS         CAUSE
 start      ps:0      localhost  localhost:2222  new
 start      worker:0  localhost  [::1]:2223      new
 demo is up already: nothing to do
 """
-    )
+    assert printed(capsys) == expected
 
 
 def cluster(*tasks: TaskStatus) -> ClusterStatus:
@@ -405,9 +334,7 @@ def test_the_way_up(capsys: pytest.CaptureFixture[str]) -> None:
         "demo: 0 of 6 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 2 more\n"
         "demo: 5 of 6 tasks ready, waiting for worker:5\n"
     )
-    assert (
-        _without_end_blanks(out)
-        == """\
+    expected = """\
 TASK      ADDRESS         STATE
 worker:0  localhost:2222  ready
 worker:1  localhost:2223  ready
@@ -415,7 +342,7 @@ demo is up: 2 tasks started in 0.46 s
 demo is up already: nothing changed
 demo is up already: no task was changed
 """
-    )
+    assert _without_end_blanks(out) == expected
 
 
 def test_the_way_through_a_restart_leaves_other_tasks_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -427,15 +354,13 @@ def test_the_way_through_a_restart_leaves_other_tasks_out(capsys: pytest.Capture
     view.finish_restart(cluster(failed, task("worker", 0, TaskState.READY), ready), 0.4567)
     out, err = capsys.readouterr()
     assert err == "demo: 1 of 2 tasks ready, waiting for worker:0\n"
-    assert (
-        _without_end_blanks(out)
-        == """\
+    expected = """\
 TASK      ADDRESS         STATE
 worker:0  localhost:2222  ready
 worker:1  localhost:2223  ready
 demo: 2 tasks restarted in 0.46 s
 """
-    )
+    assert _without_end_blanks(out) == expected
 
 
 def test_a_plan_that_loses_something(capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,9 +377,7 @@ def test_a_plan_that_loses_something(capsys: pytest.CaptureFixture[str]) -> None
         view.stopping(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.STOPPING)), operations)
         view.stopping(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.STOPPED)), operations)
     out, err = capsys.readouterr()
-    assert (
-        _without_end_blanks(out)
-        == """\
+    expected = """\
 OPERATION  TASK      HOST       ADDRESS         CAUSE
 stop       worker:0  localhost  [::1]:2223      removed
 restart    ps:0      localhost  localhost:2222  cpus 1 -> 2
@@ -462,7 +385,7 @@ update     -         -          -               restart policy changed
 LOST: run pi-3f9a
 LOST: the variables of ps:0
 """
-    )
+    assert _without_end_blanks(out) == expected
     assert err == "demo: stopping ps:0, worker:0\ndemo: stopping worker:0\n"
 
 
@@ -538,14 +461,12 @@ def test_log_lines_are_whole_and_literal(capsys: pytest.CaptureFixture[str]) -> 
     view.show("ps:0", 0.0, "[bold]no markup[/bold] :smile: \\[x]")
     view.show("worker:0", 0.0, "x" * 5000)
     view.show("ps:0", 0.0, "")
-    assert (
-        printed(capsys)
-        == f"""\
+    expected = f"""\
 ps:0 | [bold]no markup[/bold] :smile: \\[x]
 worker:0 | {"x" * 5000}
 ps:0     |
 """
-    )
+    assert printed(capsys) == expected
 
 
 def test_a_task_has_the_same_colour_in_every_command(
@@ -603,32 +524,21 @@ def test_only_a_terminal_that_can_moves(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
     description = "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0"
-    show_devices(
-        [
-            Device(device("ps", 0, 0), "CPU", 256 << 20),
-            Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 79 << 30, description),
-        ]
-    )
-    assert (
-        printed(capsys)
-        == """\
+    devices = [
+        Device(device("ps", 0, 0), "CPU", 256 << 20),
+        Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 79 << 30, description),
+    ]
+    show_devices(devices)
+    expected = """\
 DEVICE                           TYPE    MEMORY  DESCRIPTION
 /job:ps/task:0/device:CPU:0      CPU    256 MiB  -
 /job:worker/task:1/device:GPU:0  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
 """
-    )
-
-
-def test_devices_of_several_hosts(capsys: pytest.CaptureFixture[str]) -> None:
-    show_devices(
-        [Device(device("ps", 0, 0), "CPU", 256 << 20), Device(device("worker", 1, 0), "CPU", 256 << 20)],
-        ["alpha", "localhost"],
-    )
-    assert (
-        printed(capsys)
-        == """\
-DEVICE                           HOST       TYPE   MEMORY  DESCRIPTION
-/job:ps/task:0/device:CPU:0      alpha      CPU   256 MiB  -
-/job:worker/task:1/device:CPU:0  localhost  CPU   256 MiB  -
+    assert printed(capsys) == expected
+    show_devices(devices, ["alpha", "localhost"])
+    expected = """\
+DEVICE                           HOST       TYPE    MEMORY  DESCRIPTION
+/job:ps/task:0/device:CPU:0      alpha      CPU    256 MiB  -
+/job:worker/task:1/device:GPU:0  localhost  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
 """
-    )
+    assert printed(capsys) == expected

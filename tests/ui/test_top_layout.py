@@ -84,7 +84,7 @@ def show(monkeypatch: pytest.MonkeyPatch, view: LiveView, size: tuple[int, int])
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("size", [(200, 60), (120, 40), (80, 24)])
+@pytest.mark.parametrize("size", [(200, 60), (80, 24)])
 @pytest.mark.parametrize("tasks", [8, 60])
 def test_no_line_is_empty_while_something_is_left_out(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], tasks: int

@@ -13,17 +13,8 @@ from tfcluster.ui.console import console, error_console
 from tfcluster.ui.run_view import Metrics, RunView
 
 RESULT = {
-    "w": 2.0064,
-    "b": -0.1746,
-    "loss": 0.16227,
-    "steps": 12_000,
-    "examples_per_s": 121_234,
-    "workers": 3,
-    "optimizer": "adagrad",
-    "lr": 0.8,
-    "sync": False,
-    "seed": 4,
-    "least_squares": {"w": 2.0064, "b": -0.1746},
+    **{"w": 2.0064, "b": -0.1746, "loss": 0.16227, "steps": 12_000, "examples_per_s": 121_234, "workers": 3},
+    **{"optimizer": "adagrad", "lr": 0.8, "sync": False, "seed": 4, "least_squares": {"w": 2.0064, "b": -0.1746}},
     "evaluations": [[0, 1.5], [12_000, 0.16227]],
 }
 
