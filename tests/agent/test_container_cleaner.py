@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,14 +47,10 @@ class Servers:
         (Servers("bc", replaced="c"), "abce" + "bb", [("b", "the server still holds the variables of pi-1")]),
     ],
 )
-def test_servers_are_retried_as_long_as_they_are_the_same_process(
+async def test_servers_are_retried_as_long_as_they_are_the_same_process(
     monkeypatch: pytest.MonkeyPatch, servers: Any, requests: str, kept: list[tuple[str, str]]
 ) -> None:
     monkeypatch.setattr(settings, "RUN_CLEANUP_BACKOFF_SECONDS", (0.0, 0.0))
-
-    async def body() -> None:
-        await ContainerCleaner(servers, servers).clear("pi-1")
-
-    asyncio.run(body())
+    await ContainerCleaner(servers, servers).clear("pi-1")
     assert "".join(servers.requests) == requests
     assert servers.recorded == kept

@@ -56,14 +56,14 @@ def test_a_server_that_does_not_answer(listener: socket.socket) -> None:
     assert describe(listener).problem.endswith("accepts connections but does not answer: it is frozen or hangs")
 
 
-def test_a_task_behind_a_forwarder_is_described_by_how_that_takes_a_connection(listener: socket.socket) -> None:
+async def test_a_task_behind_a_forwarder_is_described_by_how_that_takes_a_connection(listener: socket.socket) -> None:
     task = task_of("worker:1", "b", port=2222, address_host="localhost")
     port = listener.getsockname()[1]
     place = Forwarder("127.0.0.1", port, (2222,))
     expected = f"worker:1 at 127.0.0.1:{port} on b refuses connections: no forwarder listens there, or a firewall"
-    assert asyncio.run(describe_remote_task(task, place)).problem.startswith(expected)
+    assert (await describe_remote_task(task, place)).problem.startswith(expected)
     listener.listen()
-    assert "though the forwarder there does" in asyncio.run(describe_remote_task(task, place)).problem
+    assert "though the forwarder there does" in (await describe_remote_task(task, place)).problem
 
 
 def test_a_port_that_answers_nothing(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:

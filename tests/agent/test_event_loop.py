@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
-from tests.agent.test_log_calls import Cluster
+from tests.agent.test_log_calls import Cluster, ask
 from tests.agent.test_run_store import RECORD, keep
 from tests.conftest import wait_for
 from tfcluster import settings
@@ -34,7 +34,6 @@ from tfcluster.processes.probes import trace_file
 from tfcluster.processes.runs.run_plan import FILES, OUTPUT
 from tfcluster.protocol.api import Reply
 from tfcluster.protocol.api.files import OutputFiles, OutputsRequest
-from tfcluster.protocol.api.logs import LogEvent
 from tfcluster.protocol.api.processes import ProfileRequest, TracePart
 from tfcluster.protocol.api.runs import RunsRequest
 
@@ -59,19 +58,23 @@ async def while_running(path: Path, work: Awaitable[Any]) -> Any:
     return await task
 
 
-def test_the_list_of_the_files_of_a_script_is_read_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_list_of_the_files_of_a_script_is_read_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = tmp_path / "free"
     monkeypatch.setattr(files, "decode_manifest", blocked_until(free, decode_manifest))
     (tmp_path / "tree").write_bytes(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
-    found = asyncio.run(while_running(free, files._find_missing(CodeStore(tmp_path), "tree")))
+    found = await while_running(free, files._find_missing(CodeStore(tmp_path), "tree"))
     assert found == {"0" * 64: 5}
 
 
-def test_the_connections_of_the_host_are_listed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connections_of_the_host_are_listed_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = tmp_path / "free"
     monkeypatch.setattr(waits, "connected_ports", blocked_until(free, lambda pid: set()))
     topology = topology_of([task_of("worker:0", "a")])
-    assert asyncio.run(while_running(free, waits._is_connected(os.getpid(), topology))) is False
+    assert await while_running(free, waits._is_connected(os.getpid(), topology)) is False
 
 
 async def count_turns(response: AsyncIterator[Any]) -> tuple[list[Any], int]:
@@ -90,20 +93,25 @@ async def count_turns(response: AsyncIterator[Any]) -> tuple[list[Any], int]:
     return answers, turns
 
 
-def test_the_files_of_a_large_folder_are_listed_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def once(work: Awaitable[Any]) -> AsyncIterator[Any]:
+    """The result of some work as the only answer."""
+    yield await work
+
+
+async def test_the_files_of_a_large_folder_are_listed_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "CODE_FILES_PER_TURN", 2)
     (tmp_path / FILES / "below").mkdir(parents=True)
     names = [f"{number:02}" for number in range(10)]
     for name in (*names, "below/last"):
         (tmp_path / FILES / name).touch()
     store: Any = SimpleNamespace(find=lambda run: run, folder=lambda run: tmp_path)
-    answers, turns = asyncio.run(count_turns(list_files(store, OutputsRequest("script-1"))))
+    answers, turns = await count_turns(list_files(store, OutputsRequest("script-1")))
     paths = [file.path for answer in answers if isinstance(answer, OutputFiles) for file in answer.files]
     assert paths == [*names, "below/last"]
     assert turns >= 10, "one for every two names, and one for every two files"
 
 
-def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def capture(title: str, function: Any, *more: Any) -> Any:
         trace = trace_file(function.args[1], "worker:0")
         trace.parent.mkdir()
@@ -119,7 +127,7 @@ def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     network = SimpleNamespace(enter=None)
     context: Any = SimpleNamespace(supervisor=supervisor, host="a", state_dir=state_dir, network=network)
     request = ProfileRequest(("worker:0",), 1.0)
-    answers, turns = asyncio.run(count_turns(access.profile(context, request)))
+    answers, turns = await count_turns(access.profile(context, request))
     parts = [base64.b64decode(each.data) for each in answers if isinstance(each, TracePart)]
     assert parts == [bytes(2)] * 5
     assert turns >= 5
@@ -131,7 +139,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "TURN_SECONDS", 0.0)
 
 
-def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
+async def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(tmp_path / "demo" / "localhost", "ps:0")
@@ -153,14 +161,11 @@ def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
 
     monkeypatch.setattr(log_reader, "parse", count)
 
-    async def read() -> list[str]:
-        return [event.line.line async for event in cluster.logs() if isinstance(event, LogEvent)]
-
-    assert asyncio.run(read()) == ["after"]
+    assert (await ask(cluster))[1] == [("ps:0", "after")]
     assert parsed < 300, "of 30,000 lines"
 
 
-def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(
+async def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(tmp_path / "demo" / "localhost", "ps:0")
@@ -177,29 +182,23 @@ def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(
     read_buffer = log_buffer.read
     monkeypatch.setattr(log_buffer, "read", count)
 
-    async def last(lines: int) -> list[str]:
-        request = cluster.logs("script-1", lines=lines)
-        return [event.line.line async for event in request if isinstance(event, LogEvent)]
-
-    assert asyncio.run(last(2)) == ["line 499998", "line 499999"]
+    _, lines = await ask(cluster, "script-1", lines=2)
+    assert [line for _, line in lines] == ["line 499998", "line 499999"]
     assert read < 3 * settings.IO_BLOCK_BYTES, "of 6 MB"
 
 
 @pytest.mark.usefixtures("short_turns")
-def test_the_beginning_of_very_many_last_lines_is_found_in_turns(tmp_path: Path) -> None:
+async def test_the_beginning_of_very_many_last_lines_is_found_in_turns(tmp_path: Path) -> None:
     path = tmp_path / "log"
     RotatingLog(path, 10**7, 2).append((b"x" * 99 + b"\n") * 20_000, 0, 1000.0)
-
-    async def search() -> AsyncIterator[int]:
-        yield await log_reader.LogReader(path).start_of_last(19_000, 2_000_000, partial=True)
-
-    (start,), turns = asyncio.run(count_turns(search()))
+    search = log_reader.LogReader(path).start_of_last(19_000, 2_000_000, partial=True)
+    (start,), turns = await count_turns(once(search))
     assert start == 100_000
     assert turns >= 1_900_000 // settings.IO_BLOCK_BYTES, "one for each block"
 
 
 @pytest.mark.usefixtures("short_turns")
-def test_runs_are_listed_in_turns(tmp_path: Path) -> None:
+async def test_runs_are_listed_in_turns(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "demo" / "localhost")
 
     async def nothing(container: str = "") -> None:
@@ -208,21 +207,17 @@ def test_runs_are_listed_in_turns(tmp_path: Path) -> None:
     runs = RunManager("title", cluster.folder, nothing, nothing)
     keep(runs.store, *(replace(RECORD, run=f"pi-{number:04}", state=RunState.SUCCEEDED) for number in range(50)))
     context: Any = SimpleNamespace(supervisor=None, runs=runs)
-    (reply,), turns = asyncio.run(count_turns(RunHandlers(context).runs(RunsRequest(None))))
+    (reply,), turns = await count_turns(RunHandlers(context).runs(RunsRequest(None)))
     assert isinstance(reply, Reply)
     assert len(reply.value.runs) == 50
     assert turns >= 100, "one for each record, and one for the output of each"
 
 
 @pytest.mark.usefixtures("short_turns")
-def test_the_processes_of_a_run_are_searched_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_processes_of_a_run_are_searched_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "open_files", lambda pid: iter(["/dev/null"] * 3))
     monkeypatch.setattr(procfs, "children", lambda pid: [pid + 1] if pid < 100 else [])
     driver: Any = SimpleNamespace(pid=1, is_alive=lambda: True)
-
-    async def search() -> AsyncIterator[list[int]]:
-        yield await find_processes(driver, tmp_path, forked=True)
-
-    found, turns = asyncio.run(count_turns(search()))
+    found, turns = await count_turns(once(find_processes(driver, tmp_path, forked=True)))
     assert found == [[]]
     assert turns >= 300, "one for each descriptor"

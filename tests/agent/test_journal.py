@@ -280,14 +280,16 @@ def damage_by_size(path: Path) -> None:
     os.truncate(path, 2**40)
 
 
-def damage_by_value(*keys: str, value: Any) -> Callable[[Path], object]:
-    """Write another value at a place in the document."""
+def damage_by_value(*keys: str, value: Any = ...) -> Callable[[Path], object]:
+    """Write another value at a place in the document, or none."""
 
     def damage(path: Path) -> None:
         document = inner = json.loads(path.read_text())
         for key in keys[:-1]:
             inner = inner[key]
         inner[keys[-1]] = value
+        if value is ...:
+            del inner[keys[-1]]
         path.write_text(json.dumps(document))
 
     return damage
@@ -304,7 +306,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         damage_by_value("tasks", "/job:worker/task:7", value=asdict(RECORD.tasks["/job:worker/task:0"])),
         "tasks./job:worker/task:7: there is no such task in the topology",
     ),
-    "boot": (damage_by_value("boot", value=None), "boot: expected a string, got None"),
+    "boot": (damage_by_value("boot"), "boot: expected a string, got None"),
     "format": (damage_by_value("format", value="2"), "format: expected an integer"),
     "depth": (lambda path: path.write_text("[" * 100_000), "too deep inside each other"),
     "text": (lambda path: path.write_bytes(b"\xff{}"), "decode"),

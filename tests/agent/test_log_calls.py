@@ -61,126 +61,107 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path / "demo" / "localhost", "ps:0", "worker:0")
 
 
-def test_lines_are_ordered_by_time_and_followed_by_a_reply(cluster: Cluster) -> None:
+async def ask(cluster: Cluster, *tasks: str, **options: Any) -> tuple[list[LogPositions], list[tuple[str, str]]]:
+    """The positions and the lines that a request for logs gets."""
+    *events, last = [item async for item in cluster.logs(*tasks, **options)]
+    assert last == Reply(Done())
+    positions = [event for event in events if isinstance(event, LogPositions)]
+    return positions, [(event.line.task, event.line.line) for event in events if isinstance(event, LogEvent)]
+
+
+async def next_line(lines: Response[LogEvent | LogPositions, Done]) -> tuple[str, str, int]:
+    """The next line of a log that is followed, and the position after it."""
+    event = await asyncio.wait_for(anext(lines), 30)
+    assert isinstance(event, LogEvent)
+    return event.log, event.line.line, event.next
+
+
+async def test_lines_are_ordered_by_time_and_followed_by_a_reply(cluster: Cluster) -> None:
     for short, begin in (("ps:0", 0), ("worker:0", 1)):
         log = RotatingLog(cluster.folder.log_of(short), 1000, 2)
         for number in range(3):
             log.append(b"%d\n" % number, 2 * number, 100.0 + 10 * number + begin)
-
-    async def ask(**options: Any) -> tuple[Any, list[tuple[str, str]], Any]:
-        first, *events, last = [item async for item in cluster.logs(**options)]
-        lines = [event.line for event in events if isinstance(event, LogEvent)]
-        return first, [(line.task, line.line) for line in lines], last
-
-    first, lines, last = asyncio.run(ask())
-    assert first == LogPositions({"ps:0": 0, "worker:0": 0})
-    assert lines == [(task, str(number)) for number in range(3) for task in ("ps:0", "worker:0")]
-    assert last == Reply(Done())
-    assert asyncio.run(ask(lines=1))[1] == [("ps:0", "2"), ("worker:0", "2")]
-    assert asyncio.run(ask(since=111.0))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
-    assert asyncio.run(ask(since=111.0, lines=2))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
-    assert asyncio.run(ask(after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
+    everything = [(task, str(number)) for number in range(3) for task in ("ps:0", "worker:0")]
+    assert await ask(cluster) == ([LogPositions({"ps:0": 0, "worker:0": 0})], everything)
+    assert (await ask(cluster, lines=1))[1] == everything[-2:]
+    assert (await ask(cluster, since=111.0))[1] == everything[-3:]
+    assert (await ask(cluster, since=111.0, lines=2))[1] == everything[-3:]
+    assert (await ask(cluster, after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
 
 
-def test_a_level_hides_entries_and_the_last_lines_are_counted_of_those_that_are_shown(cluster: Cluster) -> None:
+async def test_a_level_hides_entries_and_the_last_lines_are_counted_of_those_that_are_shown(cluster: Cluster) -> None:
     dump = b"I0000 00:00:1.5 7 a.cc:1] SessionOptions: \ndevice_count {\n  value: 1\n}\n\n"
     text = b"".join(b"loss %d\n" % number + 9 * dump for number in range(100))
     RotatingLog(cluster.folder.log_of("ps:0"), 1 << 20, 2).append(text, 0, 100.0)
 
-    async def ask(**options: Any) -> tuple[list[str], int, list[LogPositions]]:
-        _, *events, last = [item async for item in cluster.logs("ps:0", level=LogLevel.WARNING, **options)]
-        assert last == Reply(Done())
-        positions = [event for event in events if isinstance(event, LogPositions)]
-        lines = [event.line.line for event in events if isinstance(event, LogEvent)]
-        return lines, sum(event.hidden for event in positions), positions
+    async def shown(**options: Any) -> tuple[list[str], int]:
+        positions, lines = await ask(cluster, "ps:0", level=LogLevel.WARNING, **options)
+        return [line for _, line in lines], sum(each.hidden for each in positions)
 
-    lines, hidden, positions = asyncio.run(ask())
-    assert lines == [f"loss {number}" for number in range(100)]
-    assert hidden == 900
-    assert positions == [LogPositions({"ps:0": len(text)}, 900)]
-    assert asyncio.run(ask(lines=3))[:2] == (["loss 97", "loss 98", "loss 99"], 27)
-    assert asyncio.run(ask(lines=1000))[:2] == (lines, 900)
-    assert asyncio.run(ask(grep=("loss 9", "Session"), lines=2))[:2] == (["loss 98", "loss 99"], 18)
-    assert asyncio.run(ask(after={"ps:0": len(text)}))[:2] == ([], 0)
+    positions, _ = await ask(cluster, "ps:0", level=LogLevel.WARNING)
+    assert positions[1:] == [LogPositions({"ps:0": len(text)}, 900)]
+    losses = [f"loss {number}" for number in range(100)]
+    assert await shown() == await shown(lines=1000) == (losses, 900)
+    assert await shown(lines=3) == (losses[-3:], 27)
+    assert await shown(grep=("loss 9", "Session"), lines=2) == (losses[-2:], 18)
+    assert await shown(after={"ps:0": len(text)}) == ([], 0)
 
 
-def test_a_search_resumes_and_counts_only_lines_that_match(cluster: Cluster) -> None:
+async def test_a_search_resumes_and_counts_only_lines_that_match(cluster: Cluster) -> None:
     for short in ("ps:0", "worker:0"):
         RotatingLog(cluster.folder.log_of(short), 1000, 2).append(b"a1\nb2\na3\nb4\na5\n", 0, 100.0)
-
-    async def ask(**options: Any) -> tuple[Any, list[tuple[str, str]]]:
-        first, *events, last = [item async for item in cluster.logs(**options)]
-        assert last == Reply(Done())
-        return first, [(event.line.task, event.line.line) for event in events if isinstance(event, LogEvent)]
-
-    everything = LogPositions({"ps:0": 0, "worker:0": 0})
-    first, lines = asyncio.run(ask(grep=("b[0-9]", "3")))
-    assert first == everything
+    positions, lines = await ask(cluster, grep=("b[0-9]", "3"))
+    assert positions[0] == LogPositions({"ps:0": 0, "worker:0": 0})
     assert lines == [(task, text) for task in ("ps:0", "worker:0") for text in ("b2", "a3", "b4")]
-    first, lines = asyncio.run(ask(grep=("a",), lines=1))
-    assert first == LogPositions({}), "where the last lines begin is not known yet"
+    positions, lines = await ask(cluster, grep=("a",), lines=1)
+    assert positions[0] == LogPositions({}), "where the last lines begin is not known yet"
     assert lines == [("ps:0", "a5"), ("worker:0", "a5")]
-    first, lines = asyncio.run(ask(grep=("a",), lines=1, after={"ps:0": 3}))
-    assert first == LogPositions({"ps:0": 3})
+    positions, lines = await ask(cluster, grep=("a",), lines=1, after={"ps:0": 3})
+    assert positions[0] == LogPositions({"ps:0": 3})
     assert lines == [("ps:0", "a3"), ("ps:0", "a5"), ("worker:0", "a5")]
     with pytest.raises(ClusterError, match="is not a regular expression"):
-        asyncio.run(ask(grep=("[",)))
+        await ask(cluster, grep=("[",))
 
 
 async def test_a_followed_log_is_searched_as_it_is_written(cluster: Cluster) -> None:
     cluster.print("ps:0", "a1\nb2\n")
     async with contextlib.aclosing(cluster.logs("ps:0", follow=True, grep=("a",), lines=5)) as lines:
         assert await anext(lines) == LogPositions({})
-        event = await anext(lines)
-        assert isinstance(event, LogEvent)
-        assert (event.line.line, event.next) == ("a1", 3)
+        assert await next_line(lines) == ("ps:0", "a1", 3)
         cluster.print("ps:0", "b3\na4\n")
-        event = await anext(lines)
-        assert isinstance(event, LogEvent)
-        assert (event.line.line, event.next) == ("a4", 12)
+        assert await next_line(lines) == ("ps:0", "a4", 12)
 
 
-def test_following_continues_after_a_position_and_includes_new_tasks(
+async def test_following_continues_after_a_position_and_includes_new_tasks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "LOG_FOLLOW_SECONDS", 0)
-
-    async def follow() -> None:
-        cluster.print("ps:0", "one\ntwo\nhal")
-        lines = cluster.logs(follow=True, after={"ps:0": 4})
-
-        async def following() -> tuple[str, str, int]:
-            event = await anext(lines)
-            assert isinstance(event, LogEvent)
-            return event.log, event.line.line, event.next
-
-        assert await anext(lines) == LogPositions({"ps:0": 4, "worker:0": 0})
-        assert await following() == ("ps:0", "two", 8)
-        cluster.print("ps:0", "f\n")
-        assert await following() == ("ps:0", "half", 13)
-        RotatingLog(cluster.folder.log_of("worker:1"), 1000, 2).append(b"of an earlier life\n", 0, time.time() - 100)
-        cluster.add("worker:1")
-        cluster.print("worker:1", "new\n")
-        assert await following() == ("worker:1", "new", 23)
-        cluster.print("worker:0", "last words\nand no more")
-        cluster.quitting.set()
-        assert await following() == ("worker:0", "last words", 11)
-        assert await anext(lines) == Reply(Done())
-
-    asyncio.run(follow())
+    cluster.print("ps:0", "one\ntwo\nhal")
+    lines = cluster.logs(follow=True, after={"ps:0": 4})
+    assert await anext(lines) == LogPositions({"ps:0": 4, "worker:0": 0})
+    assert await next_line(lines) == ("ps:0", "two", 8)
+    cluster.print("ps:0", "f\n")
+    assert await next_line(lines) == ("ps:0", "half", 13)
+    RotatingLog(cluster.folder.log_of("worker:1"), 1000, 2).append(b"of an earlier life\n", 0, time.time() - 100)
+    cluster.add("worker:1")
+    cluster.print("worker:1", "new\n")
+    assert await next_line(lines) == ("worker:1", "new", 23)
+    cluster.print("worker:0", "last words\nand no more")
+    cluster.quitting.set()
+    assert await next_line(lines) == ("worker:0", "last words", 11)
+    assert await anext(lines) == Reply(Done())
 
 
 async def test_followed_logs_are_read_when_they_are_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "LOG_CHECK_SECONDS", 3600.0)
-    cluster.print("ps:0", "one\n")
     cluster.print("worker:0", "")
+    cluster.print("ps:0", "one\n")
     async with contextlib.aclosing(cluster.logs(follow=True)) as lines:
         assert isinstance(await anext(lines), LogPositions)
-        for count, word in enumerate(("one", "two", "three"), 1):
-            event = await asyncio.wait_for(anext(lines), 30)
-            assert isinstance(event, LogEvent)
-            assert (event.log, event.line.line) == ("ps:0", word)
-            asyncio.get_running_loop().call_later(0.1, cluster.print, "ps:0", ("two\n", "three\n", "")[count - 1])
+        assert await next_line(lines) == ("ps:0", "one", 4)
+        for word in ("two", "six"):
+            asyncio.get_running_loop().call_later(0.1, cluster.print, "ps:0", f"{word}\n")
+            assert (await next_line(lines))[1] == word
         following = asyncio.ensure_future(anext(lines))
         await asyncio.sleep(0.2)
         cluster.quitting.set()
@@ -188,17 +169,16 @@ async def test_followed_logs_are_read_when_they_are_written(cluster: Cluster, mo
     assert cluster.runs.watcher._inotify is None
 
 
-def test_the_event_log_is_bounded_and_read_from_a_position(cluster: Cluster) -> None:
-    async def ask(**options: Any) -> list[EventEvent]:
+async def test_the_event_log_is_bounded_and_read_from_a_position(cluster: Cluster) -> None:
+    async def read(**options: Any) -> list[EventEvent]:
         request = replace(EventsRequest(None, None, follow=False, after={}), **options)
         return [item async for item in cluster.calls.events(request) if isinstance(item, EventEvent)]
 
     for number in range(3):  # each by an agent of its own
         EventLog(cluster.folder.events).record("ready", task="ps:0", detail=str(number))
-    events = asyncio.run(ask())
+    events = await read()
     assert [event.line.detail for event in events] == ["0", "1", "2"]
-    assert asyncio.run(ask(after={"": events[1].next})) == events[2:]
-    assert asyncio.run(ask(lines=1)) == events[2:]
+    assert await read(after={"": events[1].next}) == await read(lines=1) == events[2:]
     history = EventLog(cluster.folder.events)
     for _ in range(6000):
         history.record("ready", task="ps:0", detail="x" * 1000)

@@ -61,22 +61,18 @@ async def test_a_queue_that_cannot_be_read_is_empty_and_kept(tmp_path: Path, con
     assert (tmp_path / "queue.unreadable").read_bytes() == content
 
 
-def test_a_notice_is_given_up_after_the_last_attempt(
+async def test_a_notice_is_given_up_after_the_last_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(settings, "NOTICE_BACKOFF_SECONDS", (0.0, 0.0))
     caplog.set_level(logging.INFO)
-
-    async def deliver() -> None:
-        out = tmp_path / "out"
-        notices = notifier(tmp_path / "queue", f"echo x >> {out}; exit 1")
-        running = asyncio.ensure_future(notices.run())
-        notices.add(NOTICES[0])
-        while queued(notices):
-            await asyncio.sleep(0.01)
-        assert out.read_text() == "x\n" * 3
-        running.cancel()
-
-    asyncio.run(deliver())
+    out = tmp_path / "out"
+    notices = notifier(tmp_path / "queue", f"echo x >> {out}; exit 1")
+    running = asyncio.ensure_future(notices.run())
+    notices.add(NOTICES[0])
+    while queued(notices):
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert out.read_text() == "x\n" * 3
     assert "giving up: exit code 1" in caplog.text
     assert caplog.text.count("retrying in 0 s") == 2

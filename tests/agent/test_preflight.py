@@ -230,33 +230,28 @@ def test_a_name_that_does_not_resolve_is_reported(ports: PortAllocator, monkeypa
     assert problem.message == "worker:0: nowhere is not an address of gamma: Name or service not known"
 
 
-def test_a_name_server_that_does_not_answer_does_not_block_the_agent(
+async def test_a_name_server_that_does_not_answer_does_not_block_the_agent(
     ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **named: time.sleep(600))
     monkeypatch.setattr(settings, "HOST_CHECKS_SECONDS", 0.5)
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "nowhere")
 
-    async def check() -> tuple[list[FailedCheck], int]:
-        checking = asyncio.ensure_future(check_host_in_child(HostCheckInput(topology, "gamma", Path("/"), ports, [])))
-        turns = 0
-        while not checking.done():
-            await asyncio.sleep(0.01)
-            turns += 1
-        return checking.result(), turns
-
-    (failure,), turns = asyncio.run(check())
-    assert (
-        failure.error.message == "gamma cannot be checked: the process 'tfcluster: host check' took longer than 0.5 s"
-    )
-    assert "name server" in failure.error.hint
+    checking = asyncio.ensure_future(check_host_in_child(HostCheckInput(topology, "gamma", Path("/"), ports, [])))
+    turns = 0
+    while not checking.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    (error,) = (failure.error for failure in checking.result())
+    assert error.message == "gamma cannot be checked: the process 'tfcluster: host check' took longer than 0.5 s"
+    assert "name server" in error.hint
     assert turns > 5
 
 
-def test_a_child_process_returns_the_same_failures(ports: PortAllocator) -> None:
+async def test_a_child_process_returns_the_same_failures(ports: PortAllocator) -> None:
     topology = elsewhere(topology_of("worker: {tasks: 1, gpus: 1}"), "gamma", "192.0.2.1")
     candidate = HostCheckInput(topology, "gamma", Path("/"), ports, [])
-    failures = asyncio.run(check_host_in_child(candidate))
+    failures = await check_host_in_child(candidate)
     assert [failure.check for failure in failures] == ["addresses", "gpus"]
     assert [to_json(failure) for failure in failures] == [to_json(failure) for failure in check_host(candidate)]
 

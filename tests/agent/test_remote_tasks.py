@@ -54,76 +54,58 @@ class World:
                 await asyncio.sleep(0)
 
 
-def test_only_tasks_that_a_run_uses_are_probed() -> None:
+async def test_only_tasks_that_a_run_uses_are_probed() -> None:
     world = World()
     world.used = set()
-    asyncio.run(world.check())
+    await world.check()
     assert world.probed == []
     world.used = {W1, "/job:worker/task:0"}
-    asyncio.run(world.check())
+    await world.check()
     assert world.probed == ["localhost:2"], "the task of this host is none of ours"
 
 
-async def test_a_task_is_down_after_as_many_failed_probes_as_on_this_host() -> None:
-    world = World(
-        one=[FIRST, *[SILENT] * (settings.FAILED_PROBES_MAX - 1), FIRST, *[SILENT] * settings.FAILED_PROBES_MAX, FIRST]
-    )
-    await world.check(1 + settings.FAILED_PROBES_MAX)
-    assert world.news == [], "it has answered in between"
-    await world.check(settings.FAILED_PROBES_MAX)
-    assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}]
-    await world.check()
-    assert world.news[1:] == [{}], "it is up again"
+NO_ANSWER, RESTARTED = ({W1: f"worker:1 at localhost:2 on b {what}"} for what in ("does not answer", "was restarted"))
+MAX = settings.FAILED_PROBES_MAX
 
 
-def test_a_refused_connection_counts_at_once_and_is_reported_once() -> None:
-    world = World(one=[FIRST, REFUSED, REFUSED, FIRST])
-    asyncio.run(world.check(4))
-    assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}, {}]
+@pytest.mark.parametrize(
+    ("answers", "news"),
+    [
+        ([FIRST, *[SILENT] * (MAX - 1), FIRST, *[SILENT] * MAX, FIRST], [NO_ANSWER, {}]),
+        ([FIRST, REFUSED, REFUSED, FIRST], [NO_ANSWER, {}]),
+        ([FIRST, FIRST, SECOND, SECOND], [RESTARTED, {}]),
+        ([FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * 2 * MAX, FIRST], []),
+    ],
+    ids=["silent", "refused", "another incarnation", "unknown"],
+)
+async def test_a_task_is_down_after_as_many_failed_probes_as_on_this_host_a_refusal_or_a_restart(
+    answers: list[ProbeResult], news: list[dict[str, str]]
+) -> None:
+    world = World(one=answers)
+    await world.check(len(answers))
+    assert world.news == news
 
 
-def test_a_server_with_another_incarnation_was_restarted() -> None:
-    world = World(one=[FIRST, FIRST, SECOND])
-    asyncio.run(world.check(4))
-    assert world.news == [{W1: "worker:1 at localhost:2 on b was restarted"}, {}]
-
-
-def test_an_unknown_probe_outcome_changes_nothing() -> None:
-    world = World(one=[FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * (2 * settings.FAILED_PROBES_MAX), FIRST])
-    asyncio.run(world.check(2 * settings.FAILED_PROBES_MAX + 2))
-    assert world.news == []
-
-
-def test_refresh_probes_the_tasks_in_use_at_once() -> None:
+async def test_refresh_probes_the_tasks_in_use_at_once() -> None:
     world = World(one=[FIRST, SECOND])
-
-    async def body() -> None:
-        await world.check()
-        await world.monitor.refresh()
-        assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}
-
-    asyncio.run(body())
+    await world.check()
+    await world.monitor.refresh()
+    assert world.news[0] == RESTARTED
     assert world.probed == ["localhost:2"] * 2
 
 
-def test_a_restart_between_two_runs_affects_neither() -> None:
+async def test_a_restart_between_two_runs_affects_neither() -> None:
     world = World(one=[FIRST, SECOND])
-
-    async def body() -> None:
+    for used in ({W1}, set(), {W1}):
+        world.used = used
         await world.check()
-        world.used = set()
-        await world.check()
-        world.used = {W1}
-        await world.check()
-
-    asyncio.run(body())
     assert world.news == []
 
 
-def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RUN_REMOTE_PROBE_RETRY_SECONDS", 0.0)
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
-    devices, troubles = asyncio.run(world.monitor.probe_all())
+    devices, troubles = await world.monitor.probe_all()
     assert devices == [DEVICE], "it came back while it was asked again"
     assert troubles == {"/job:worker/task:2": "worker:2 at 10.0.0.2:3 on b does not answer"}
 
@@ -136,13 +118,8 @@ async def test_probe_all_asks_a_silent_task_again_and_remembers_the_devices_of_t
     assert list(missing) == [W1]
 
 
-def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:
+async def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:
     world = World(one=[FIRST, SECOND])
-
-    async def body() -> None:
-        await world.check()
-        await world.monitor.probe_all()
-
-    asyncio.run(body())
-    assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}
-    assert world.news[-1] == {}, "the run to come may begin"
+    await world.check()
+    await world.monitor.probe_all()
+    assert world.news == [RESTARTED, {}], "the run to come may begin"

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tfcluster.agent.runs import manager as manager_module
 from tfcluster.agent.runs.manager import ForkServer, RunManager, final_record
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
+from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
@@ -56,6 +58,13 @@ def runs(tmp_path: Path) -> RunManager:
     return RunManager("title", folder, clear, check_tasks)
 
 
+def next_agent(runs: RunManager, clear: Callable[[str], Awaitable[None]] = clear) -> RunManager:
+    """The manager of the agent that follows."""
+    later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
+    later.adopt()
+    return later
+
+
 def submit(runs: RunManager, program: str, timeout: float | None = None, detached: bool = False) -> Run:
     """A run that waits for its driver."""
     identity = f"{program}-1"
@@ -86,10 +95,12 @@ async def ended(runs: RunManager, run: Run) -> str:
 
 async def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> None:
     run = submit(runs, "graph")
-    runs.on_task_health([W0, W1], {})
+    assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}, "the ps by a placement"
+    assert RunStore(runs.store.path).read("graph-1") == run.record, "the next agent knows"
+    runs.on_task_health([PS, W0, W1], {})
     assert run.record.stopping is None
-    runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
-    assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
+    runs.on_task_health([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
+    assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
     assert run.record.state is RunState.FAILED
     assert cleared == [], "it never had a driver"
 
@@ -106,15 +117,6 @@ async def test_the_error_of_a_script_names_the_tasks_that_were_down_during_it(ru
     first, second = (await ended(runs, run)).splitlines()
     assert first == "train.py failed: Session 1a2b is not found."
     assert second == "during script-1: worker:1 on b died (SIGKILL)"
-
-
-async def test_a_run_requires_the_task_that_a_placement_names(runs: RunManager, tmp_path: Path) -> None:
-    run = submit(runs, "graph")
-    assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
-    later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-    assert later.store.read("graph-1") == run.record, "the next agent knows"
-    runs.on_task_health([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
-    assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
 
 
 async def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
@@ -136,22 +138,43 @@ async def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
     assert await ended(runs, run) == "zero died; one died during pi-1"
 
 
-async def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
-    runs: RunManager, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("answer", "parameter", "seconds", "message"),
+    [
+        ({}, 1.0, 0.01, "no driver could be started for graph-1 within 0.01 s"),
+        ({"error": "no more processes"}, 1.0, 30.0, "no driver could be started for graph-1: no more processes"),
+        ({}, math.inf, 30.0, "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"),
+    ],
+    ids=["hangs", "refuses", "cannot be asked"],
+)
+async def test_a_run_fails_with_the_reason_why_its_fork_server_starts_no_driver(
+    runs: RunManager,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: dict[str, str],
+    parameter: float,
+    seconds: float,
+    message: str,
 ) -> None:
-    def hang(self: ForkServer, channel: socket.socket) -> None:
+    """The fork server is played."""
+
+    def launch(self: ForkServer, channel: socket.socket) -> None:
+        if answer:
+            channel.recv(1 << 16)
+            channel.sendall(encode({"run": "graph-1", **answer}))
         signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
-    monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
-    monkeypatch.setattr(ForkServer, "run", hang)
+    monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", seconds)
+    monkeypatch.setattr(ForkServer, "run", launch)
     run = submit(runs, "graph")
+    assert run.plan is not None
+    run.plan.options.parameters["learning_rate"] = parameter
     runs.start(run)
-    message = "no driver could be started for graph-1 within 0.01 s"
-    assert await ended(runs, run) == message
-    assert runs.runs["graph-1"].process is None
-    while runs.fork_server.process is not None:
+    assert (await ended(runs, run)).startswith(message)
+    assert run.process is None
+    while seconds < 1 and runs.fork_server.process is not None:  # one that hangs is killed
         await asyncio.sleep(0.01)
+    runs.fork_server.stop()
 
 
 @pytest.mark.parametrize(("deaths", "end"), [(2, "succeeded"), (3, "failed")])
@@ -188,42 +211,6 @@ async def test_a_driver_is_requested_again_when_the_fork_server_dies(
     runs.fork_server.stop()
 
 
-async def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
-    runs: RunManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fork server is played."""
-
-    def launch(self: ForkServer, channel: socket.socket) -> None:
-        channel.recv(1 << 16)
-        channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))
-        signal.alarm(60)  # in case the test does not end it
-        signal.pause()
-
-    monkeypatch.setattr(ForkServer, "run", launch)
-    run = submit(runs, "graph")
-    runs.start(run)
-    message = "no driver could be started for graph-1: Resource temporarily unavailable"
-    assert await ended(runs, run) == message
-    runs.fork_server.stop()
-
-
-async def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fork server is played."""
-
-    def launch(self: ForkServer, channel: socket.socket) -> None:
-        signal.alarm(60)  # in case the test does not end it
-        signal.pause()
-
-    monkeypatch.setattr(ForkServer, "run", launch)
-    run = submit(runs, "graph")
-    assert run.plan is not None
-    run.plan.options.parameters["learning_rate"] = math.inf
-    runs.start(run)
-    message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
-    assert (await ended(runs, run)).startswith(message)
-    runs.fork_server.stop()
-
-
 def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,11 +224,19 @@ def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
     assert caplog.messages == [f"{runs.store.path}: cannot remove old runs: no more processes"]
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
 async def test_followers_are_notified_of_each_write_and_of_the_end(
-    runs: RunManager, monkeypatch: pytest.MonkeyPatch
+    runs: RunManager, monkeypatch: pytest.MonkeyPatch, is_watched: bool
 ) -> None:
-    """Without polling: the agent is notified of each write, and of the end."""
-    monkeypatch.setattr(settings, "RUN_POLL_SECONDS", 3600.0)
+    """Without polling if the folder can be watched."""
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    if is_watched:
+        monkeypatch.setattr(settings, "RUN_POLL_SECONDS", 3600.0)
+    else:
+        monkeypatch.setattr(event_loop, "Inotify", refuse)
     run = submit(runs, "pi")
     async with contextlib.aclosing(follow(runs, "pi-1")) as events:
         assert (await anext(events))["event"] == "run"
@@ -255,20 +250,6 @@ async def test_followers_are_notified_of_each_write_and_of_the_end(
         runs.cancel("pi-1")
         last = await asyncio.wait_for(following, 30)
         assert (last["event"], last["state"]) == ("result", "cancelled")
-
-
-async def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(event_loop, "Inotify", refuse)
-    run = submit(runs, "pi")
-    async with contextlib.aclosing(follow(runs, "pi-1")) as events:
-        await anext(events)
-        append_event(run.events, {"event": "progress", "done": 1})
-        assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
-    runs.cancel("pi-1")
-    await ended(runs, run)
 
 
 async def test_the_first_stop_reason_is_kept(runs: RunManager) -> None:
@@ -313,8 +294,7 @@ async def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, m
     assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
     assert last["error"]["message"] == "one died during graph-1"
     assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
-    later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
-    assert [each async for each in follow(later, "graph-1")] == [first, last], "also the next agent knows"
+    assert [each async for each in follow(next_agent(runs), "graph-1")] == [first, last]
 
 
 async def test_a_run_ends_whose_folder_was_deleted(runs: RunManager) -> None:
@@ -325,78 +305,67 @@ async def test_a_run_ends_whose_folder_was_deleted(runs: RunManager) -> None:
     assert run.record.state is RunState.CANCELLED
 
 
-async def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager, tmp_path: Path) -> None:
+async def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager) -> None:
     submit(runs, "pi")
-    later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-    later.adopt()
+    later = next_agent(runs)
     assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
-    again = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-    again.adopt()
+    again = next_agent(later)
     assert again.runs == {}, "it has ended"
     assert [record.state for record in await again.all_records()] == [RunState.FAILED]
 
 
-@pytest.mark.parametrize(("detached", "comes_back"), [(False, False), (False, True), (True, False)])
-def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
-    runs: RunManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool, comes_back: bool
-) -> None:
-    """The driver is some other process, as it is for the next agent."""
-
-    async def body(driver: ProcessHandle) -> None:
-        submit(runs, "pi", detached=detached)
-        assert acquire_run(runs.store.folder("pi-1"), driver)
-        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-        later.adopt()
-        run = later.runs["pi-1"]
-        assert (run.record.state, run.process) == (RunState.RUNNING, driver)
-        if comes_back:
-            run.orphan_timer.cancel()
-        if detached or comes_back:
-            assert run.orphan_timer.handle is None
-            later.cancel("pi-1")
-        else:
-            assert run.orphan_timer.handle is not None
-        await ended(later, run)
-        assert run.record.state is RunState.CANCELLED
-        assert cleared == ["pi-1"]
-
-    monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.01)
+@pytest.fixture
+def driver() -> Iterator[ProcessHandle]:
+    """The driver that a run has from an earlier agent: some other process."""
     with running("sleep", "600") as process:
         found = ProcessHandle.from_pid(process.pid)
         assert found is not None
-        asyncio.run(body(found))
-        assert process.wait(30) in (-signal.SIGTERM, 0), "0 where the agent reaped it"
+        yield found
+        assert process.wait(30) in (-signal.SIGTERM, -signal.SIGKILL, 0), "0 where the agent reaped it"
 
 
-def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_this_one_dies(
-    runs: RunManager, tmp_path: Path
+@pytest.mark.parametrize(("detached", "comes_back"), [(False, False), (False, True), (True, False)])
+async def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
+    runs: RunManager, monkeypatch: pytest.MonkeyPatch, driver: ProcessHandle, detached: bool, comes_back: bool
+) -> None:
+    monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.01)
+    submit(runs, "pi", detached=detached)
+    assert acquire_run(runs.store.folder("pi-1"), driver)
+    later = next_agent(runs)
+    run = later.runs["pi-1"]
+    assert (run.record.state, run.process) == (RunState.RUNNING, driver)
+    if comes_back:
+        run.orphan_timer.cancel()
+    if detached or comes_back:
+        assert run.orphan_timer.handle is None
+        later.cancel("pi-1")
+    else:
+        assert run.orphan_timer.handle is not None
+    await ended(later, run)
+    assert run.record.state is RunState.CANCELLED
+    assert cleared == ["pi-1"]
+
+
+async def test_variables_are_cleared_after_the_end_of_a_run_and_by_the_next_agent_if_this_one_dies(
+    runs: RunManager, driver: ProcessHandle
 ) -> None:
     """Its driver is killed; the first agent dies while the servers do not answer, and its memory with it."""
 
     async def never(container: str) -> None:
         await asyncio.Event().wait()
 
-    async def body(driver: ProcessHandle) -> None:
-        submit(runs, "pi")
-        assert acquire_run(runs.store.folder("pi-1"), driver)
-        first = RunManager("title", StateDir(tmp_path), never, check_tasks)
-        first.adopt()
-        os.kill(driver.pid, signal.SIGKILL)
-        await ended(first, first.runs["pi-1"])
-        assert first.runs["pi-1"].record.state is RunState.FAILED, "its end does not wait for the servers"
-        assert first.store.read("pi-1") == first.runs["pi-1"].record
-        assert first.runs["pi-1"].record.has_variables
-        for task in first._background.tasks.values():
-            task.cancel()
-        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
-        later.adopt()
-        await asyncio.gather(*later._background.tasks.values())
-        assert cleared == ["pi-1"]
-        record = later.store.read("pi-1")
-        assert record is not None
-        assert (record.state, record.has_variables) == (RunState.FAILED, False)
-
-    with running("sleep", "600") as process:
-        found = ProcessHandle.from_pid(process.pid)
-        assert found is not None
-        asyncio.run(body(found))
+    submit(runs, "pi")
+    assert acquire_run(runs.store.folder("pi-1"), driver)
+    first = next_agent(runs, never)
+    os.kill(driver.pid, signal.SIGKILL)
+    await ended(first, first.runs["pi-1"])
+    assert first.runs["pi-1"].record.state is RunState.FAILED, "its end does not wait for the servers"
+    assert first.runs["pi-1"].record.has_variables
+    for task in first._background.tasks.values():
+        task.cancel()
+    later = next_agent(runs)
+    await asyncio.gather(*later._background.tasks.values())
+    assert cleared == ["pi-1"]
+    record = later.store.read("pi-1")
+    assert record is not None
+    assert (record.state, record.has_variables) == (RunState.FAILED, False)

@@ -166,7 +166,7 @@ def test_active_runs_and_the_latest_ended_runs_are_kept(tmp_path: Path) -> None:
     assert [record.run for record in records.read_all()][:3] == ["going-on", "pi-1", "pi-5"]
 
 
-def test_the_folders_of_old_runs_are_removed_in_a_child_process(
+async def test_the_folders_of_old_runs_are_removed_in_a_child_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "RUNS_KEPT", 1)
@@ -177,13 +177,9 @@ def test_the_folders_of_old_runs_are_removed_in_a_child_process(
         os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
 
     before = set(psutil.Process().children())
-
-    async def remove() -> None:
-        remove_old_runs(records, [], settings.RUNS_OUTPUT_BYTES)
-        while records.has_old([]) or set(psutil.Process().children()) - before:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(remove())
+    remove_old_runs(records, [], settings.RUNS_OUTPUT_BYTES)
+    while records.has_old([]) or set(psutil.Process().children()) - before:
+        await asyncio.sleep(0.01)
     assert [path.name for path in tmp_path.iterdir()] == ["pi-2"]
 
 

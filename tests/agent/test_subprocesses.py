@@ -31,7 +31,9 @@ def wait(agent: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("free", range(6))
-def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(
+    free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forked: list[int] = []
     fork_it = os.fork
 
@@ -39,24 +41,20 @@ def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monke
         forked.append(fork_it())
         return forked[-1]
 
-    async def fork() -> int | None:
-        exit_report = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(os, "fork", remember)
+    exit_report = asyncio.get_running_loop().create_future()
+    before = os.listdir("/proc/self/fd")
+    if free < 3:
+        with free_descriptors(free), pytest.raises(OSError, match="Too many open files"):
+            fork_child(end_with_3, exit_report.set_result)
+    else:
         with free_descriptors(free):
-            try:
-                child = fork_child(end_with_3, exit_report.set_result)
-            except OSError:
-                return None
-        status = int(await exit_report)
+            child = fork_child(end_with_3, exit_report.set_result)
+        assert await exit_report == 3 << 8
         assert child.pidfd is None
         child.kill()  # sends nothing to the process that has its pid or its descriptor now
         child.wait()
         child.close_pipe()
-        return status
-
-    monkeypatch.setattr(os, "fork", remember)
-    before = os.listdir("/proc/self/fd")
-    status = asyncio.run(fork())
-    assert status == (None if free < 3 else 3 << 8)
     assert set(os.listdir("/proc/self/fd")) <= set(before)  # what an earlier test has left may be collected meanwhile
     for pid in forked:
         with pytest.raises(ProcessLookupError):
@@ -80,37 +78,28 @@ async def test_is_stopped_distinguishes_stopped_running_and_exited_children() ->
     child.close_pipe()
 
 
-def test_a_child_exits_silently_when_the_agent_dies_with_unread_data(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    async def close_pipe() -> int:
-        ended = asyncio.get_running_loop().create_future()
-        child = fork_child(speak_and_wait, ended.set_result)
-        assert readable_fds([child._link.fileno()], 60)
-        child.close_pipe()  # as the kernel does for a process that ends
-        return int(await ended)
-
-    assert os.WEXITSTATUS(asyncio.run(close_pipe())) == 1
+async def test_a_child_exits_silently_when_the_agent_dies_with_unread_data(capfd: pytest.CaptureFixture[str]) -> None:
+    ended = asyncio.get_running_loop().create_future()
+    child = fork_child(speak_and_wait, ended.set_result)
+    assert readable_fds([child._link.fileno()], 60)
+    child.close_pipe()  # as the kernel does for a process that ends
+    assert os.WEXITSTATUS(await ended) == 1
     assert capfd.readouterr().err == ""
 
 
-def test_reaping_a_child_does_not_call_its_exit_callback() -> None:
-    async def wait_for_child() -> list[int]:
-        exit_report: list[int] = []
-        child: ChildProcess = fork_child(wait, exit_report.append)
-        pid = child.process.pid
-        child.kill()
-        child.wait()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(0)
-        child.close_pipe()
-        return exit_report
-
-    assert asyncio.run(wait_for_child()) == []
+async def test_reaping_a_child_does_not_call_its_exit_callback() -> None:
+    exit_report: list[int] = []
+    child: ChildProcess = fork_child(wait, exit_report.append)
+    child.kill()
+    child.wait()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.process.pid, signal.SIGKILL)
+    await asyncio.sleep(0)
+    child.close_pipe()
+    assert exit_report == []
 
 
-def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_signal_handlers() -> None:
+async def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_signal_handlers() -> None:
     """A destroyed socket of the agent would close whatever has its number in the child."""
 
     def report(agent: socket.socket) -> None:
@@ -129,21 +118,16 @@ def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_signal_h
         def __init__(self) -> None:
             self.itself = self
 
-    async def fork() -> Message:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: None)
-        message: asyncio.Future[Message] = loop.create_future()
-        Canary()
-        child = fork_child(report, lambda status: None)
-        child.on_message(message.set_result, lambda: None)
-        try:
-            return await message
-        finally:
-            child.wait()
-
     gc.collect()
-    facts = asyncio.run(fork())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: None)
+    message: asyncio.Future[Message] = loop.create_future()
+    Canary()
+    child = fork_child(report, lambda status: None)
+    child.on_message(message.set_result, lambda: None)
+    facts = await message
+    child.wait()
     expected = {"collectable": False, "enabled": True, "handlers": [True, True], "wakeup": -1, "blocked": []}
     assert facts == expected
     assert gc.isenabled()

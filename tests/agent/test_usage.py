@@ -100,59 +100,40 @@ class Nvml:
         return 0
 
 
-def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml() if "nvidia" in str(name) else LIBC(name))
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
-
     monkeypatch.setattr(gpus, "_DEVICES", "/dev/full")
 
-    async def read() -> GpuReport:
-        reporter = GpuReporter("GPU reporter")
-        loads = await reporter.read(60.0)
-        assert await reporter.read(60.0) == loads
-        assert reporter.process is not None
-        monkeypatch.setattr(settings, "GPU_REPORT_IDLE_SECONDS", 0.0)
-        await reporter.read(60.0)
-        while reporter.process is not None:
-            await asyncio.sleep(0.01)
-        return loads
+    def fail(*arguments: object) -> None:
+        raise BlockingIOError("no process is left")
 
+    reporter = GpuReporter("GPU reporter")
+    with monkeypatch.context() as patch:
+        patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
+        assert await reporter.read(60.0) == GpuReport()
     with open("/dev/full"):  # in place of a device of the driver
-        report = asyncio.run(read())
+        report = await reporter.read(60.0)
+        assert await reporter.read(60.0) == report
+    assert reporter.process is not None
+    monkeypatch.setattr(settings, "GPU_REPORT_IDLE_SECONDS", 0.0)
+    await reporter.read(60.0)
+    while reporter.process is not None:
+        await asyncio.sleep(0.01)
     assert report.memory == {ME: 107}
-    first, second = report.gpus
-    assert first == GpuLoad("0", "GPU of handle 1", 42.0, 1 << 30, 80 << 30)
-    assert second == GpuLoad("1", "GPU of handle 2", None, 1 << 30, 80 << 30)
+    assert report.gpus == (
+        GpuLoad("0", "GPU of handle 1", 42.0, 1 << 30, 80 << 30),
+        GpuLoad("1", "GPU of handle 2", None, 1 << 30, 80 << 30),
+    )
 
 
 LIBC = ctypes.CDLL
 
 
-def test_gpus_are_read_again_after_a_fork_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml() if "nvidia" in str(name) else LIBC(name))
-    monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
-
-    def fail(*arguments: object) -> None:
-        raise BlockingIOError("no process is left")
-
-    async def read() -> GpuReport:
-        reporter = GpuReporter("GPU reporter")
-        with monkeypatch.context() as patch:
-            patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
-            assert await reporter.read(60.0) == GpuReport()
-        report = await reporter.read(60.0)
-        reporter.kill()
-        while reporter.process is not None:
-            await asyncio.sleep(0.01)
-        return report
-
-    assert [gpu.gpu for gpu in asyncio.run(read()).gpus] == ["0", "1"]
-
-
-def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
     reporter = GpuReporter("GPU reporter")
-    assert asyncio.run(reporter.read(1.0)) == GpuReport()
+    assert await reporter.read(1.0) == GpuReport()
     assert reporter.process is None
 
 

@@ -49,7 +49,7 @@ async def find_own_process(driver: Any, folder: Path, *, forked: bool) -> list[i
 
 
 @pytest.mark.parametrize("members", [None, 2])
-def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
+async def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
     """This process is the first program; its parent starts later, as another member of a group."""
     started = [os.getpid()]
     searches: list[int] = []
@@ -67,16 +67,16 @@ def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(monitor, "_check_program", check_program)
 
-    asyncio.run(check(monitor))
+    await check(monitor)
     started.append(os.getppid())
-    asyncio.run(check(monitor))
-    asyncio.run(check(monitor))
+    await check(monitor)
+    await check(monitor)
     every = [os.getpid(), os.getppid()] if members else [os.getpid()]
     assert looked_at == [os.getpid(), *every, *every]
     assert searches == ([1, 2] if members else [1])
 
 
-def test_a_check_that_fails_is_in_the_log_once(
+async def test_a_check_that_fails_is_in_the_log_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
@@ -84,14 +84,14 @@ def test_a_check_that_fails_is_in_the_log_once(
 
     monkeypatch.setattr(waits, "find_processes", find_processes)
     monitor = monitor_of_a_run(None)
-    asyncio.run(check(monitor))
-    asyncio.run(check(monitor))
+    await check(monitor)
+    await check(monitor)
     (record,) = caplog.records
     assert record.getMessage().startswith("script-1 cannot be checked for waits: Traceback")
     assert record.getMessage().endswith("ValueError: unforeseen")
 
 
-def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(waits, "find_processes", find_own_process)
     monitor = monitor_of_a_run(1)
     (run,) = monitor._runs.runs.values()
@@ -102,11 +102,11 @@ def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.Mon
         program.wait = found
 
     monkeypatch.setattr(monitor, "_check_program", check_program)
-    asyncio.run(check(monitor))
+    await check(monitor)
     assert read_observations(tmp_path) == {os.getpid(): MemberObservation(found)}
 
 
-def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits elsewhere before it is seen how often it has waited, and never again after that."""
     counts = [7, 9, 9, 10]  # before and after the first read, in which it goes on, and the second one
     monkeypatch.setattr(waits, "find_processes", find_own_process)
@@ -125,12 +125,9 @@ def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatc
     (run,) = monitor._runs.runs.values()
     run.record.is_part = True
 
-    async def check_often() -> list[Any]:
-        seen = []
-        for _ in range(5):
-            await check(monitor)
-            seen.append(monitor._programs[run.id][os.getpid()].wait)
-        return seen
-
-    assert asyncio.run(check_often()) == [None, None, waiting, waiting, waiting]
+    seen = []
+    for _ in range(5):
+        await check(monitor)
+        seen.append(monitor._programs[run.id][os.getpid()].wait)
+    assert seen == [None, None, waiting, waiting, waiting]
     assert reads == [], "it is not asked any more"
