@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,19 +17,16 @@ from tests.agent.hosts import task_of, topology_of
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks import supervisor as module
-from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.os.network import bind_all_addresses
-from tfcluster.processes.servers.c_api import TensorFlow
 
 
 class Nothing:
@@ -49,109 +46,24 @@ def folder(tmp_path: Path) -> Iterator[StateDir]:
     state_dir.clean_up()
 
 
-def supervisor_in(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
-    supervisor = TaskSupervisor(
-        "a",
-        folder,
-        SecretStore(folder.path / "demo.secrets"),
-        ports,
-        cast(ProbeClient, Nothing()),
-        cast(LogCollector, Nothing()),
-        ClusterNetwork("network", lambda: None),
-    )
-    supervisor.tensorflow = cast(TensorFlow, Nothing())
+@pytest.fixture
+def ports() -> Iterator[PortAllocator]:
+    allocator = PortAllocator()
+    yield allocator
+    allocator.release_except(())
+
+
+@pytest.fixture
+def supervisor(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
+    nothing: Any = Nothing()
+    secrets, network = SecretStore(folder.path / "demo.secrets"), ClusterNetwork("network", lambda: None)
+    supervisor = TaskSupervisor("a", folder, secrets, ports, nothing, nothing, network)
+    supervisor.tensorflow = nothing
     return supervisor
 
 
 def child_pids() -> set[int]:
     return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
-
-
-def refuse(journal: Journal, record: Record) -> None:
-    raise OSError(28, "No space left on device", str(journal.path))
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["first", "change"])
-async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
-    folder: StateDir, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
-    changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
-    ports = PortAllocator()
-    supervisor = supervisor_in(folder, ports)
-    if again:
-        supervisor.apply(topology, [])
-    before = (
-        supervisor.topology,
-        dict(supervisor.tasks),
-        {name: vars(t).copy() for name, t in supervisor.tasks.items()},
-    )
-    journal = folder.journal.path.read_bytes() if again else None
-    desired: ClusterTopology = changed if again else topology
-    list(map(ports.reserve, desired.ports_on("a")))
-    descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "write", refuse)
-        with pytest.raises(ClusterError, match="No space left"):
-            supervisor.apply(desired, [task.name for task in desired.tasks])
-    for _ in range(10):
-        await asyncio.sleep(0.01)
-    tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
-    assert (supervisor.topology, supervisor.tasks, tasks) == before
-    # The journal may have closed its files: a snapshot opens them again.
-    assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
-    assert child_pids() == children
-    assert not folder.events.exists()
-    assert (folder.journal.path.read_bytes() if again else None) == journal
-    ports.release_except(())
-
-
-async def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
-    folder: StateDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its port was taken, so it waited for another attempt."""
-    monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
-    first = topology_of([task_of("worker:0", "a")])
-    ports = PortAllocator()
-    supervisor = supervisor_in(folder, ports)
-    supervisor.apply(first, [])
-    taken = bind_all_addresses(0)
-    new = task_of("worker:1", "a", port=taken.getsockname()[1])
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "write", refuse)
-        with pytest.raises(ClusterError, match="No space left"):
-            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name])
-    taken.close()
-    supervisor.write_journal()
-    await asyncio.sleep(0.1)
-    assert not folder.events.exists(), "nothing has happened"
-    ports.release_except(())
-
-
-async def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
-    folder: StateDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
-    written: list[Record] = []
-    released: list[tuple[subprocesses.ChildProcess, object, int]] = []
-
-    def release(child: subprocesses.ChildProcess, message: object) -> None:
-        released.append((child, message, len(written)))
-
-    ports, children = PortAllocator(), child_pids()
-    supervisor = supervisor_in(folder, ports)
-    monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
-    supervisor.apply(topology, [task.name for task in topology.tasks])
-    [record] = written
-    assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
-    assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
-    assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
-    for child, _, _ in released:
-        child.close_pipe()
-        child.kill()
-        child.wait()
-    ports.release_except(())
 
 
 def break_journal(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -185,6 +97,81 @@ def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(module, "prepare", fail)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["first", "change"])
+async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
+    folder: StateDir, monkeypatch: pytest.MonkeyPatch, supervisor: TaskSupervisor, ports: PortAllocator, again: bool
+) -> None:
+    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
+    changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
+    if again:
+        supervisor.apply(topology, [])
+    before = (
+        supervisor.topology,
+        dict(supervisor.tasks),
+        {name: vars(t).copy() for name, t in supervisor.tasks.items()},
+    )
+    journal = folder.journal.path.read_bytes() if again else None
+    desired: ClusterTopology = changed if again else topology
+    list(map(ports.reserve, desired.ports_on("a")))
+    descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
+    with monkeypatch.context() as patch:
+        break_journal(patch, errno.ENOSPC)
+        with pytest.raises(ClusterError, match="No space left"):
+            supervisor.apply(desired, [task.name for task in desired.tasks])
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+    tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
+    assert (supervisor.topology, supervisor.tasks, tasks) == before
+    # The journal may have closed its files: a snapshot opens them again.
+    assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
+    assert child_pids() == children
+    assert not folder.events.exists()
+    assert (folder.journal.path.read_bytes() if again else None) == journal
+
+
+async def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
+    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port was taken, so it waited for another attempt."""
+    monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
+    first = topology_of([task_of("worker:0", "a")])
+    supervisor.apply(first, [])
+    taken = bind_all_addresses(0)
+    new = task_of("worker:1", "a", port=taken.getsockname()[1])
+    with monkeypatch.context() as patch:
+        break_journal(patch, errno.ENOSPC)
+        with pytest.raises(ClusterError, match="No space left"):
+            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name])
+    taken.close()
+    supervisor.write_journal()
+    await asyncio.sleep(0.1)
+    assert not folder.events.exists(), "nothing has happened"
+
+
+async def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
+    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
+    written: list[Record] = []
+    released: list[tuple[subprocesses.ChildProcess, object, int]] = []
+
+    def release(child: subprocesses.ChildProcess, message: object) -> None:
+        released.append((child, message, len(written)))
+
+    children = child_pids()
+    monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
+    supervisor.apply(topology, [task.name for task in topology.tasks])
+    [record] = written
+    assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
+    assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
+    assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
+    for child, _, _ in released:
+        child.close_pipe()
+        child.kill()
+        child.wait()
+
+
 @pytest.mark.parametrize(
     ("break_system", "number", "reason"),
     [
@@ -201,6 +188,7 @@ def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 )
 async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     folder: StateDir,
+    supervisor: TaskSupervisor,
     monkeypatch: pytest.MonkeyPatch,
     break_system: Callable[[pytest.MonkeyPatch, int], None],
     number: int,
@@ -210,15 +198,14 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     topology = topology_of([task_of("worker:0", "a")])
     monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
-    ports, children = PortAllocator(), child_pids()
-    supervisor = supervisor_in(folder, ports)
+    children = child_pids()
     supervisor.apply(topology, [task.name for task in topology.tasks])
     [task] = supervisor.tasks.values()
     with monkeypatch.context() as patch:
         break_system(patch, number)
         assert task.process is not None
         task.process.kill()
-        for _ in range(20):  # many times more attempts than the limit of restarts
+        for _ in range(10):  # more attempts than the limit of restarts
             await asyncio.sleep(0.02)
         state = task.machine.state, task.machine.restarts, len(task.machine.exit_times), vars(task)["process"]
         assert state == (TaskState.BACKING_OFF, 0, 1, None)
@@ -239,15 +226,12 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     assert record is not None
     assert record.tasks[task.spec.name].process == task.process
     await supervisor.stop(1.0)
-    ports.release_except(())
 
 
 async def test_a_server_that_cannot_be_started_at_first_waits(
-    folder: StateDir, monkeypatch: pytest.MonkeyPatch
+    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topology = topology_of([task_of("worker:0", "a")])
-    ports = PortAllocator()
-    supervisor = supervisor_in(folder, ports)
     with monkeypatch.context() as patch:
         break_fork(patch, errno.EAGAIN)
         supervisor.apply(topology, [task.name for task in topology.tasks])
@@ -256,4 +240,3 @@ async def test_a_server_that_cannot_be_started_at_first_waits(
     record = folder.journal.read()
     assert record is not None
     assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
-    ports.release_except(())

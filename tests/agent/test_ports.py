@@ -59,29 +59,26 @@ def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address:
         return True
 
 
-def test_a_reserved_port_cannot_be_bound_exclusively(port: int, ports: PortAllocator) -> None:
-    assert may_bind(port)
-    assert ports.reserve(port)
+def may_connect(port: int) -> bool:
+    with socket.socket() as dialling:
+        return dialling.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_reserved_port_is_bound_by_nobody_else_until_it_is_released(port: int, ports: PortAllocator) -> None:
+    other = PortAllocator()
+    for _ in range(2):  # the same agent may reserve it twice
+        assert ports.reserve(port)
     assert not may_bind(port)
     assert not may_bind(port, socket.AF_INET)
     assert not may_bind(port, socket.AF_INET, "127.0.0.1")
     assert not may_bind(port, socket.AF_INET6, "::1")
-
-
-def test_another_agent_skips_a_reserved_port(port: int, ports: PortAllocator) -> None:
-    other = PortAllocator()
-    assert ports.reserve(port)
+    assert not may_connect(port)
     assert not other.reserve(port)
-    ports.release_except(())
-    assert other.reserve(port)
-    other.release_except(())
-
-
-def test_the_same_agent_may_reserve_a_port_twice(port: int, ports: PortAllocator) -> None:
-    assert ports.reserve(port)
-    assert ports.reserve(port)
+    assert ports.owner(port).startswith("a process that does not listen on it")
     ports.release_except(())
     assert may_bind(port)
+    assert other.reserve(port)
+    other.release_except(())
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -99,36 +96,15 @@ def test_the_tasks_server_binds_the_reserved_port(
                 assert client.recv(1) == b"x"
 
 
-def test_a_reserved_port_refuses_connections(port: int, ports: PortAllocator) -> None:
-    assert ports.reserve(port)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
-
-
-def test_a_port_with_a_listener_is_not_reserved(listener: socket.socket, ports: PortAllocator) -> None:
-    port = listener.getsockname()[1]
-    assert not ports.reserve(port)
-    ports.release_except(())
-    with socket.create_connection(("127.0.0.1", port)):
-        pass
-
-
-def test_a_port_with_a_listener_on_one_address_is_not_reserved(ports: PortAllocator) -> None:
-    with stream(socket.AF_INET, socket.SO_REUSEADDR) as server:
-        server.bind(("127.0.0.1", 0))
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET6, ""), (socket.AF_INET, "127.0.0.1")])
+def test_a_port_with_a_listener_is_not_reserved(
+    ports: PortAllocator, family: socket.AddressFamily, address: str
+) -> None:
+    with stream(family, socket.SO_REUSEADDR) as server:
+        server.bind((address, 0))
         server.listen()
         assert not ports.reserve(server.getsockname()[1])
-
-
-def test_lingering_connections_do_not_block_a_port(listener: socket.socket, ports: PortAllocator) -> None:
-    port = listener.getsockname()[1]
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        accepted, _ = listener.accept()
-        accepted.close()  # the side that closes first keeps the port in TIME_WAIT
-        assert client.recv(1) == b""
-    listener.close()
-    assert not may_bind(port)
-    assert ports.reserve(port)
+        assert may_connect(server.getsockname()[1])
 
 
 def test_the_owner_of_a_port_is_described(listener: socket.socket, ports: PortAllocator) -> None:
@@ -137,12 +113,7 @@ def test_the_owner_of_a_port_is_described(listener: socket.socket, ports: PortAl
     assert ports.owner(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
 
 
-def test_a_port_that_is_only_bound_is_described(port: int, ports: PortAllocator) -> None:
-    assert ports.reserve(port)
-    assert ports.owner(port).startswith("a process that does not listen on it")
-
-
-def test_a_port_of_another_agent_is_not_reserved_despite_lingering_connections(
+def test_lingering_connections_do_not_block_a_port_and_do_not_hide_that_it_is_reserved(
     listener: socket.socket, ports: PortAllocator
 ) -> None:
     port = listener.getsockname()[1]
@@ -151,6 +122,7 @@ def test_a_port_of_another_agent_is_not_reserved_despite_lingering_connections(
         assert client.recv(1) == b""
     listener.close()
     other = PortAllocator()
+    assert not may_bind(port)
     assert ports.reserve(port)
     assert not other.reserve(port), "its server may be between two processes"
 
@@ -179,11 +151,6 @@ def test_too_few_free_ports_are_an_error(
         list(ports.allocate(1))
     assert caught.value.message == f"no free port between {taken} and {taken}"
     assert list(ports.allocate(0)) == []
-
-
-def test_the_range_begins_at_tensorflows_port_below_the_ephemeral_ports() -> None:
-    assert settings.FIRST_PORT == 2222
-    assert settings.LAST_PORT == 32767
 
 
 def test_a_port_that_needs_privileges_is_an_error(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,11 +218,6 @@ def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
     ports.release_except(())  # once more says nothing
 
 
-def may_connect(port: int) -> bool:
-    with socket.socket() as dialling:
-        return dialling.connect_ex(("127.0.0.1", port)) == 0
-
-
 def test_a_reserved_port_listens_temporarily(ports: PortAllocator, port: int) -> None:
     assert ports.reserve(port)
     assert not may_connect(port)
@@ -273,19 +235,15 @@ def test_a_reserved_port_listens_temporarily(ports: PortAllocator, port: int) ->
             server.listen()
 
 
-def test_listening_leaves_the_port_of_a_server_alone(ports: PortAllocator, port: int) -> None:
+def test_a_port_stops_listening_for_its_server_and_does_not_listen_beside_it(ports: PortAllocator, port: int) -> None:
     assert ports.reserve(port)
+    with ports.listen_temporarily({port}):
+        ports.stop_listening()
+        assert not may_connect(port)
+    assert not may_bind(port)
     with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:
         server.bind(("", port))
         server.listen()
         with ports.listen_temporarily({port}) as open_ones:
             assert open_ones == []
         assert may_connect(port)
-
-
-def test_a_port_stops_listening_for_its_server(ports: PortAllocator, port: int) -> None:
-    assert ports.reserve(port)
-    with ports.listen_temporarily({port}):
-        ports.stop_listening()
-        assert not may_connect(port)
-    assert not may_bind(port)

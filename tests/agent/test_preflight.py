@@ -103,11 +103,6 @@ def is_held(port: int) -> bool:
         return False
 
 
-def test_named_ports_are_reserved_and_not_allocated(ports: PortAllocator, free: int) -> None:
-    assert allocation_of(topology_of(f"ps: ['localhost:{free}']"), ports, []) == Allocation({}, {})
-    assert is_held(free)
-
-
 def test_missing_ports_are_allocated_by_task_and_reserved(
     ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,16 +114,7 @@ def test_missing_ports_are_allocated_by_task_and_reserved(
     assert list(chosen) == ["/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:2"]
     assert free not in chosen.values()
     assert len(set(chosen.values())) == 3
-    assert all(map(is_held, chosen.values()))
-
-
-def test_every_taken_port_is_reported_with_its_owner(ports: PortAllocator, taken: list[int], free: int) -> None:
-    one, two = taken
-    topology = topology_of(f"ps: ['localhost:{one}'], worker: ['localhost:{free}', 'localhost:{two}', localhost]")
-    first, second = problems_of(topology, ports, ["0"])
-    assert first.message.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
-    assert second.message.startswith(f"worker:1: port {two} is taken by process {os.getpid()} (")
-    assert "Stop that process" in first.hint
+    assert all(map(is_held, [free, *chosen.values()]))
 
 
 def test_a_port_that_cannot_be_used_is_reported_with_the_reason(
@@ -152,33 +138,32 @@ def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocat
     }
 
 
-def test_too_few_gpus_are_reported_with_the_requests(ports: PortAllocator) -> None:
-    topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
-    (problem,) = problems_of(topology, ports, ["0", "1", "2", "3"])
-    assert problem.message == "the tasks require 5 GPUs (worker:0 2, worker:1 2, chief:0 1), but localhost has 4"
-    assert problem.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
-
-
 def test_all_failures_are_reported_at_once_with_their_checks(
-    ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    ports: PortAllocator, taken: list[int], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "MIN_FREE_DISK_BYTES", 1 << 62)
     monkeypatch.setitem(tf_install.PACKAGES_OF_TENSORFLOW, "absent", "absent-package")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
+    one, two = taken
+    ps = f"ps: ['localhost:{one}', 'localhost:{free}', 'localhost:{two}']"
+    topology = topology_of(f"{ps}, worker: {{tasks: 2, gpus: 2}}, chief: {{tasks: 1, gpus: 1}}")
     topology = elsewhere(topology, "gamma", "192.0.2.1")
-    failures = failures_of(topology, ports, [], "gamma")
-    assert [failure.check for failure in failures] == ["ports", "addresses", "gpus", "disk", "packages"]
-    port, address, gpus, space, package = (failure.error for failure in failures)
-    assert port.message.startswith(f"ps:0: port {taken[0]} is taken by ")
-    assert address.message.startswith("ps:0, worker:0: 192.0.2.1 is not an address of gamma: ")
+    failures = failures_of(topology, ports, ["0", "1", "2", "3"], "gamma")
+    assert [failure.check for failure in failures] == ["ports", "ports", "addresses", "gpus", "disk", "packages"]
+    port, other, address, gpus, space, package = (failure.error for failure in failures)
+    assert port.message.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
+    assert "Stop that process" in port.hint
+    assert other.message.startswith(f"ps:2: port {two} is taken by process {os.getpid()} (")
+    tasks = "ps:0, ps:1, ps:2, worker:0, worker:1, chief:0"
+    assert address.message.startswith(f"{tasks}: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
-    assert gpus.message == "the tasks require 1 GPU (worker:0 1), but gamma has 0"
+    assert gpus.message == "the tasks require 5 GPUs (worker:0 2, worker:1 2, chief:0 1), but gamma has 4"
+    assert gpus.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
     assert space.message.startswith("/: ")
     assert " MiB are free there; the journal" in space.message
     assert package.message == f"absent-package is not installed for {sys.executable}"
     assert package.hint == f"Type `{sys.executable} -m pip install absent-package`."
-    assert all(problem.hint for problem in (port, gpus, space))
+    assert space.hint
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.8.9.10"])
@@ -268,14 +253,6 @@ def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[
     reserve_ports(HostCheckInput(topology, "gamma", Path("/"), ports, ()))
     assert ports.reserved == set(allocation.ports.values())
     assert check(HostCheckInput(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
-
-
-def test_reserved_tasks_get_a_port_and_no_gpus(ports: PortAllocator) -> None:
-    topology = topology_of("worker: {tasks: 1, max: 3, gpus: 1}")
-    allocation = allocation_of(topology, ports, ["0"])
-    assert list(allocation.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
-    assert all(map(is_held, allocation.ports.values()))
-    assert allocation.gpus == {"/job:worker/task:0": ("0",)}
 
 
 def test_gpus_of_a_task_are_not_assigned_to_others(ports: PortAllocator) -> None:

@@ -43,6 +43,10 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
         each.unlock()
 
 
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 def holder(folder: StateDir) -> subprocess.Popen[str]:
     """Another process that tries to lock the folder, says whether it could, and lives until its input ends."""
     return subprocess.Popen(
@@ -63,23 +67,6 @@ def test_one_process_has_the_lock_until_it_ends(folders: Folders) -> None:
     assert folder.lock()
     with holder(folder) as second:
         assert second.communicate()[0] == "False\n"
-
-
-def test_two_agents_in_one_process_exclude_each_other(folders: Folders) -> None:
-    one, other = folders(), folders()
-    one.make()
-    assert one.lock()
-    assert not other.lock()
-
-
-def test_a_lock_is_not_inherited_by_programs(folders: Folders) -> None:
-    folder = folders()
-    folder.make()
-    assert folder.lock()
-    for lock in (folder._lock, folder._second_lock):
-        assert lock is not None
-        assert not os.get_inheritable(lock._fd)
-        assert stat.S_IMODE(os.fstat(lock._fd).st_mode) == 0o600
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -200,27 +187,23 @@ def test_without_a_runtime_folder_the_second_lock_is_in_a_private_one(
     folder.restore_second_lock()
     private = state / ".private"
     assert len(list(private.iterdir())) == 1
-    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert mode_of(private) == 0o700
     shutil.rmtree(folder.path)
     assert not other.lock()
 
 
-def test_the_folders_are_for_this_user_alone(folders: Folders) -> None:
+def test_folders_and_locks_are_for_this_user_alone(folders: Folders) -> None:
     folder = folders()
     previous = os.umask(0)
     try:
-        folder.make()
-        folder.make()
+        for _ in range(2):
+            folder.make()
+        assert folder.lock()
     finally:
         os.umask(previous)
-    assert stat.S_IMODE(folder.logs.stat().st_mode) == 0o700
-    assert stat.S_IMODE(folder.runs.stat().st_mode) == 0o700
-
-
-def test_the_folder_with_the_journal_is_for_this_user_alone(folders: Folders) -> None:
-    folder = folders()
-    folder.make()
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert folder._second_lock is not None
+    assert {mode_of(path) for path in (folder.path, folder.logs, folder.runs)} == {0o700}
+    assert {mode_of(path) for path in (folder.path / "lock", folder._second_lock.path)} == {0o600}
 
 
 def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
@@ -245,14 +228,20 @@ def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
     assert StateDir(folder.path / "none").logged_tasks() == []
 
 
-def test_cleanup_removes_an_empty_folder_and_that_of_the_cluster(folders: Folders, tmp_path: Path) -> None:
-    folder = folders()
+def test_cleanup_removes_empty_folders_and_keeps_that_of_another_host(folders: Folders, tmp_path: Path) -> None:
+    folder, other = folders(), tmp_path / "demo" / "alpha"
     folder.make()
     assert folder.lock()
     folder.journal.path.write_text("{}")
     folder.agent_log.touch()
     folder.fork_server_log.touch()
+    other.mkdir()
     folder.clean_up()
+    assert list(tmp_path.rglob("*")) == [other.parent, other]
+    other.rmdir()
+    folder.make()
+    for _ in range(2):  # with nothing there any more
+        folder.clean_up()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -277,15 +266,6 @@ def test_cleanup_keeps_only_logs_and_runs(folders: Folders) -> None:
         "runs",
         "runs/pi-1",
     ]
-
-
-def test_cleanup_keeps_the_folder_of_another_host(folders: Folders) -> None:
-    folder = folders()
-    folder.make()
-    (folder.path.parent / "alpha").mkdir()
-    folder.clean_up()
-    assert [path.name for path in folder.path.parent.iterdir()] == ["alpha"]
-    folder.clean_up()  # with nothing there any more
 
 
 # Four agents make fifty state folders at the same moments, and print what went wrong.
