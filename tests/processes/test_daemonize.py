@@ -49,7 +49,7 @@ def forked(body: str, *arguments: str, before: str = "") -> Any:
     return json.loads(answer.stdout)
 
 
-def test_descriptors_are_closed_except_those_kept() -> None:
+def test_it_keeps_nothing_but_its_output_and_what_it_is_told_to() -> None:
     before = """
 listener = socket.create_server(("127.0.0.1", 0))
 lock = os.open("/dev/null", os.O_RDONLY)
@@ -57,22 +57,20 @@ os.set_inheritable(lock, True)
 connection, _ = socket.socketpair()
 """
     body = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+output = os.readlink("/proc/self/fd/1"), os.readlink("/proc/self/fd/2")
 daemonize.detach("t", keep=[connection.fileno(), report_fd])
 open_fds = [fd for fd in range(256) if os.path.exists(f"/proc/self/fd/{fd}")]
-report([open_fds, sorted([0, 1, 2, connection.fileno(), report_fd])])
+report({
+    "descriptors": open_fds == sorted([0, 1, 2, connection.fileno(), report_fd]),
+    "input": [os.readlink("/proc/self/fd/0"), os.read(0, 10).decode()],
+    "output": output == (os.readlink("/proc/self/fd/1"), os.readlink("/proc/self/fd/2")),
+    "leads a session": os.getsid(0) == os.getpid(),
+    "interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_DFL,
+})
 """
-    open_fds, expected = forked(body, before=before)
-    assert open_fds == expected
-
-
-def test_input_is_empty_and_output_stays_without_a_log() -> None:
-    body = """
-output = os.readlink("/proc/self/fd/1"), os.readlink("/proc/self/fd/2")
-daemonize.detach("t", keep=[report_fd])
-after = os.readlink("/proc/self/fd/1"), os.readlink("/proc/self/fd/2")
-report([os.readlink("/proc/self/fd/0"), os.read(0, 10).decode(), output == after])
-"""
-    assert forked(body) == ["/dev/null", "", True]
+    expected = {"descriptors": True, "input": ["/dev/null", ""], "output": True}
+    assert forked(body, before=before) == {**expected, "leads a session": True, "interrupt": True}
 
 
 def test_output_is_appended_to_a_private_log(tmp_path: Path) -> None:
@@ -101,15 +99,6 @@ libc.fputs(b"o\\n", error)
 report([before, Path(arguments[0]).read_text()])
 """
     assert forked(body, str(tmp_path / "log")) == ["one\n", "one\ntwo\n"]
-
-
-def test_it_leads_a_session_of_its_own_and_has_the_default_interrupt() -> None:
-    body = """
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-daemonize.detach("t", keep=[report_fd])
-report([os.getsid(0) == os.getpid(), signal.getsignal(signal.SIGINT) == signal.SIG_DFL])
-"""
-    assert forked(body) == [True, True]
 
 
 _SHOW = """

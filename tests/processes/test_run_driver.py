@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +59,7 @@ def job(folder: Path, program: str = "careless") -> RunPlan:
     return RunPlan(f"{program}-1", "demo", RunOptions(program, traits, {}), folder, {}, "localhost:1", [], [])
 
 
-def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:
+def drive(folder: Path, body: str) -> tuple[int, list[Any]]:
     """The exit code of a driver whose program is a script that does this, and the events that it wrote."""
     result = subprocess.run(
         [sys.executable, "-c", _DRIVE, str(folder), body],
@@ -101,69 +101,48 @@ def test_the_result_of_a_script_has_what_its_program_end_reports(tmp_path: Path)
     }
 
 
-def test_without_a_program_end_the_exit_code_of_the_script_decides(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "pass")
+@pytest.mark.parametrize(
+    "body",
+    ["pass", "report_end(0); time.sleep(600)", "socket.send_fds(link, [b'x'], [0]); report_end(0)", REAPED_DAEMON],
+    ids=["no program end", "shuts down too slowly", "sends a descriptor", "has a daemon, which the driver reaps"],
+)
+def test_a_script_that_succeeds(tmp_path: Path, body: str) -> None:
+    code, [event] = drive(tmp_path, body)
     assert (code, event["state"], event["result"]) == (0, "succeeded", {"exit_code": 0})
-    code, [_, event] = drive(tmp_path, "os._exit(7)")
-    assert (code, event["error"]["message"]) == (7, "x.py ended with exit code 7")  # type: ignore[index]
 
 
-def test_exit_code_143_of_a_script_is_reported_like_others(tmp_path: Path) -> None:
-    """TensorFlow's PreemptionCheckpointHandler does so."""
-    code, [event] = drive(tmp_path, "report_end(143); os._exit(143)")
-    assert (code, event["error"]["message"]) == (143, "x.py ended with exit code 143")  # type: ignore[index]
-
-
-def test_the_error_of_a_script_has_its_exception(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "report_end(1, 'ValueError: no data'); os._exit(1)")
-    assert (code, event["error"]["message"]) == (1, "x.py failed: ValueError: no data")  # type: ignore[index]
-
-
-def test_an_interpreter_that_shuts_down_too_slowly_is_killed_without_effect_on_the_result(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "report_end(0); time.sleep(600)")
-    assert (code, event["state"]) == (0, "succeeded")
-
-
-def test_a_crash_in_a_destructor_does_not_change_the_result(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "report_end(3); os.kill(os.getpid(), signal.SIGSEGV)")
-    assert (code, event["error"]["message"]) == (3, "x.py ended with exit code 3")  # type: ignore[index]
+#: What a script writes to its driver's socket is ignored, except the program end.
+_GARBAGE = r"""
+link.sendall(b"\xff\n[1]\n{}\n\n")
+link.sendall(b'{"event":"metric","name":["x"]}\n{"event":"metric","name":"x","value":NaN,"step":0,"seconds":0}\n')
+link.sendall(b'{"event":"result","state":"succeeded"}\n{"exit_code":0}\n{"exit_code":"0","failure":"","seconds":0}\n')
+link.sendall(b"x" * (3 << 20))
+link.sendall(b"part of a line")
+report_end(3, "ValueError: no data")
+os._exit(3)
+"""
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("body", "code", "message"),
     [
-        b"no line",
-        b"\xff\n[1]\n{}\n\n",
-        b'{"event":"metric","name":["x"]}\n{"event":"metric","name":"x","value":NaN,"step":0,"seconds":0}\n',
-        b'{"event":"result","state":"succeeded"}\n{"exit_code":0}\n{"exit_code":"0","failure":"","seconds":0}\n',
-        b"x" * (3 << 20),
+        ("os._exit(7)", 7, "ended with exit code 7"),
+        # TensorFlow's PreemptionCheckpointHandler does so.
+        ("report_end(143); os._exit(143)", 143, "ended with exit code 143"),
+        ("report_end(1, 'ValueError: no data'); os._exit(1)", 1, "failed: ValueError: no data"),
+        # A crash in a destructor does not change the result.
+        ("report_end(3); os.kill(os.getpid(), signal.SIGSEGV)", 3, "ended with exit code 3"),
+        (_GARBAGE, 3, "failed: ValueError: no data"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "was terminated by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -11, "was terminated by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15, "was terminated by SIGTERM"),
     ],
-    ids=["part of a line", "no messages", "wrong metrics", "wrong ends", "a long line"],
 )
-def test_what_a_script_writes_to_the_drivers_socket_is_ignored(tmp_path: Path, garbage: bytes) -> None:
-    send = f"link.sendall({garbage!r})" if len(garbage) < 1000 else f"link.sendall(b'x' * {len(garbage)})"
-    code, [event] = drive(tmp_path, f"{send}; report_end(3, 'ValueError: no data'); os._exit(3)")
-    assert (code, event["error"]["message"]) == (3, "x.py failed: ValueError: no data")  # type: ignore[index]
-
-
-def test_a_descriptor_that_a_script_sends_to_its_driver_is_closed(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "socket.send_fds(link, [b'x'], [0]); report_end(0)")
-    assert (code, event["state"]) == (0, "succeeded")
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
-def test_a_driver_exits_by_the_signal_that_killed_its_program(tmp_path: Path, name: str) -> None:
-    number = getattr(signal, name)
-    code, [event] = drive(tmp_path, f"os.kill(os.getpid(), {number})")
-    assert code == -number
-    assert event["result"] == {"exit_code": 128 + number, "signal": name}
-    assert event["error"]["message"] == f"x.py was terminated by {name}"  # type: ignore[index]
-
-
-def test_a_daemon_of_the_program_becomes_a_child_of_the_driver_which_reaps_it(tmp_path: Path) -> None:
-    """So that the driver may restrict its sockets where only an ancestor may (Yama)."""
-    code, [event] = drive(tmp_path, f"{REAPED_DAEMON}report_end(0)\n")
-    assert (code, event["state"]) == (0, "succeeded")
+def test_a_script_that_fails(tmp_path: Path, body: str, code: int, message: str) -> None:
+    exit_code, [event] = drive(tmp_path, body)
+    assert (exit_code, event["error"]["message"]) == (code, f"x.py {message}")
+    killed = {"exit_code": 128 - code, "signal": message.split()[-1]}
+    assert event["result"] == (killed if code < 0 else {"exit_code": code})
 
 
 _LEAVES_A_LISTENER = """
