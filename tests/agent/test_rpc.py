@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
-from tests.conftest import running, wait_for
+from tests.agent.hosts import CLUSTER, Hosts, hosts_in, run_request, task_of, topology_of
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, make_sandbox, running, wait_for
 from tfcluster import settings
-from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError, ResponseStream
+from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.cluster import (
@@ -26,21 +26,29 @@ from tfcluster.protocol.api.cluster import (
     StatusRequest,
     WatchRequest,
 )
-from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions, LogsRequest
+from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions
 from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import agent_socket
-from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import LocalTransport, connect
 
 FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})
 WAIT = "import signal\nprint('waiting', flush=True)\nsignal.pause()\n"
 
 
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Hosts of which a has the only task, with a fork server that imports nothing."""
+    with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("rpc")) as sandbox:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+        with hosts_in(sandbox) as hosts:
+            hosts.up(topology_of([task_of("worker:0", "a")]))
+            yield hosts
+
+
 @pytest.fixture
-def client(hosts: Hosts) -> Iterator[AgentClient]:
-    """A client of the agent on host a, whose only task is up."""
-    hosts.up(topology_of([task_of("worker:0", "a")]))
+def client(up: Hosts) -> Iterator[AgentClient]:
+    """A client of the agent on host a."""
     client = AgentClient(LocalTransport(CLUSTER, "a"))
     yield client
     client.close()
@@ -54,11 +62,10 @@ def run_of(path: Path, *, cancel_on_disconnect: bool = True) -> RunRequest:
     )
 
 
-@pytest.mark.usefixtures("bare_fork_server")
-def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
+def test_requests_are_served_side_by_side(up: Hosts, client: AgentClient, tmp_path: Path) -> None:
     script = tmp_path / "wait.py"
     script.write_text(WAIT)
-    wait_for(lambda: not own_connections(hosts))  # the agent closes that of `up` a moment after the command did
+    wait_for(lambda: not own_connections())  # the agent closes that of `up` a moment after the command did
     events, watch = client.stream(FOLLOW), client.stream(WatchRequest(600.0))
     assert isinstance(next(events), LogPositions)
     assert next(watch).tasks[0].short == "worker:0"
@@ -72,7 +79,7 @@ def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp
     restart = next(event for event in events if isinstance(event, EventEvent))
     assert restart.line.task == "worker:0"
     assert client.call(StatusRequest()).cluster == CLUSTER
-    assert len(own_connections(hosts)) == 1
+    assert len(own_connections()) == 1
 
     # Closing one response cancels that request only: here, the run, which its command owns.
     run.close()
@@ -83,7 +90,7 @@ def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp
     assert client.call(RunsRequest(None)).runs[-1].run == identity
 
 
-def own_connections(hosts: Hosts) -> list[str]:
+def own_connections() -> list[str]:
     """The connections to the agents of the sandbox that are established."""
     sockets = Path("/proc/net/unix").read_text().splitlines()
     return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
@@ -111,36 +118,7 @@ def has_processes(group: int) -> bool:
     return True
 
 
-@pytest.mark.slow
-def test_a_disconnect_cancels_all_requests_of_the_connection(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
-    script = tmp_path / "wait.py"
-    script.write_text(WAIT)
-    runs = [client.stream(run_of(script)) for _ in range(2)]
-    identities = [next(run).record["run"] for run in runs]
-    client.close()
-    other = AgentClient(LocalTransport(CLUSTER, "a"))
-    for identity in identities:
-        events = list(other.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False)))
-        assert events[-1].record["state"] == "cancelled"
-    with pytest.raises(AgentDisconnectedError):
-        list(runs[0])
-    other.close()
-
-
-@pytest.mark.slow
-def test_a_stream_that_is_not_read_does_not_keep_others_from_being_read(hosts: Hosts, client: AgentClient) -> None:
-    unread = client.stream(LogsRequest((), None, None, follow=True, after={}))
-    result = list(client.stream(run_of_pi()))[-1]
-    assert result.record["state"] == "succeeded"
-    assert isinstance(next(unread), LogPositions)
-
-
-def run_of_pi() -> RunRequest:
-    return run_request("pi", PI)
-
-
-@pytest.mark.usefixtures("bare_fork_server")
-def test_what_is_not_read_of_a_stream_piles_up_nowhere(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
+def test_what_is_not_read_of_a_stream_piles_up_nowhere(client: AgentClient, tmp_path: Path) -> None:
     """While the command reads other responses on the same connection."""
     script = tmp_path / "chatty.py"
     script.write_text("for _ in range(80_000): print('0123456789' * 10)\n")
@@ -172,9 +150,8 @@ def response_to(data: bytes) -> bytes:
         return received
 
 
-def test_a_command_that_does_not_speak_the_protocol_gets_an_error(hosts: Hosts) -> None:
-    events = hosts.stream("a", FOLLOW, start=True)  # keeps the agent
-    next(events)
+@pytest.mark.usefixtures("up")
+def test_a_command_that_does_not_speak_the_protocol_gets_an_error() -> None:
     # A command of version 2 sends its request in the first line, and reads an error from a line like this.
     answer = json.loads(response_to(b'{"version": 2, "call": "status", "arguments": {}}\n'))
     assert answer["error"]["message"].endswith("and this command is tfcluster 0.1.0 (protocol 2)")
@@ -183,40 +160,38 @@ def test_a_command_that_does_not_speak_the_protocol_gets_an_error(hosts: Hosts) 
     for data in (b"hello\n", encode_greeting() + b"hello\n", encode_greeting() + request + request):
         with pytest.raises(ClusterError, match=r"not a frame|have the number 1"):
             FrameDecoder(is_agent=False).feed(response_to(data))
-    events.close()
-    wait_for(lambda: not hosts.sandbox.leftovers())
 
 
-def test_a_wrong_request_fails_alone(hosts: Hosts) -> None:
-    channel = LocalTransport(CLUSTER, "a").open(start=True)
+def responses_to(data: bytes, count: int) -> dict[int, Frame]:
+    """Send frames, and return as many that the agent answers, by their number."""
+    channel = LocalTransport(CLUSTER, "a").open(start=False)
+    channel.send(data)
+    decoder, frames = FrameDecoder(is_agent=False), list[Frame]()
+    while len(frames) < count:
+        frames += decoder.feed(channel.receive(30.0))
+    channel.close()
+    return {frame.id: frame for frame in frames}
+
+
+@pytest.mark.usefixtures("up")
+def test_a_wrong_request_fails_alone() -> None:
     requests = [
         {"method": "restart", "arguments": {"tasks": [], "grace": "hunter2"}},
         {"method": "explode", "arguments": {}},
         {"method": "runs", "arguments": {"lines": None}},
     ]
-    for number, body in enumerate(requests):
-        channel.send(encode_frame(Frame(number, FrameKind.REQUEST, body)))
-    decoder, frames = FrameDecoder(is_agent=False), list[Frame]()
-    while len(frames) < len(requests):
-        frames += decoder.feed(channel.receive(30.0))
-    outcomes = {frame.id: frame for frame in frames}
+    frames = (encode_frame(Frame(number, FrameKind.REQUEST, body)) for number, body in enumerate(requests))
+    outcomes = responses_to(b"".join(frames), len(requests))
     assert outcomes[0].body["value"]["message"] == "request 'restart': grace: expected a number"
     assert outcomes[1].body["value"]["message"] == "not a request: 'explode'"
-    assert outcomes[2].body["value"] == {"runs": []}
-    channel.close()
-    wait_for(lambda: not hosts.sandbox.leftovers())
+    assert outcomes[2].kind is FrameKind.REPLY
 
 
-def test_a_request_that_is_cancelled_before_it_begins_leaves_nothing(hosts: Hosts) -> None:
-    channel = LocalTransport(CLUSTER, "a").open(start=True)
+@pytest.mark.usefixtures("up")
+def test_a_request_that_is_cancelled_before_it_begins_leaves_nothing() -> None:
     request = encode_frame(Frame(1, FrameKind.REQUEST, {"method": "runs", "arguments": {"lines": None}}))
-    channel.send(request + encode_frame(Frame(1, FrameKind.CANCEL)) + request)
-    decoder, frames = FrameDecoder(is_agent=False), list[Frame]()
-    while not frames:
-        frames += decoder.feed(channel.receive(30.0))
-    assert frames[0].body == {"value": {"runs": []}, "ends": True}
-    channel.close()
-    wait_for(lambda: not hosts.sandbox.leftovers())
+    outcomes = responses_to(request + encode_frame(Frame(1, FrameKind.CANCEL)) + request, 1)
+    assert outcomes[1].kind is FrameKind.REPLY
 
 
 def test_an_idle_agent_lives_as_long_as_a_command_is_connected(hosts: Hosts) -> None:
@@ -231,25 +206,6 @@ def test_an_idle_agent_lives_as_long_as_a_command_is_connected(hosts: Hosts) -> 
     assert ResponseStream(transport, connection, RunsRequest(None)).result().runs == ()
     connection.close()
     wait_for(lambda: not hosts.sandbox.leftovers())
-
-
-@pytest.mark.slow
-def test_sigterm_ends_the_agent_and_its_tasks_continue(hosts: Hosts, client: AgentClient) -> None:
-    (before,), (host,) = client.call(StatusRequest()).tasks, client.call(StatusRequest()).hosts
-    assert host.agent_pid is not None
-    events = client.stream(FOLLOW)
-    next(events)
-    pidfd = os.pidfd_open(host.agent_pid)
-    os.kill(host.agent_pid, signal.SIGTERM)
-    assert readable_fds([pidfd], 60)
-    os.close(pidfd)
-    with pytest.raises(AgentDisconnectedError):
-        list(events)
-    (after,), (next_host,) = client.call(StatusRequest()).tasks, client.call(StatusRequest()).hosts
-    assert (after.pid, after.restarts) == (before.pid, 0)
-    assert next_host.agent_pid != host.agent_pid
-    names = [event["event"] for event in hosts.events("a")]
-    assert names[names.index("agent-stopped") + 1] == "agent-started"
 
 
 def test_sigterm_ends_an_idle_agent_without_a_trace(hosts: Hosts) -> None:

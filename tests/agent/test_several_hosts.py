@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ import pytest
 
 from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, task_of, topology_of
 from tests.conftest import make_sandbox, wait_for
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, RestartRequest, TopologyRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.protocol.serialization import decode, to_json
@@ -24,12 +26,48 @@ from tfcluster.protocol.serialization import decode, to_json
 EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch": 16, "seed": 1}
 
 
+SECRET = "hunter2-öß-9f3c7a"
+WITH_SECRET = tuple(
+    replace(task, env={"TOKEN": SECRET, "PLAIN": "seen"}, secrets=("TOKEN",)) if task.job == "worker" else task
+    for task in TASKS
+)
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, unchanged: None) -> Iterator[Hosts]:
     """A cluster on both hosts, shared by tests that leave it ready."""
     with make_sandbox(tmp_path_factory.mktemp("pair")) as sandbox, hosts_in(sandbox) as hosts:
-        hosts.up(topology_of())
+        hosts.up(topology_of(WITH_SECRET))
         yield hosts
+
+
+def holders(folder: Path) -> list[str]:
+    """The files in a folder that hold the secret, as it is or as JSON has it."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.name for path in files if b"hunter2" in path.read_bytes())
+
+
+def environment_of(pid: int) -> bytes:
+    """The environment that a process was started with, and what else it says of itself."""
+    return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ", "comm"))
+
+
+def test_secret_values_are_in_one_private_file_and_nowhere_else(pair: Hosts) -> None:
+    pair.ask("a", RestartRequest(("worker:0",), 1.0))
+    pair.wait_until_ready()
+    assert holders(pair.sandbox.folder / "state") == []
+    runtime = pair.sandbox.folder / "run" / "tfcluster"
+    secrets = sorted(runtime.glob("*.secrets"))
+    assert holders(runtime) == [path.name for path in secrets]
+    assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600] * 2
+    told = json.dumps([pair.status("a"), pair.status("b"), pair.events("a"), pair.events("b")], ensure_ascii=False)
+    assert "hunter2" not in told
+    assert not [pid for pid in pair.sandbox.processes() if b"hunter2" in environment_of(pid)]
+    # A topology that differs in it alone is told with it, by which a change is seen.
+    changed = [replace(task, env={**task.env, "TOKEN": "another"}) if task.env else task for task in WITH_SECRET]
+    for reply in pair.prepare(topology_of(changed)).values():
+        assert reply["observed"].topology.tasks[1].env["TOKEN"] == SECRET
+    pair.release()
 
 
 def test_each_agent_reports_its_own_host(pair: Hosts) -> None:
@@ -45,24 +83,9 @@ def test_each_agent_reports_its_own_host(pair: Hosts) -> None:
     assert [{**pair.ask(host, TopologyRequest()), "kept": {}} for host in ("a", "b")] == [topology, topology]
     with pytest.raises(ClusterError, match="no task 'worker:1'"):
         pair.ask("a", RestartRequest(("worker:1",), 1.0))
-
-
-def test_only_the_head_tasks_host_runs_a_fork_server(pair: Hosts) -> None:
-    titles = wait_for(lambda: [title for title in pair.sandbox.processes().values() if "fork server" in title])
-    assert len(titles) == 1
+    fork_servers = wait_for(lambda: [each for each in pair.sandbox.processes().values() if "fork server" in each])
+    assert len(fork_servers) == 1, "where runs start"
     assert not list(pair.state_folder("b").glob("logs/fork-server.log"))
-
-
-@pytest.mark.slow
-def test_a_run_computes_on_the_tasks_of_both_hosts(pair: Hosts) -> None:
-    result = pair.result(pair.run("pi", PI))
-    assert result["state"] == "succeeded", result
-    assert {device.partition("/device")[0] for device in result["devices"]} == {
-        "/job:worker/task:0",
-        "/job:worker/task:1",
-    }
-    assert pair.status("a")["runs"]
-    assert pair.status("b")["runs"] == []
 
 
 @pytest.mark.slow
@@ -131,39 +154,6 @@ def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(
     assert pair.result(run)["state"] == "cancelled"
 
 
-WAIT = """
-import signal
-print("waiting", flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.slow
-def test_a_run_continues_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
-    path = tmp_path / "wait.py"
-    path.write_text(WAIT)
-    identity, run = pair.script(path, cancel_on_disconnect=False)
-    run.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
-    while next(again).record["event"] != "output":
-        continue
-    pair.kill_agent("a")
-    again.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
-    assert next(again).record["run"] == identity, "the next agent has it without another request"
-    pair.ask("a", CancelRequest(identity))
-    assert list(again)[-1].record["state"] == "cancelled"
-
-
-def test_a_run_is_cancelled_on_disconnect_if_so_requested(pair: Hosts, tmp_path: Path) -> None:
-    path = tmp_path / "wait.py"
-    path.write_text(WAIT)
-    identity, run = pair.script(path)
-    run.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
-    assert list(again)[-1].record["state"] == "cancelled"
-
-
 def test_an_incomplete_upload_ends_a_run_that_is_not_cancelled_on_disconnect(pair: Hosts, tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"args": [], "path": "x.py", "argument": "x.py", "cwd": str(tmp_path), "seed": None}
     run = pair.run("script", parameters, upload="x.py", cancel_on_disconnect=False)
@@ -171,27 +161,6 @@ def test_an_incomplete_upload_ends_a_run_that_is_not_cancelled_on_disconnect(pai
     run.close()
     again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     assert list(again)[-1].record["state"] == "cancelled"
-
-
-@pytest.mark.slow
-def test_an_agent_that_died_is_followed_by_one_that_has_its_own_tasks(pair: Hosts) -> None:
-    before = {host: pair.status(host) for host in "ab"}
-    pair.kill_agent("b")
-    after = {host: pair.status(host) for host in "ab"}
-    assert [task["pid"] for task in after["b"]["tasks"]] == [task["pid"] for task in before["b"]["tasks"]]
-    assert after["b"]["hosts"][0]["agent_pid"] != before["b"]["hosts"][0]["agent_pid"]
-    assert after["a"]["hosts"] == before["a"]["hosts"]
-    pair.wait_until_ready()
-
-
-def test_ports_of_other_hosts_are_not_reserved(pair: Hosts) -> None:
-    replies = pair.prepare(topology_of([*TASKS, task_of("worker:2", "a")]))
-    assert list(replies["a"]["allocation"]["ports"]) == ["/job:worker/task:2"]
-    assert replies["b"]["allocation"]["ports"] == {}
-    assert [each["observed"].generations.keys() for each in replies.values()] == [
-        {"/job:worker/task:0"},
-        {"/job:ps/task:0", "/job:worker/task:1"},
-    ]
 
 
 def test_a_failed_connection_is_reported_with_the_reason(pair: Hosts) -> None:
@@ -203,3 +172,104 @@ def test_a_failed_connection_is_reported_with_the_reason(pair: Hosts) -> None:
     assert replies["failures"].keys() == {silent, "[::1]:1"}
     assert replies["failures"][silent] == "Connection refused"
     assert pair.ask("a", ReachRequest((), 1.0)) == {"failures": {}}
+
+
+def allocated(prepared: Mapping[str, Any]) -> ClusterTopology:
+    """The topology that was prepared, with the ports that b has allocated."""
+    topology: ClusterTopology = prepared["b"]["topology"]
+    return topology.with_allocation(prepared["b"]["allocation"]["ports"], {})
+
+
+def can_connect(port: int) -> bool:
+    with socket.socket() as dialling:
+        return dialling.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
+    prepared = hosts.prepare(topology_of())
+    ports = {host: sorted(replies["allocation"]["ports"].values()) for host, replies in prepared.items()}
+    addresses = [f"localhost:{port}" for port in ports["b"]]
+    refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
+    assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and no process listens"
+    listening = hosts.hold("b", allocated(prepared), listens=True)
+    next(listening)
+    assert hosts.ask("a", ReachRequest(tuple(addresses), 30.0)) == {"failures": {}}
+    with socket.socket() as caller:
+        caller.connect(("127.0.0.1", ports["b"][0]))
+        other = hosts.hold("b", allocated(prepared), listens=True)  # of another command at the same time
+        next(other)
+        other.close()
+        listening.close()
+        caller.settimeout(30)
+        with pytest.raises(ConnectionResetError):
+            caller.recv(1)  # nothing was ever served there
+    wait_for(lambda: not can_connect(ports["b"][0]))
+    with socket.socket(socket.AF_INET6) as binder, pytest.raises(OSError, match="in use"):
+        binder.bind(("", ports["b"][0]))
+    hosts.apply(topology_of(), prepared)
+    assert sorted(hosts.topology.ports_on("b")) == ports["b"], "where servers listen now"
+
+
+@pytest.mark.slow
+def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
+    prepared = hosts.prepare(topology_of())
+    listening = hosts.hold("b", allocated(prepared), listens=True)
+    next(listening)
+    hosts.apply(topology_of(), prepared)  # while it goes on
+    listening.close()
+    listening = hosts.hold("b", hosts.topology, listens=True)
+    next(listening)
+    listening.close()
+    assert all(can_connect(port) for port in hosts.topology.ports_on("b")), "the servers listen themselves"
+    hosts.down("b")
+    hosts.down("a")
+    listening = hosts.hold("b", topology_of(), listens=True)
+    port = min(next(listening).allocation.ports.values())
+    assert can_connect(port)
+    (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
+    agent = ProcessHandle.from_pid(pid)
+    assert agent is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not agent.is_alive())
+    assert not can_connect(port)
+    listening.close()
+    hosts.release()
+    hosts.events("b")  # has the next agent tidy up
+
+
+@pytest.mark.slow
+def test_a_host_without_tasks_stays_up_until_down(hosts: Hosts) -> None:
+    hosts.up(topology_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
+    hosts.up(topology_of([task_of("worker:0", "a")]))
+    assert hosts.status("b")["tasks"] == []
+    assert hosts.ask("b", DevicesRequest()) == {"devices": [], "silent": []}
+    hosts.ask("b", RestartRequest((), 1.0))
+    hosts.kill_agent("b")
+    assert hosts.status("b")["tasks"] == []
+    hosts.down("b")
+    assert shorts(hosts.status("a")) == ["worker:0"]
+
+
+@pytest.mark.slow
+def test_a_task_whose_secret_is_missing_is_not_started(hosts: Hosts) -> None:
+    """As after a reboot, when the folder in memory is gone."""
+    hosts.up(topology_of(WITH_SECRET))
+    before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:1")}
+    hosts.kill_agent("b")
+    for path in (hosts.sandbox.folder / "run" / "tfcluster").glob("two.b.*.secrets"):
+        path.unlink()
+    os.kill(before["worker:1"], signal.SIGKILL)
+    task = wait_for(lambda: found if (found := hosts.task("worker:1"))["state"] == "failed" else None)
+    assert task["last_exit"]["reason"] == "not started"
+    assert task["last_exit"]["detail"] == (
+        "secret TOKEN is lost (the journal does not store secrets): `tfcluster up SPEC` supplies it again"
+    )
+    assert hosts.task("ps:0")["pid"] == before["ps:0"], "it has no secret"
+    with pytest.raises(ClusterError, match=r"worker:1 at localhost:\d+ on b does not answer"):
+        next(hosts.run("pi", PI, strict=True))
+    failed = [each["detail"] for each in hosts.events("b") if each["event"] == "failed"]
+    assert failed == [f"not started: {task['last_exit']['detail']}"]
+    hosts.up(topology_of(WITH_SECRET))
+    assert hosts.ask("b", TopologyRequest())["tasks"][2]["env"]["TOKEN"] == SECRET
+    assert hosts.task("ps:0")["pid"] == before["ps:0"]
