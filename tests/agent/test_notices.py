@@ -1,4 +1,4 @@
-"""The queue of notices: bounded, kept for the next agent, tried a number of times."""
+"""An unreachable host is reported once, by the host that watches it; a server that is down is no unreachable host."""
 
 from __future__ import annotations
 
@@ -6,14 +6,130 @@ import asyncio
 import logging
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.notices import Notifier
+from tfcluster.agent.notices import IncidentMonitor, Notifier
+from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.notices import host_notice
 from tfcluster.core.topology import Notify
+
+OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT)
+REFUSED = ProbeResult(ProbeOutcome.SILENT, refused=True)
+UNKNOWN = ProbeResult(ProbeOutcome.UNKNOWN)
+#: The tasks of each host.
+TASKS = {"alpha": ["a"], "beta": ["b", "c"], "gamma": ["d"]}
+LEADING = "alpha"
+
+
+class Watch:
+    """A host's watch of the others, whose tasks answer as `results` says; `probed` has the tasks that were asked.
+
+    Args:
+        path: The file of the notices.
+        host: The name of the host.
+    """
+
+    def __init__(self, path: Path, host: str) -> None:
+        self.results = dict.fromkeys("abcd", OK)
+        self.probed: list[str] = []
+        notify = Notify(None, "true", ("host-away",))
+        topology: Any = SimpleNamespace(
+            cluster="demo",
+            has_servers=True,
+            hosts=[SimpleNamespace(name=name) for name in TASKS],
+            notify=notify,
+            on=lambda name: tuple(SimpleNamespace(address=task) for task in TASKS[name]),
+            head=lambda: SimpleNamespace(host=LEADING),
+        )
+        supervisor: Any = SimpleNamespace(topology=topology, host=host)
+        self.notifier = Notifier("title", path, supervisor)
+        self.notifier.load()
+        self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), self.notifier)
+
+    async def probe(self, address: str, timeout: float) -> ProbeResult:
+        self.probed.append(address)
+        return self.results[address]
+
+    async def check(self, **results: ProbeResult) -> list[str]:
+        """Check the hosts after some tasks have changed, and return those with new notices."""
+        self.results.update(results)
+        before = len(self.notifier._state.queue)
+        self.watch.schedule_check()
+        await asyncio.gather(*self.watch._checks.tasks.values())
+        return [each.notice["host"] for each in self.notifier._state.queue[before:]]
+
+
+async def test_a_host_is_unreachable_when_its_first_task_neither_answers_nor_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+    watch = Watch(tmp_path / "notices", "alpha")
+    assert await watch.check() == []
+    assert await watch.check(b=REFUSED) == []
+    assert await watch.check(b=UNKNOWN) == []
+    assert await watch.check(b=SILENT) == ["beta"]
+    assert await watch.check() == [], "once"
+    assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT) == [], "also for the next agent"
+    assert await watch.check(b=OK) == []
+    assert await watch.check(d=SILENT) == ["gamma"]
+
+
+async def test_a_check_whose_probes_are_done_writes_nothing_after_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+    answered = asyncio.Event()
+    watch = Watch(tmp_path / "notices", "alpha")
+    probe = watch.probe
+
+    async def slow(address: str, timeout: float) -> ProbeResult:
+        await answered.wait()
+        return await probe(address, timeout)
+
+    watch.probe = slow  # type: ignore[method-assign]
+    checking = asyncio.ensure_future(watch.check(d=SILENT))
+    await asyncio.sleep(0)
+    answered.set()
+    await asyncio.sleep(0)  # the probes go on, and the check has not gone on yet
+    watch.watch.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    assert not (tmp_path / "notices").exists()
+
+
+@pytest.mark.parametrize(
+    ("leading", "empty", "probed"),
+    [
+        ("alpha", None, {"alpha": "bd", "beta": "a", "gamma": ""}),
+        ("gamma", None, {"alpha": "d", "beta": "", "gamma": "ab"}),
+        ("beta", "alpha", {"alpha": "", "beta": "d", "gamma": "b"}),
+    ],
+)
+async def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_asks_the_leading_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leading: str, empty: str | None, probed: dict[str, str]
+) -> None:
+    monkeypatch.setattr("tests.agent.test_notices.LEADING", leading)
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+    if empty is not None:
+        monkeypatch.setitem(TASKS, empty, [])
+    silent = dict.fromkeys("abcd", SILENT)
+    for host, tasks in probed.items():
+        watch = Watch(tmp_path / host, host)
+        away = await watch.check(**silent)
+        assert "".join(watch.probed) == tasks
+        assert away == [next(name for name in TASKS if task in TASKS[name]) for task in tasks]
+
+
+async def test_an_outage_is_reported_after_some_time_and_once_though_agents_change(tmp_path: Path) -> None:
+    for noticed in (["beta"], []):
+        watch = Watch(tmp_path / "notices", "alpha")
+        assert await watch.check(b=SILENT) == []
+        watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+        assert await watch.check() == noticed
+
 
 NOTICES = [host_notice("demo", host, 30.0, 0.0) for host in ("alpha", "beta", "gamma")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ import pytest
 
 from tests.processes.test_run_events import files_up_to
 from tfcluster import settings
-from tfcluster.agent.handlers.runs import Output, read_latest_metrics, skip, stream_files
+from tfcluster.agent.handlers.runs import Output, _late_devices, read_latest_metrics, skip, stream_files
 from tfcluster.client.runs.runs import encode
+from tfcluster.core.devices import Device, select
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOptions
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputRecorder
 
@@ -161,3 +164,36 @@ def test_the_latest_metrics_are_in_the_last_part_of_a_file_that_grows(tmp_path: 
     append(events, event("metric", task="worker:1", name="loss", value=0.5) + b'{"event": "metric", "na')
     assert events.stat().st_size > settings.IO_BLOCK_BYTES
     assert read_latest_metrics(events) == {"metrics": {"loss": 1999, "worker:1": {"loss": 0.5}}}
+
+
+def device(task: int, kind: str) -> Device:
+    return Device(f"/job:worker/replica:0/task:{task}/device:{kind}:0", kind)
+
+
+CPUS = [device(task, "CPU") for task in range(3)]
+GPUS = [device(task, "GPU") for task in range(3)]
+WORKER_2 = "/job:worker/task:2"
+
+
+@pytest.mark.parametrize(
+    ("every", "patterns", "gpus", "late"),
+    [
+        (CPUS, (), None, [CPUS[2]]),
+        (CPUS, ("/task:1",), None, []),
+        (CPUS, ("/task:*",), None, [CPUS[2]]),
+        (CPUS, (), 4, [CPUS[2]]),
+        ([*CPUS, *GPUS], (), None, [GPUS[2]]),
+        ([*CPUS, *GPUS], (), 2, []),
+        ([*CPUS, *GPUS[:2]], (), None, []),
+        ([*CPUS, GPUS[2]], (), None, []),
+    ],
+)
+def test_late_devices_are_those_that_the_run_would_have_had(
+    every: list[Device], patterns: Sequence[str], gpus: int | None, late: list[Device]
+) -> None:
+    missing = {WORKER_2: "worker:2 does not answer"}
+    ready = [each for each in every if each.task != WORKER_2]
+    selection = select(ready, patterns=patterns, gpus=gpus, missing=missing)
+    options = RunOptions("pi", ProgramTraits(), {}, devices=tuple(patterns), gpus=gpus)
+    assert _late_devices(every, missing, selection, options) == [each.name for each in late]
+    assert _late_devices(every, {}, selection, options) == []

@@ -250,7 +250,7 @@ def test_a_task_that_never_answered_is_not_unresponsive() -> None:
     assert missed(almost, 1)[1] == [Action.KILL]
 
 
-@hypothesis_settings(deadline=None, max_examples=300)
+@hypothesis_settings(max_examples=300)
 @given(
     policy=st.sampled_from(["never", "on-failure", "always"]),
     limit=st.integers(1, 4),

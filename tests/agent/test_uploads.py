@@ -84,6 +84,7 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
         # A write can meet the closed other end before the reader does, just as in the agent.
         with contextlib.suppress(ConnectionError):
             await RpcConnection(context, dispatcher, reader, writer, []).serve()
+        assert len(asyncio.all_tasks()) == 1, "no request outlives its connection"
         writer.close()
 
     using.start()

@@ -1,14 +1,21 @@
-"""The coordinator of a group, whose hosts are played by the test."""
+"""The coordinator of a group: its hosts are played, the lines of members stay whole, and its error has a hint."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.conftest import ROOT, running, wait_for
-from tfcluster.processes.groups.link import GroupLink, Ports, Reserve, Start, Stop, connect
+from tfcluster import settings
+from tfcluster.core.groups import Member
+from tfcluster.processes.groups import coordinator
+from tfcluster.processes.groups.coordinator import LineBuffer, describe_failure
+from tfcluster.processes.groups.link import Exited, GroupLink, Ports, Reserve, Start, Stop, connect
 from tfcluster.processes.runs.run_plan import EVENTS
 from tfcluster.transport.channel import readable_fds
 
@@ -54,3 +61,78 @@ def test_members_that_were_told_to_start_are_stopped_if_a_host_is_lost_before_th
         [order] = next_orders(gamma) or []
         assert isinstance(order, Stop)
         gamma.close()
+
+
+Parts = list[tuple[str, bytes, str]]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that stands still unless a test moves it."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(coordinator, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def written() -> Parts:
+    """What was passed on: the stream, the data and the task."""
+    return []
+
+
+@pytest.fixture
+def buffer(written: Parts, clock: SimpleNamespace) -> LineBuffer:
+    """A buffer that passes on to `written`."""
+    return LineBuffer(lambda stream, data, task: written.append((stream, data, task)))
+
+
+def test_pieces_of_lines_that_arrive_in_turn_are_not_mixed(buffer: LineBuffer, written: Parts) -> None:
+    for piece in (b"step", b" ", b"1", b"\nste", b"p 2\n"):
+        buffer.add("stdout", piece, "worker:0")
+        buffer.add("stdout", piece, "worker:1")
+        buffer.add("stderr", piece, "worker:1")
+    sources = [("stdout", "worker:0"), ("stdout", "worker:1"), ("stderr", "worker:1")]
+    assert written == [(stream, line, task) for line in (b"step 1\n", b"step 2\n") for stream, task in sources]
+    assert buffer.seconds_left() == float("inf")
+
+
+def test_a_prompt_and_a_bar_appear_soon(buffer: LineBuffer, written: Parts, clock: SimpleNamespace) -> None:
+    buffer.add("stdout", b"done\nname? ", "worker:0")
+    assert buffer.seconds_left() == settings.GROUP_LINE_SECONDS
+    clock.now += settings.GROUP_LINE_SECONDS / 2
+    buffer.add("stdout", b"\r 10 %", "worker:0")
+    buffer.pass_on()
+    assert [data for _, data, _ in written] == [b"done\n"]
+    clock.now += settings.GROUP_LINE_SECONDS / 2
+    assert buffer.seconds_left() == 0
+    buffer.pass_on()
+    assert [data for _, data, _ in written] == [b"done\n", b"name? \r 10 %"]
+
+
+def test_nothing_is_kept_of_who_has_exited_nor_at_the_end(buffer: LineBuffer, written: Parts) -> None:
+    for task in ("worker:0", "worker:1"):
+        buffer.add("stdout", b"no newline", task)
+        buffer.add("stderr", b"nor here", task)
+    buffer.pass_on("worker:1")
+    assert [task for _, _, task in written] == ["worker:1", "worker:1"]
+    buffer.close()
+    assert len(written) == 4
+
+
+def test_a_very_long_line_is_passed_on(buffer: LineBuffer, written: Parts) -> None:
+    buffer.add("stdout", b"x" * (settings.LOG_LINE_MAX_BYTES + 1), "worker:0")
+    assert len(written) == 1
+
+
+MEMBER = Member("worker", 0, 0, "localhost", "localhost")
+
+
+def hint_of(failure: str) -> str:
+    report = Exited(rank=0, exit_code=1, failure=failure, was_idle=False)
+    return describe_failure(MEMBER, report, [], [], interrupted=False).error.hint
+
+
+def test_fit_of_keras_3_has_a_hint() -> None:
+    assert "pip install tf_keras" in hint_of("ValueError: Attempt to convert a value (PerReplica:{")
+    assert hint_of("ValueError: no data") == ""

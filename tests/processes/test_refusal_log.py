@@ -1,4 +1,4 @@
-"""The log of a forwarder: unauthorized peers cannot fill it, and its reasons are readable."""
+"""A forwarder and unauthorized peers: they cannot fill its log, whose reasons are readable, nor its descriptors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import re
 import socket
 import ssl
 import struct
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import wait_for
+from tests.descriptors import free_descriptors
 from tests.processes.forwarders import forwarding_hosts
 from tests.processes.test_forwarder import ask
 from tfcluster import settings
-from tfcluster.processes.forwarder import ForwarderLog, explain
+from tfcluster.processes.forwarder import ForwarderLog, accept, explain
 from tfcluster.processes.logs.rotating_log import files_of
 
 
@@ -107,3 +109,23 @@ def test_silence_and_other_protocols_are_named_and_a_check_of_the_port_is_not(tm
 
         wait_for(counted)
         assert re.search(r"\d+ more lines? like these in 2 s", b.log)
+
+
+def test_without_a_descriptor_a_connection_waits_and_the_forwarder_does_not_spin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settings, "FORWARD_EXHAUSTED_SECONDS", 0.25)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+    ):
+        listener.setblocking(False)
+        with free_descriptors(0):
+            before = time.monotonic()
+            assert accept(listener) is None
+            assert time.monotonic() - before >= 0.25
+        accepted = accept(listener)
+        assert accepted is not None
+        assert accepted[1] == "127.0.0.1"
+        accepted[0].close()
+        assert accept(listener) is None

@@ -29,7 +29,6 @@ def decoded(pieces: Iterable[bytes]) -> list[Message]:
     return [message for piece in pieces for message in decoder.feed(piece)]
 
 
-@hypothesis_settings(deadline=None)
 @given(messages=_MESSAGES, cuts=st.lists(st.integers(0, 2000), max_size=10))
 def test_any_split_of_the_bytes_gives_the_same_messages(messages: list[Message], cuts: list[int]) -> None:
     data = b"".join(map(encode, messages))
@@ -46,7 +45,6 @@ def test_numbers_that_json_does_not_support_are_refused(number: float) -> None:
 
 
 @given(message=st.dictionaries(st.text(), _VALUES, max_size=4))
-@hypothesis_settings(deadline=None)
 def test_a_message_is_one_line_of_json(message: Message) -> None:
     line = encode(message)
     assert line.count(b"\n") == 1
@@ -88,7 +86,7 @@ def test_a_line_that_is_nested_too_deeply_is_an_error(line: bytes) -> None:
         decoded([line + b"\n"])
 
 
-@hypothesis_settings(deadline=None, max_examples=300)
+@hypothesis_settings(max_examples=300)
 @given(data=st.binary(max_size=60), cut=st.integers(0, 60))
 def test_any_bytes_are_messages_or_a_cluster_error(data: bytes, cut: int) -> None:
     try:

@@ -38,7 +38,6 @@ def command_receives(data: bytes) -> list[Frame]:
     return FrameDecoder(is_agent=False).feed(data)
 
 
-@hypothesis_settings(deadline=None)
 @given(
     chunks=st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=300)), max_size=8),
     cuts=st.lists(st.integers(0, 3000), max_size=12),
@@ -56,7 +55,7 @@ def test_any_split_of_the_bytes_gives_the_same_frames(chunks: list[tuple[int, by
     assert [frame for byte in data for frame in decoder.feed(bytes([byte]))] == frames
 
 
-@hypothesis_settings(deadline=None, max_examples=300)
+@hypothesis_settings(max_examples=300)
 @given(data=st.binary(max_size=80), is_agent=st.booleans(), greets=st.booleans())
 def test_any_bytes_are_frames_or_an_error(data: bytes, is_agent: bool, greets: bool) -> None:
     decoder = FrameDecoder(is_agent=is_agent)
