@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -105,3 +106,14 @@ def test_a_folder_with_a_random_name_is_recorded_in_a_private_state_home(
     (open_folder / f"tfcluster-{os.getuid()}").touch()  # as another account could
     runtime_dir.socket_path("demo")
     assert mode_of(open_folder / "state") == mode_of(open_folder / "state" / "tfcluster") == 0o700
+
+
+def test_sockets_can_be_made_even_if_the_runtime_folder_is_too_long(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (open_folder / ("x" * 100)).mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_folder / ("x" * 100)))
+    for path in (runtime_dir.socket_path("n" * 63, "h" * 63), runtime_dir.relay_socket_path("n" * 63, 1)):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            path.unlink()

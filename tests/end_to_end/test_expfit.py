@@ -1,29 +1,17 @@
-"""run expfit on clusters of several topologies: one curve in every mode, in words, as events and as a picture."""
+"""run expfit on a cluster: one curve in every mode, in words, as events and as a picture."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import EXAMPLE, WITH_PLOTS, Sandbox, make_sandbox
+from tests.conftest import WITH_PLOTS, Sandbox, lines_of
 
-LED = "name: led\njobs:\n  master: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n  worker_: {tasks: 1}\n"
 STEPS = 30
 SHORT = ("--steps", str(STEPS), "--batch", "13", "--seed", "3")
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """The example, whose weights a ps keeps, and `led`, whose master keeps them."""
-    with make_sandbox(tmp_path_factory.mktemp("expfit")) as sandbox:
-        sandbox("up", EXAMPLE)
-        sandbox("up", sandbox.spec(LED))
-        yield sandbox
 
 
 def losses(result: dict[str, Any]) -> list[float]:
@@ -40,35 +28,14 @@ def tasks_of(event: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox) -> None:
-    alone = clusters.json("run", "expfit", "-c", "led", *SHORT)
-    assert tasks_of(alone) == {"master:0": STEPS * 13}
-    expected = losses(alone["result"])
-    assert len(expected) == STEPS
-    examples = {}
-    for pattern in ("/job:worker_", "/job:worker", "/job:*"):
-        words = ("--mode", "data-parallel", "--devices", pattern)
-        event = clusters.json("run", "expfit", "-c", "led", *SHORT, *words)
-        assert losses(event["result"]) == pytest.approx(expected, rel=1e-9)
-        examples[pattern] = tasks_of(event)
-    assert examples["/job:worker_"] == {"master:0": 0, "worker_:0": STEPS * 13}
-    assert examples["/job:worker"] == {"master:0": 0, "worker:0": STEPS * 6, "worker:1": STEPS * 7}
-    assert sum(examples["/job:*"].values()) == STEPS * 13
-    assert all(examples["/job:*"].values())
-    assert examples["/job:*"].keys() == {"master:0", "worker:0", "worker:1", "worker_:0"}
-
-
-@pytest.mark.slow
-def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path: Path) -> None:
+def test_modes_compared_where_a_ps_keeps_the_weights(demo: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "curve.svg"
-    output = clusters(
-        "run", "expfit", "-c", "demo", *SHORT, "--compare", "--plot", picture, "-o", "json", env=WITH_PLOTS
-    ).stdout
-    *earlier, event = [json.loads(line) for line in output.splitlines()]
+    output = demo("run", "expfit", *SHORT, "--compare", "--plot", picture, "-o", "json", env=WITH_PLOTS).stdout
+    *earlier, event = lines_of(output)
     assert {each["event"] for each in earlier} == {"run", "metric", "progress"}
     modes = event["result"]["modes"]
     assert [each["mode"] for each in modes] == ["single", "data-parallel", "model-parallel"]
-    alone = clusters.json("run", "expfit", "-c", "led", *SHORT)["result"]
+    alone = demo.json("run", "expfit", *SHORT)["result"]
     for each in modes:
         assert losses(each) == pytest.approx(losses(alone), rel=1e-9)
         assert each["max_error"] == pytest.approx(alone["max_error"], rel=1e-9)
@@ -77,15 +44,6 @@ def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path
     assert tasks_of(event) == {"worker:0": STEPS * (13 + 6 + 13), "worker:1": STEPS * (7 + 13), "ps:0": 0}
     assert event["devices"]["/job:ps/task:0/device:CPU:0"]["ops"] > 0
     assert picture.read_text().rstrip().endswith("</svg>")
-
-
-@pytest.mark.slow
-def test_layers_on_two_tasks(clusters: Sandbox) -> None:
-    event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker")
-    assert tasks_of(event) == {"worker:0": STEPS * 13, "worker:1": STEPS * 13}
-    assert event["notes"] == []
-    event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker_")
-    assert event["notes"] == ["model-parallel: there is only one task, so both layers are on it"]
 
 
 def test_training_reduces_the_loss_and_reports_it(demo: Sandbox, tmp_path: Path) -> None:
@@ -110,20 +68,3 @@ def test_without_unicode_the_chart_is_ascii(demo: Sandbox) -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["single", "data-parallel", "model-parallel"]
     assert len({tuple(line.split()[1:4]) for line in lines[1:4]}) == 1
     assert "* single   + data-parallel   o model-parallel" in output
-
-
-def test_a_rate_that_is_too_high_ends_the_run(demo: Sandbox) -> None:
-    error = demo("run", "expfit", "--lr", "3", "--seed", "1", code=1).stderr
-    assert "the loss is not finite at step " in error
-    assert "(single): the learning rate 3 is too high\nhint: Try --lr 0.05." in error
-
-
-def test_mistakes_that_need_no_cluster(sandbox: Sandbox) -> None:
-    assert "does not end in .png" in sandbox("run", "expfit", "--plot", "curve.gif", code=2).stderr
-    assert "leave out --mode" in sandbox("run", "expfit", "--compare", "--mode", "single", code=2).stderr
-    assert (
-        "--plot cannot be combined with --detach"
-        in sandbox("run", "expfit", "--detach", "--plot", "curve.png", code=2, env=WITH_PLOTS).stderr
-    )
-    assert "'--lr'" in sandbox("run", "expfit", "--lr", "nan", code=2).stderr
-    assert "no cluster is running" in sandbox("run", "expfit", "--plot", "curve.png", code=3, env=WITH_PLOTS).stderr
