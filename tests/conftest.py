@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parallel, requirements
+from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen
 
 ROOT = Path(__file__).parent.parent
@@ -248,21 +249,12 @@ class Sandbox:
         return pexpect.spawn(command, arguments, env=environment, **{**default, **options})
 
     def with_settings(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Return environment variables for commands, and their agents, with other values in tfcluster.settings.
-
-        Args:
-            settings: The values by name.
-        """
+        """Return environment variables for commands, and their agents, with other values in tfcluster.settings."""
         inherited = json.loads(self.environment.get("TEST_SETTINGS", "{}"))
         return {"TEST_SETTINGS": json.dumps({**inherited, **settings})}
 
     def with_fault(self, module: str, source: str) -> dict[str, str]:
-        """Return environment variables for commands, and their agents, in which a module has a fault.
-
-        Args:
-            module: The module's full name.
-            source: What is executed in the module when it has been imported.
-        """
+        """Return environment variables for commands, and their agents, in which a module executes more source."""
         inherited = json.loads(self.environment.get("TEST_CHANGES", "{}"))
         return {"TEST_CHANGES": json.dumps({**inherited, module: f"{inherited.get(module, '')}\n{source}"})}
 
@@ -368,6 +360,13 @@ def marked_processes(mark: str) -> dict[int, str]:
     return processes
 
 
+def environment_of(pid: int) -> bytes:
+    """Return the environment of a process; nothing if it has exited."""
+    with contextlib.suppress(OSError):
+        return procfs.environment(pid)
+    return b""
+
+
 def wait_for(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
     """Wait until a condition about other processes holds, and return its value.
 
@@ -456,6 +455,14 @@ def unchanged() -> Iterator[None]:
 def bare_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every agent of the test has a `BARE_FORK_SERVER`."""
     monkeypatch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+
+
+@pytest.fixture(scope="module")
+def bare_fork_servers() -> Iterator[None]:
+    """Every agent of the module has a `BARE_FORK_SERVER`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+        yield
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tests import requirements
-from tests.conftest import files_of, marked_processes, wait_for
+from tests.conftest import environment_of, files_of, marked_processes, wait_for
 from tests.namespaces import Network, network
 from tfcluster.core.hosts import Host
-from tfcluster.os.procfs import arguments
+from tfcluster.os import procfs
 
 HERE = "here"
 # What processes on hosts inherit of the tests' environment, as commands do; tests/changed has the code that reads it.
@@ -43,18 +43,12 @@ class SshHosts:
     """Hosts that `ssh NAME`, or `enter NAME COMMAND`, reaches from the machine `here`, where the command is to run.
 
     They share this machine's files, but have folders of their own for all that a user keeps.
-
-    Attributes:
-        folder: All their files.
-        network: The network that they are on.
-        names: Their names.
-        mark: The value of TEST_MARK in the environment of every process that runs on them.
     """
 
     folder: Path
     network: Network
     names: tuple[str, ...]
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)  # TEST_MARK of every process that runs on them
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -145,11 +139,11 @@ class SshHosts:
 
     def entered(self, name: str) -> list[int]:
         """The processes that commands and relays run on a host by `enter`, without what those have started."""
-        marked = {pid: _environment(pid) for pid in marked_processes(self.mark)}
-        inside = {pid for pid, variables in marked.items() if f"TEST_ENTERED={name}" in variables}
+        marked = marked_processes(self.mark)
+        inside = {pid for pid in marked if f"TEST_ENTERED={name}\0".encode() in environment_of(pid)}
         outer = [pid for pid in inside if _parent(pid) not in inside]
         # The command that has entered may have ended since, and its session is kept. An agent has no parent either.
-        return [pid for pid in outer if _parent(pid) in marked or "session=json" in " ".join(arguments(pid))]
+        return [pid for pid in outer if _parent(pid) in marked or "session=json" in marked[pid]]
 
     def sessions(self) -> int:
         """The number of sessions so far in which a Python was started on a host."""
@@ -258,21 +252,12 @@ def ssh_hosts(*names: str, has_sshd: bool = True) -> Iterator[SshHosts]:
 
 
 def _descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(child) for child in children.read_text().split()] if children.exists() else []
+    found = procfs.children(pid)
     return [*found, *(each for child in found for each in _descendants(child))]
 
 
-def _environment(pid: int) -> list[str]:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    return []
-
-
 def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
+    return [*procfs.ancestors(pid), 0][1]
 
 
 def _run(*command: str) -> str:

@@ -19,17 +19,10 @@ _INTERFACE = "eth0"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine on a network.
-
-    Attributes:
-        name: What the test calls it.
-        namespace: Its network namespace, as `ip netns` calls it.
-        ipv4: Its address, the only one besides loopback's.
-        ipv6: The same for IPv6.
-    """
+    """A machine on a network, with one address besides loopback's for each version of IP."""
 
     name: str
-    namespace: str
+    namespace: str  # as `ip netns` calls it
     ipv4: str
     ipv6: str
 
@@ -76,14 +69,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Network:
-    """Machines that one switch connects.
+    """Machines that one switch connects."""
 
-    Attributes:
-        switch: The namespace that the switch is in.
-        machines: The machines by their names.
-    """
-
-    switch: str
+    switch: str  # the namespace that it is in
     machines: dict[str, Machine]
 
     def __getitem__(self, name: str) -> Machine:
@@ -101,11 +89,7 @@ class Network:
 
 @contextmanager
 def network(*names: str) -> Iterator[Network]:
-    """Machines on a network, which is cut off from every other and is gone in the end.
-
-    Args:
-        names: The machines' names, of 15 characters at most: so long may a port of the switch be called.
-    """
+    """Machines, with names of up to 15 characters, on a network that is cut off from every other and is deleted."""
     requirements.check_declared("network")
     suite = f"tfc-{os.getpid()}-{uuid.uuid4().hex[:8]}"  # another suite may run on this machine
     with ExitStack() as stack:
