@@ -14,7 +14,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, marked_processes, mostly_slow, read_until, wait_for
+from tests.conftest import mostly_slow, read_until, wait_for
 from tests.end_to_end.test_ssh import CONNECT, Over, over
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -23,16 +23,15 @@ JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [al
 
 
 @pytest.fixture(scope="module")
-def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def pods(needs_network: None, bare_fork_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts without sshd, shared by the tests of the module; they leave it ready."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
-        with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
-            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-            yield sandbox
+    with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+        yield sandbox
 
 
 def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Over) -> None:
+    assert pods.tasks("host") == {"ps:0": "alpha", "worker:0": "alpha", "worker:1": "beta"}
     kept = [pods.network.entered(name) for name in NAMES]
     before = len(pods.network.ssh_calls())
     assert [len(each) for each in kept] == [1, 1]
@@ -43,22 +42,6 @@ def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Ove
     pods("up")  # examines the hosts again
     assert len(pods.network.ssh_calls()) - before == len(NAMES)
     assert [pods.network.entered(name) for name in NAMES] == kept
-
-
-def test_tasks_are_on_their_hosts(pods: Over) -> None:
-    status = pods.status()
-    assert status["state"] == "running"
-    assert {f"{task['job']}:{task['index']}": task["host"] for task in status["tasks"]} == {
-        "ps:0": "alpha",
-        "worker:0": "alpha",
-        "worker:1": "beta",
-    }
-
-
-@pytest.mark.slow
-def test_a_program_runs_on_all_hosts(pods: Over) -> None:
-    result = pods.json("run", "pi", "--samples", "1e6", "--seed", "7")
-    assert len(result["devices"]) == 2
 
 
 def test_an_older_version_does_not_try_ssh(pods: Over) -> None:
@@ -84,16 +67,8 @@ def test_exec_passes_streams_the_exit_code_and_a_terminal(pods: Over) -> None:
     shown = pods("exec", "--on", "beta", "--", "sh", "-c", "echo $XDG_STATE_HOME; echo no >&2; exit 7", code=7)
     assert shown.stdout == f"{pods.network.home('beta') / 'state'}\n"
     assert shown.stderr == "no\n"
-    command, *arguments = pods.command
-    with contextlib.closing(
-        pexpect.spawn(
-            command,
-            [*arguments, "exec", "--on", "beta", "--", "sh", "-c", "tty; stty size"],
-            env=pods.environment,
-            cwd=str(pods.folder),
-            dimensions=(33, 111),
-        )
-    ) as terminal:
+    words = (*pods.command, "exec", "--on", "beta", "--", "sh", "-c", "tty; stty size")
+    with contextlib.closing(pods.at_terminal(*words, dimensions=(33, 111))) as terminal:
         terminal.expect("/dev/pts/")
         terminal.expect("33 111")
         terminal.expect(pexpect.EOF)
@@ -176,7 +151,7 @@ _CAUSES = {
         "true",
         "true ended with exit code 0, and printed no error `true sh -c true` prints nothing either: correct `connect:`",
     ),
-    "silence": ("sh -c 'sleep 600'", "no response within 3 s"),
+    "silence": ("sh -c 'sleep 600'", "no response within 1 s"),
     "no input": (
         "sh -c 'exec \"$@\" </dev/null' x",
         "sh does not pass on its standard input Add the option for that to `connect:`: -i for docker",
@@ -189,52 +164,43 @@ _CAUSES = {
 }
 
 
+def ill_spec(folder: Path, keys: str) -> Path:
+    """Write the spec of a cluster on alpha, with these keys of that host."""
+    path = folder / "cluster.yaml"
+    path.write_text(f"name: ill\nhosts: {{alpha: {{{keys}}}}}\njobs: {{worker: {{tasks: 1}}}}\n")
+    return path
+
+
 @pytest.mark.parametrize("cause", mostly_slow(_CAUSES, fast=["exit code", "silence", "no input"]))
 def test_the_doctor_names_the_cause(pods: Over, tmp_path: Path, cause: str) -> None:
     connect, message = _CAUSES[cause]
-    spec = tmp_path / "cluster.yaml"
-    host = f"{{address: 10.0.0.1, connect: {json.dumps(connect)}}}"
-    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
-    few = pods.with_settings({"SSH_FIRST_MESSAGE_SECONDS": 3.0})
+    spec = ill_spec(tmp_path, f"address: 10.0.0.1, connect: {json.dumps(connect)}")
+    few = pods.with_settings({"SSH_FIRST_MESSAGE_SECONDS": 1.0}) if cause == "silence" else {}
     shown = " ".join(pods("doctor", spec, code=5, env=few).stdout.split()).replace("\u2018", "'").replace("\u2019", "'")
     assert f"alpha reach problem cannot be reached: {message}" in shown
 
 
-def test_a_python_that_does_not_exist_is_no_lost_host(pods: Over, tmp_path: Path) -> None:
-    spec = tmp_path / "cluster.yaml"
-    host = f"{{address: {pods.network.address('alpha')}, connect: '{CONNECT}', python: /nowhere/python}}"
-    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
-    assert "host 'alpha': there is no /nowhere/python to run" in pods("up", spec, code=1).stderr
+@pytest.mark.parametrize(
+    ("keys", "code", "messages"),
+    [
+        (f"connect: '{CONNECT}', python: /nowhere/python", 1, ["there is no /nowhere/python to run"]),
+        (
+            f"connect: '{CONNECT}', python: /bin/ls",
+            1,
+            ["/bin/ls ended with exit code 2 before it answered as Python does", "correct `python:` of this host"],
+        ),
+        (f"setup: ['true'], connect: {json.dumps(_CAUSES['no input'][0])}", 5, ["does not pass on its standard input"]),
+    ],
+)
+def test_up_names_the_key_to_correct(pods: Over, tmp_path: Path, keys: str, code: int, messages: list[str]) -> None:
+    error = pods("up", ill_spec(tmp_path, f"address: {pods.network.address('alpha')}, {keys}"), code=code).stderr
+    assert all(message in error for message in messages), error
     assert not (pods.network.home("alpha") / "state" / "tfcluster" / "ill").exists()
-
-
-def test_a_program_that_is_no_python_is_named_with_its_key(pods: Over, tmp_path: Path) -> None:
-    spec = tmp_path / "cluster.yaml"
-    host = f"{{address: {pods.network.address('alpha')}, connect: '{CONNECT}', python: /bin/ls}}"
-    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
-    shown = pods("up", spec, code=1).stderr
-    assert "host 'alpha': /bin/ls ended with exit code 2 before it answered as Python does" in shown
-    assert "correct `python:` of this host in the spec" in shown
-
-
-def test_a_setup_without_input_is_named(pods: Over, tmp_path: Path) -> None:
-    spec = tmp_path / "cluster.yaml"
-    host = f"{{address: 10.0.0.1, setup: ['true'], connect: {json.dumps(_CAUSES['no input'][0])}}}"
-    spec.write_text(f"name: ill\nhosts: {{alpha: {host}}}\njobs: {{worker: {{tasks: 1}}}}\n")
-    assert "sh does not pass on its standard input" in pods("up", spec, code=5).stderr
-
-
-def test_another_way_to_a_host_of_a_running_cluster_is_another_host(pods: Over) -> None:
-    text = pods.text(NAMES, JOBS)
-    pods.spec(text.replace("enter ", "enter -t "))
-    error = pods("up", code=2).stderr
-    assert "is up on host alpha, but this spec has a different place for that host: connect enter -t" in error
-    pods.spec(text)
 
 
 def relay_of(pods: Over) -> ProcessHandle:
     """The process here that keeps the connections to the hosts."""
-    (pid,) = [pid for pid, line in marked_processes(pods.mark).items() if line == "tfcluster: wide connections"]
+    (pid,) = pods.pids("tfcluster: wide connections")
     process = ProcessHandle.from_pid(pid)
     assert process is not None
     return process

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -76,35 +75,27 @@ jobs: {{worker: {{tasks: 2}}}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_nothing_of_a_spec_is_run_but_its_python_isolated(
-    fresh: Over, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_nothing_of_a_spec_is_run_but_its_python_isolated(fresh: Over, tmp_path: Path) -> None:
     spec = hostile(fresh, tmp_path)
     before = listing(fresh)
-    result = fresh(*command, spec)
-    assert not [name for name in ("setup", "imported", "shell") if (tmp_path / name).exists()]
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == 1
-    assert calls[0].startswith("-I -B -c ")
-    told = " ".join((result.stdout + result.stderr).split())
-    assert "`setup:` has not been run there" in told
-    assert "PYTHONPATH" in told
-    assert listing(fresh) == before
-    wait_for(lambda: not fresh.network.leftovers())
-
-
-@pytest.mark.slow
-def test_an_up_behind_them_runs_setup_and_applies_the_variables(fresh: Over, tmp_path: Path) -> None:
-    spec = hostile(fresh, tmp_path)
     for command in COMMANDS:
-        fresh(*command, spec)
+        result = fresh(*command, spec)
+        assert not [name for name in ("setup", "imported", "shell") if (tmp_path / name).exists()]
+        told = " ".join((result.stdout + result.stderr).split())
+        assert "`setup:` has not been run there" in told
+        assert "PYTHONPATH" in told
+        assert listing(fresh) == before
+        wait_for(lambda: not fresh.network.leftovers())
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == len(COMMANDS)
+    assert all(call.startswith("-I -B -c ") for call in calls)
+
     fresh("up", spec)
     assert (tmp_path / "setup").exists()
     assert (tmp_path / "imported").exists()
     for command in COMMANDS:
-        told = fresh(*command, spec)
-        assert "not checked" not in told.stdout + told.stderr
+        result = fresh(*command, spec)
+        assert "not checked" not in result.stdout + result.stderr
     fresh("down")
 
 
@@ -120,37 +111,34 @@ def test_a_fresh_host_is_unchanged(fresh: Over, command: tuple[str, ...]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(
-    fresh: Over, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(fresh: Over, tmp_path: Path) -> None:
     jobs = "jobs: {worker: {tasks: 2, gpus: 64}}"
     spec = fresh.spec(fresh.text(("alpha", "beta"), jobs, {"beta": tmp_path / "none"}))
     before = listing(fresh)
-    result = fresh(*command, spec, code=1)
-    told = " ".join((result.stdout + result.stderr).split())
-    assert "the tasks require 64 GPUs" in told
-    assert f"there is no {tmp_path / 'none'}" in told.replace("/ ", "/")
-    assert listing(fresh) == before
-    assert not fresh.network.processes()
+    for command in COMMANDS:
+        result = fresh(*command, spec, code=1)
+        told = " ".join((result.stdout + result.stderr).split())
+        assert "the tasks require 64 GPUs" in told
+        assert f"there is no {tmp_path / 'none'}" in told.replace("/ ", "/")
+        assert listing(fresh) == before
+        assert not fresh.network.processes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_running_cluster_is_unchanged(fresh: Over, command: tuple[str, ...]) -> None:
+def test_a_running_cluster_is_unchanged(fresh: Over) -> None:
     spec = fresh.spec(fresh.text(("alpha", "beta"), "jobs: {worker: {tasks: 3, hosts: [alpha, beta, localhost]}}"))
     fresh("up", spec)
-    pids = [task["pid"] for task in fresh.status()["tasks"]]
+    pids = fresh.tasks("pid")
     before = listing(fresh)
-    assert fresh.json(*command, spec)
-    assert listing(fresh) == before
-    assert [task["pid"] for task in fresh.status()["tasks"]] == pids
+    for command in COMMANDS:
+        assert fresh.json(*command, spec)
+        assert listing(fresh) == before
+    assert fresh.tasks("pid") == pids
     fresh("down")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("scale", "worker=2", "--dry-run")], ids=" ".join)
 @pytest.mark.slow
-def test_no_agent_is_started_where_one_has_died(fresh: Over, command: tuple[str, ...]) -> None:
+def test_no_agent_is_started_where_one_has_died(fresh: Over) -> None:
     spec = fresh.spec(fresh.text(("alpha",), "jobs: {worker: {tasks: 1}}"))
     fresh("up", spec)
     (lock,) = fresh.network.home("alpha").glob("state/tfcluster/*/*/lock")
@@ -158,10 +146,11 @@ def test_no_agent_is_started_where_one_has_died(fresh: Over, command: tuple[str,
     os.kill(pid, 9)
     wait_for(lambda: pid not in fresh.network.processes())
     before = listing(fresh)
-    told: Any = fresh(*command, *([] if command[0] == "scale" else [spec]), code=None)
-    assert told.returncode != 0
-    assert "agent has died" in " ".join((told.stdout + told.stderr).split())
-    assert listing(fresh) == before
+    for command in (*((*each, spec) for each in COMMANDS), ("scale", "worker=2", "--dry-run")):
+        told = fresh(*command, code=None)
+        assert told.returncode != 0
+        assert "agent has died" in " ".join((told.stdout + told.stderr).split())
+        assert listing(fresh) == before
     fresh.wait_until("running")
     fresh("down")
 
@@ -194,22 +183,6 @@ jobs: {{worker: {{tasks: 2}}}}
     assert not made.exists()
 
 
-@pytest.mark.slow
-def test_the_commands_machine_alone_is_unchanged(fresh: Over) -> None:
-    spec = fresh.spec("name: wide\nhosts: {localhost: {env: {EVIL_WORD: applied}}}\njobs: {worker: {tasks: 1}}\n")
-    before = listing(fresh)
-    for command in COMMANDS:
-        fresh(*command, spec)
-        assert listing(fresh) == before
-        assert not fresh.network.processes()
-    fresh("up", spec)
-    before = listing(fresh)
-    for command in COMMANDS:
-        fresh(*command, spec)
-        assert listing(fresh) == before
-    fresh("down")
-
-
 # Each would run a program on this machine, or name a file that is none of the host's, were it taken as it stands.
 _SMUGGLED = """
 name: wide
@@ -224,21 +197,16 @@ jobs: {worker: {tasks: 2}}
 """
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("validate",)], ids=" ".join)
-def test_no_key_of_a_host_is_an_option_or_a_command(sandbox: Sandbox, tmp_path: Path, command: tuple[str, ...]) -> None:
-    result = sandbox(*command, sandbox.spec(_SMUGGLED.replace("MARKER", str(tmp_path / "marker"))), code=2)
-    assert re.findall(r" (hosts\.\S+:) ", result.stderr) == [
-        "hosts.alpha.ssh:",
-        "hosts.beta.ssh:",
-        "hosts.gamma.address:",
-        "hosts.delta.ssh:",
-        "hosts.epsilon.python:",
-        "hosts.epsilon.state:",
-        "hosts.-oProxyCommand=x:",
-    ]
+def test_no_key_of_a_host_is_an_option_or_a_command(sandbox: Sandbox, tmp_path: Path) -> None:
+    spec = sandbox.spec(_SMUGGLED.replace("MARKER", str(tmp_path / "marker")))
+    for command in COMMANDS:
+        assert re.findall(r" hosts\.(\S+): ", sandbox(*command, spec, code=2).stderr) == [
+            *("alpha.ssh", "beta.ssh", "gamma.address", "delta.ssh", "epsilon.python", "epsilon.state"),
+            "-oProxyCommand=x",
+        ]
     (tmp_path / "machines").write_text("-oProxyCommand=x slots=1\n")
     listed = sandbox.spec("hostfile: machines\njobs: {worker: {tasks: 1}}\n")
-    assert "expected the name of a host" in sandbox(*command, listed, code=2).stderr
+    assert "expected the name of a host" in sandbox("doctor", listed, code=2).stderr
     assert not (tmp_path / "marker").exists()
 
 

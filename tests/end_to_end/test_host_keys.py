@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER
 from tests.end_to_end.test_ssh import CONNECT, Over, over
 
 # Prints what each key has changed where it runs.
@@ -28,32 +27,26 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module", params=["ssh", "connect"])
-def host(needs_sshd: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def host(
+    needs_sshd: None,
+    bare_fork_servers: None,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Over]:
     """A cluster on two hosts, of which alpha has every key."""
     has_sshd = request.param == "ssh"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
-        yield from _hosts_with_keys(tmp_path_factory.mktemp("keys"), has_sshd)
-
-
-def _hosts_with_keys(folder: Path, has_sshd: bool) -> Iterator[Over]:
-    with over(folder, "alpha", "beta", has_sshd=has_sshd) as sandbox:
+    with over(tmp_path_factory.mktemp("keys"), "alpha", "beta", has_sshd=has_sshd) as sandbox:
         home, way = sandbox.network.home("alpha"), {} if has_sshd else {"connect": CONNECT}
         python = sandbox.folder / "python"
         python.write_text(f'#!/bin/sh\nexport FROM_PYTHON=yes\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
-        alpha = {
-            **{
-                "address": sandbox.network.address("alpha"),
-                "python": f"{home}/python",
-                "shell": "export FROM_SHELL=yes",
-            },
-            **{"env": {"FROM_ENV": "yes"}, "state": f"{home}/elsewhere", "slots": 2},
-            "setup": [f"cp {python} {home}/python", f"touch {home}/set_up"],
-        }
+        setup = [f"cp {python} {home}/python", f"touch {home}/set_up"]
+        alpha = {"address": sandbox.network.address("alpha"), "python": f"{home}/python", "setup": setup, "slots": 2}
+        alpha |= {"shell": "export FROM_SHELL=yes", "env": {"FROM_ENV": "yes"}, "state": f"{home}/elsewhere"}
         beta = {"address": sandbox.network.address("beta"), "python": sys.executable}
-        spec = {"name": "wide", "hosts": {"alpha": {**alpha, **way}, "beta": {**beta, **way}}}
-        sandbox.spec(json.dumps({**spec, "jobs": {"worker": {"tasks": 3}}}))  # YAML contains JSON
+        hosts = {"alpha": {**alpha, **way}, "beta": {**beta, **way}}
+        # YAML contains JSON.
+        sandbox.spec(json.dumps({"name": "wide", "hosts": hosts, "jobs": {"worker": {"tasks": 3}}}))
         sandbox("up")
         (sandbox.folder / "probe.py").write_text(_PROBE)
         yield sandbox

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, wait_for
-from tests.end_to_end.test_ssh import Over, agent_on, dial, over
+from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, Command, environment_of, lines_of, read_until, wait_for
+from tests.end_to_end.test_ssh import Over, dial, over
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 3, hosts: [alpha, beta]}\n"
@@ -36,8 +36,9 @@ if act == "wait":
     time.sleep(1000)
 sys.exit(int(act))
 """
-# Each of three workers over two hosts adds up what all have.
-REDUCE = """
+# Each of three workers over two hosts adds up what all have, again and again.
+TRAIN = """
+import time
 import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
@@ -45,14 +46,8 @@ with strategy.scope():
 @tf.function
 def total():
     return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", own.read_value()))
-print("total", float(strategy.experimental_local_results(total())[0]))
-"""
-# The same again and again; a member named as the first argument ends after three steps.
-TRAIN = f"""
-import os, sys, time
-{REDUCE.replace("print(", "step = lambda: print(")}
-for _ in range(3 if os.environ["TFCLUSTER_TASK"] in sys.argv else 1000):
-    step()
+for _ in range(1000):
+    print("total", float(strategy.experimental_local_results(total())[0]))
     time.sleep(0.2)
 """
 
@@ -67,7 +62,6 @@ def hosts_with_code(folder: Path, way: str, changes: Mapping[str, str]) -> Itera
             code.mkdir()
             (code / "act.py").write_text(ACT)
             (code / "beside.py").write_text("NAME = 'module'\n")
-            (code / "reduce.py").write_text(REDUCE)
             (code / "train.py").write_text(TRAIN)
             sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
             yield sandbox
@@ -89,10 +83,7 @@ def training_lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFa
 
 def launch(lab: Over, *arguments: str, code: int) -> list[dict[str, Any]]:
     """The events of a launch."""
-    return [
-        json.loads(line)
-        for line in lab("launch", "-o", "json", *arguments, code=code, cwd=lab.folder / "code").stdout.splitlines()
-    ]
+    return lines_of(lab("launch", "-o", "json", *arguments, code=code, cwd=lab.folder / "code").stdout)
 
 
 def programs(lab: Over) -> list[str]:
@@ -120,7 +111,7 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
 def test_code_that_is_sent_is_said_once_and_a_killed_command_is_attached_to(lab: Over) -> None:
     (lab.folder / "code" / "beside.py").write_text("NAME = 'another module'\n")
     command = lab.start("launch", lab.folder / "code" / "act.py")
-    wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
+    wait_for(lambda: len(lab.pids(" program")) == 3)
     command.kill()
     _, error = command.communicate(timeout=60)
     (sent,) = [line for line in error.splitlines() if "sending" in line]
@@ -130,14 +121,6 @@ def test_code_that_is_sent_is_said_once_and_a_killed_command_is_attached_to(lab:
     lab("cancel", run, env={"TFCLUSTER_CLUSTER": "wide"})
     assert lab("attach", run, code=1).stdout.count("another module") == 3
     (lab.folder / "code" / "beside.py").write_text("NAME = 'module'\n")
-
-
-@pytest.mark.slow
-def test_a_collective_over_both_hosts(training_lab: Over) -> None:
-    result = training_lab("launch", "reduce.py", cwd=training_lab.folder / "code")
-    assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [
-        f"worker:{index} | total 6.0" for index in range(3)
-    ]
 
 
 @pytest.mark.slow
@@ -164,16 +147,9 @@ def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
 
 
 @pytest.mark.slow
-def test_all_hosts_start_again(lab: Over) -> None:
-    result = launch(lab, "--max-restarts", "1", "act.py", "worker:1=kill", "first=0", code=0)[-1]
-    metrics = {f"worker:{rank}": {"rank": rank} for rank in range(3)}
-    assert result["result"] == {"exit_code": 0, "restarts": 1, "metrics": metrics}
-
-
-@pytest.mark.slow
 def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     run = lab("launch", "--detach", "act.py", cwd=lab.folder / "code").stdout.strip()
-    wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
+    wait_for(lambda: len(lab.pids(" program")) == 3)
     events = lab.network.home("alpha").glob(f"state/tfcluster/wide/alpha/runs/{run}/events.jsonl")
     (address,) = [
         json.loads(line)["address"]
@@ -214,26 +190,6 @@ def test_a_host_that_is_lost_before_it_has_connected_is_named_at_once(lab: Over)
     wait_for(lambda: not programs(lab))
 
 
-def lose_a_host(lab: Over, cluster: str) -> None:
-    """Have the host of a member lose its link, which ends the group."""
-    env = lab.with_settings({"LINK_SECONDS": 3})
-    command = lab.start("launch", "-c", cluster, lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)
-    for line in command.stdout:
-        if "worker:1" in line:
-            break
-    with lab.without("link", "beta"):
-        output = command.communicate(timeout=90)[0]
-    assert "error: the connection to host beta is lost" in output
-    assert command.returncode == 5
-    wait_for(lambda: not programs(lab))
-
-
-@pytest.mark.slow
-def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
-    lose_a_host(lab, "wide")
-    lab.wait_until("running")
-
-
 @pytest.mark.slow
 @pytest.mark.every_way
 @pytest.mark.parametrize("loss", ["link", "death"])
@@ -250,9 +206,7 @@ def test_a_restart_waits_for_a_host_that_was_lost(lab: Over, loss: str) -> None:
         for pid in of_beta if loss == "death" else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for line in command.stdout:
-            if "the connection to host beta is lost: restarting all (0 more" in line:
-                break
+        read_until(command.stdout, "the connection to host beta is lost: restarting all (0 more")
     output = command.communicate(timeout=120)[0]
     assert command.returncode == 0, output
     assert output.count('"act": "0"') == 3
@@ -260,18 +214,10 @@ def test_a_restart_waits_for_a_host_that_was_lost(lab: Over, loss: str) -> None:
     lab.wait_until("running")
 
 
-def environment_of(pid: int) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    return b""
-
-
-def start_training(lab: Over, *arguments: str) -> subprocess.Popen[str]:
+def start_training(lab: Over) -> Command:
     """Start a training, which TensorFlow ends on all members some seconds after one does not answer any more."""
-    command = lab.start("launch", *arguments, lab.folder / "code" / "train.py")
-    for line in command.stdout:
-        if line.startswith("worker:1 | total"):
-            break
+    command = lab.start("launch", lab.folder / "code" / "train.py")
+    read_until(command.stdout, "worker:1 | total 6.0")
     return command
 
 
@@ -292,7 +238,7 @@ def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(training_l
 @pytest.mark.slow
 def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(training_lab: Over) -> None:
     command = start_training(training_lab)
-    (pid,) = [pid for pid, line in training_lab.network.processes().items() if line.endswith("worker:1 program")]
+    (pid,) = training_lab.pids("worker:1 program")
     os.kill(pid, signal.SIGSTOP)
     _, error = command.communicate(timeout=120)
     message = error.partition("\nerror: ")[2].splitlines()
@@ -303,24 +249,20 @@ def test_a_member_that_is_frozen_is_to_blame_for_the_errors_of_the_others(traini
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) -> None:
+def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: shut\nnetwork: private")
     lab("up", lab.spec(text, "shut.yaml"))
     try:
-        lose_a_host(lab, "shut")
+        env = lab.with_settings({"LINK_SECONDS": 3})
+        command = lab.start("launch", "-c", "shut", lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)
+        read_until(command.stdout, "worker:1")
+        with lab.without("link", "beta"):
+            output = command.communicate(timeout=90)[0]
+        assert "error: the connection to host beta is lost" in output
+        assert command.returncode == 5
+        wait_for(lambda: not programs(lab))
     finally:
         lab("down", "-c", "shut")
-
-
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
-    text = lab.text(NAMES, JOBS).replace("name: wide", "name: brief")
-    spec = lab.spec(text, "brief.yaml")
-    arguments = [f"worker:{index}=0" for index in range(3)]
-    result = lab("launch", "--spec", spec, "act.py", *arguments, cwd=lab.folder / "code")
-    assert len(result.stdout.splitlines()) == 3
-    assert not [line for line in lab.network.processes().values() if "brief" in line]
 
 
 # Writes a byte each tenth of a second to a file with the member's name, in the folder that is its argument.
@@ -351,40 +293,9 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over,
     wait_for(lambda: min(counts()) > before + 80)  # longer than the lease
     command.kill()
     assert "note: a `tfcluster launch` has started brief" in lab("status", "-c", "brief", code=None).stderr
-    relay = "tfcluster: brief connections"  # ends some minutes after the last command
-    wait_for(lambda: not [line for line in lab.network.processes().values() if "brief" in line and line != relay])
-    lab("launch", "--spec", spec, "act.py", *(f"worker:{index}=0" for index in range(3)), cwd=lab.folder / "code")
-
-
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_members_can_save_their_state_when_their_host_is_a_pod_that_is_deleted(lab: Over) -> None:
-    text = (
-        "import os, signal, sys, time\n"
-        "def save(*_):\n"
-        "    time.sleep(4)  # longer than a member has that is cancelled\n"
-        "    print('saved', flush=True)\n"
-        "    sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "print('trains', flush=True)\n"
-        "time.sleep(1000)\n"
-    )
-    command = lab.start("launch", lab.spec(text, "saves.py"))
-    for _ in range(3):
-        assert command.stdout.readline().endswith("trains\n")
-    os.kill(agent_on(lab, "beta"), signal.SIGURG)  # what the container of a pod sends; alpha coordinates
-    out, error = command.communicate(timeout=60)
-    assert "worker:1 | saved" in out
-    assert command.returncode == 143, "that of the member"
-    assert "worker:1" in error
-    wait_for(lambda: not programs(lab))
-
-
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_an_interrupt_reaches_all_hosts(lab: Over) -> None:
-    command = lab.start("launch", lab.folder / "code" / "act.py")
-    wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
-    command.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130
-    wait_for(lambda: not programs(lab))
+    # The relay ends some minutes after the last command.
+    wait_for(lambda: set(lab.pids("brief")) == set(lab.pids("tfcluster: brief connections")))
+    acts = [f"worker:{index}=0" for index in range(3)]
+    result = lab("launch", "--spec", spec, "act.py", *acts, cwd=lab.folder / "code")
+    assert len(result.stdout.splitlines()) == 3
+    assert not lab.pids("brief")

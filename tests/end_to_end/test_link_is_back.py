@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def test_a_run_that_begins_when_a_link_is_back_uses_the_tasks_there(tmp_path: Pa
         sandbox("run", "pi", "--samples", "1e5")
         with sandbox.without("link", "beta"):
             time.sleep(OUTAGE_SECONDS)
-        result = json.loads(sandbox("run", "pi", "--samples", "1e7", "-o", "json").stdout.splitlines()[-1])
+        result = sandbox.json("run", "pi", "--samples", "1e7")
         assert sorted(result["devices"]) == [f"/job:worker/task:{index}/device:CPU:0" for index in range(2)]
         assert result["notes"] == []
         sandbox("down")

@@ -38,7 +38,7 @@ def test_another_host_leads_a_run_which_all_commands_find(two: Sandbox) -> None:
         listed = two("runs", "-o", "json", code=5)
         assert [each["run"] for each in json.loads(listed.stdout)] == [run]
         assert f"error: {LOST}\n" in listed.stderr
-        assert json.loads(two("attach", run, "-o", "json").stdout.splitlines()[-1]) == result
+        assert two.json("attach", run) == result
         two("logs", run)
         assert f"{LOST}, and no other host has a run {before!r}" in two("attach", before, code=5).stderr
         assert LOST in two("run", "pi", "--devices", "/job:chief", code=5).stderr, "no other host has it"
