@@ -22,28 +22,6 @@ _US = "root:x:0:0:root:/root:/bin/sh\n"
 _OTHERS = "anna:x:1001:1001::/home/anna:/bin/sh\nben:x:1002:1002::/home/ben:/bin/sh\n"
 _HINT = "`network: private` in the spec keeps them out."
 
-# A GetStatus without any library: HTTP/2's preface, SETTINGS, HEADERS with literal fields, and an empty gRPC message.
-_ASK = """
-import socket, struct, sys
-def frame(kind, flags, stream, payload):
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-fields = [
-    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/tensorflow.WorkerService/GetStatus"),
-    (b":authority", b"localhost"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
-]
-headers = b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
-with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
-    server.sendall(
-        b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"
-        + frame(4, 0, 0, b"") + frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5))
-    )
-    answer = b""
-    while b"device:CPU:0" not in answer:
-        answer += server.recv(4096) or sys.exit("hung up after %r" % answer)
-import os
-print("device:CPU:0", os.getuid())
-"""
-
 
 @pytest.fixture
 def other() -> Iterator[Account]:
@@ -63,11 +41,9 @@ def with_accounts(passwd: Path, *command: str) -> tuple[str, ...]:
     return ("unshare", "--mount", "sh", "-c", f'{copy} && exec "$@"', "sh", *command)
 
 
-def row(sandbox: Sandbox) -> dict[str, object]:
-    """What `doctor` says of the accounts on its one host, as JSON; empty if nothing."""
-    found = [check for check in sandbox.json("doctor")["checks"] if check["check"] == "accounts"]
-    assert len(found) <= 1
-    return found[0] if found else {}
+def accounts(sandbox: Sandbox) -> list[dict[str, object]]:
+    """What `doctor` says of the accounts on each host, as JSON."""
+    return [check for check in sandbox.json("doctor")["checks"] if check["check"] == "accounts"]
 
 
 @pytest.mark.parametrize("network", mostly_slow(["closed", "open"], fast=["closed"]))
@@ -79,9 +55,10 @@ def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, other: A
     assert "can connect to this cluster's servers through 127.0.0.1 and run code as " in told.stderr
     assert told.stderr.count("\n") == 1
     port = sandbox.task("worker:0")["address"].rpartition(":")[2]
-    asking = other.command(sys.executable, "-I", "-c", _ASK, port)
+    connecting = "import os, socket, sys; socket.create_connection(('127.0.0.1', sys.argv[1])); print(os.getuid())"
+    asking = other.command(sys.executable, "-I", "-c", connecting, port)
     answer = subprocess.run(asking, cwd="/", capture_output=True, text=True, timeout=90, check=True).stdout
-    assert answer.strip() == f"device:CPU:0 {other.uid}"
+    assert answer == f"{other.uid}\n"
     again = sandbox("up")
     assert "nothing changed" in again.stdout
     assert again.stderr == "", "it was said when the servers were started"
@@ -102,43 +79,22 @@ def test_the_note_is_repeated_after_a_day(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_an_account_that_is_made_is_seen(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
-    # Only with this account, as other tests make some at the same time.
+def test_the_accounts_are_named(sandbox: Sandbox) -> None:
     passwd = sandbox.spec(_US, "passwd")
     sandbox.command = with_accounts(passwd, *COMMAND)
     sandbox.spec(_SPEC.format(network="closed"))
-    assert row(sandbox) == {}
-    other = request.getfixturevalue("other")
-    lines = Path("/etc/passwd").read_text().splitlines()
-    passwd.write_text(_US + next(line for line in lines if line.startswith(f"{other.name}:")) + "\n")
-    after = row(sandbox)
-    assert (after["host"], after["ok"], after["hint"]) == ("localhost", True, _HINT)
-    assert str(after["result"]).startswith("1 other account")
-    assert other.name in str(after["result"])
-    assert " note " in sandbox("doctor").stdout
-
-
-@pytest.mark.slow
-def test_the_accounts_are_named(sandbox: Sandbox) -> None:
-    passwd = sandbox.spec(_US + _OTHERS, "passwd")
-    sandbox.command = with_accounts(passwd, *COMMAND)
-    sandbox.spec(_SPEC.format(network="closed"))
+    assert accounts(sandbox) == []
+    assert "note: " not in sandbox("up", "--dry-run").stderr
+    passwd.write_text(_US + _OTHERS)
     said = (
         "2 other accounts can log in there (anna, ben): any of them can connect to this cluster's servers through "
         "127.0.0.1 and run code as root"
     )
-    assert row(sandbox)["result"] == said
+    (row,) = accounts(sandbox)
+    assert (row["host"], row["ok"], row["result"], row["hint"]) == ("localhost", True, said, _HINT)
+    assert " note " in sandbox("doctor").stdout
     assert f"note: this machine: {said}. {_HINT}" in sandbox("up", "--dry-run").stderr.splitlines()
     assert f"note: this machine: {said}. {_HINT}" in sandbox("up").stderr.splitlines()
-
-
-@pytest.mark.slow
-def test_without_another_account_nothing_is_reported(sandbox: Sandbox) -> None:
-    passwd = sandbox.spec(_US, "passwd")
-    sandbox.command = with_accounts(passwd, *COMMAND)
-    sandbox.spec(_SPEC.format(network="closed"))
-    assert row(sandbox) == {}
-    assert sandbox("up", "-o", "json").stderr == ""
 
 
 @pytest.mark.slow
@@ -160,5 +116,4 @@ def test_the_accounts_of_another_host_are_named(tmp_path: Path) -> None:
             "note: host 'alpha': 2 other accounts can log in there (anna, ben): any of them can connect to this "
             f"cluster's servers from there and run code as root. {_HINT}"
         ]
-        checks = sandbox.json("doctor", spec)["checks"]
-        assert [check["host"] for check in checks if check["check"] == "accounts"] == ["alpha"]
+        assert [check["host"] for check in accounts(sandbox)] == ["alpha"]

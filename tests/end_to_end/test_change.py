@@ -82,14 +82,6 @@ def counter_of(sandbox: Sandbox) -> Iterator[Counter]:
             process.kill()
 
 
-def pids(sandbox: Sandbox) -> dict[str, int]:
-    return {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
-
-
-def keepers(sandbox: Sandbox) -> list[int]:
-    return [pid for pid, title in sandbox.processes().items() if title.endswith(" log writer")]
-
-
 def is_stopping(sandbox: Sandbox) -> bool:
     """Whether the agent has begun to stop a task."""
     (journal,) = sandbox.folder.glob("state/**/journal.json")
@@ -125,11 +117,10 @@ Journal.write, Journal.append = _unless_full(Journal.write), _unless_full(Journa
 def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "name: grows\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n  chief: {tasks: 1, env: {A: secret}}\n"
     full = sandbox.folder / "full"
-    fault = _FULL_DISK.format(full=str(full))
-    changes = {**json.loads(os.environ["TEST_CHANGES"]), "tfcluster.agent.state.journal": fault}
-    monkeypatch.setenv("TEST_CHANGES", json.dumps(changes))
+    fault = sandbox.with_fault("tfcluster.agent.state.journal", _FULL_DISK.format(full=str(full)))
+    monkeypatch.setenv("TEST_CHANGES", fault["TEST_CHANGES"])
     sandbox("up", sandbox.spec(text))
-    first = pids(sandbox)
+    first = sandbox.tasks("pid")
     assert list(first) == ["ps:0", "worker:0", "worker:1", "chief:0"]
     with counter_of(sandbox) as counter:
         assert counter.add(0, make=True) == 1
@@ -140,7 +131,7 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
         assert "env A changed" in changed
         assert "geheim" not in changed
         assert "grows is up: 1 task restarted in" in changed
-        after = pids(sandbox)
+        after = sandbox.tasks("pid")
         assert {name for name in first if first[name] != after[name]} == {"chief:0"}
 
         text = text.replace("secret", "geheim").replace("tasks: 2", "tasks: 3")
@@ -148,7 +139,7 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
         (start,) = sandbox.json("up", "--dry-run")["operations"]
         assert (start["operation"], start["task"], start["lost"]) == ("start", "/job:worker/task:2", [])
         assert "grows is up: 1 task started in" in sandbox("up").stdout
-        grown = pids(sandbox)
+        grown = sandbox.tasks("pid")
         added = grown.pop("worker:2")
         assert grown == after
         assert sandbox.task("worker:2")["address"] == start["address"]
@@ -156,17 +147,17 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
 
         sandbox.kill_agent()
         assert "grows is up: 1 task stopped in" in sandbox("scale", "worker=2").stdout
-        assert pids(sandbox) == after
+        assert sandbox.tasks("pid") == after
         assert added not in sandbox.processes()
         assert not is_free(int(start["address"].rpartition(":")[2])), "it is kept for worker:2"
         assert sandbox("scale", "worker=2").stdout == "grows is up already: nothing changed\n"
         sandbox("up")  # as the file says
-        back = pids(sandbox)
+        back = sandbox.tasks("pid")
         assert back.pop("worker:2") != added
         assert back == after
         assert counter.add(2) == 3
 
-        before = pids(sandbox)
+        before = sandbox.tasks("pid")
         refused = sandbox("scale", "worker=4", code=2).stderr
         assert "would lose the variables of ps:0: nothing was changed" in refused
         assert "restart ps:0 on localhost" in refused
@@ -174,26 +165,26 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
         assert "--yes" in refused
         assert "`max: N`" in refused
         assert sandbox.json("scale", "worker=4", "--dry-run")["lost"] == ["the variables of ps:0"]
-        assert pids(sandbox) == before
+        assert sandbox.tasks("pid") == before
         assert counter.add(1) == 4
         assert "1 task started, 5 restarted" in sandbox("scale", "worker=4", "--yes").stdout
-        assert not set(pids(sandbox).values()) & set(before.values())
+        assert not set(sandbox.tasks("pid").values()) & set(before.values())
         assert counter.add(3) in ("FailedPreconditionError", "NotFoundError"), "the ps has started again, empty"
         assert counter.add(3, make=True) == 1, "and knows worker:3"
 
-    kept = pids(sandbox)
+    kept = sandbox.tasks("pid")
     full.touch()
     assert "cannot write the journal" in sandbox("scale", "worker=3", code=1).stderr
     full.unlink()
     assert sandbox.status()["state"] == "running"
-    assert pids(sandbox) == kept, "no task is stopped for a change that cannot be recorded"
+    assert sandbox.tasks("pid") == kept, "no task is stopped for a change that cannot be recorded"
 
     with socket.create_server(("127.0.0.1", 0)) as obstacle:
         port = obstacle.getsockname()[1]
         sandbox.spec(text.replace("chief: {tasks: 1", f"chief: {{tasks: ['localhost:{port}']"))
         error = sandbox("up", "--yes", code=1).stderr
     assert f"chief:0: port {port} is taken by process {os.getpid()}" in error
-    assert pids(sandbox) == kept
+    assert sandbox.tasks("pid") == kept
 
 
 def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
@@ -212,12 +203,12 @@ def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     result = json.loads(output.splitlines()[-1])
     assert (run.returncode, result["state"]) == (1, "failed")
     assert "worker:1 is stopping" in result["error"]["message"]
-    before = pids(sandbox)
-    (keeper,) = wait_for(lambda: keepers(sandbox))
+    before = sandbox.tasks("pid")
+    (keeper,) = wait_for(lambda: sandbox.pids(" log writer"))
     sandbox.spec(text.replace("tasks: 2}", "tasks: 1}\nrestart: {policy: always}\nlogs: {count: 2}"))
     assert sandbox("up").stdout.splitlines()[-1] == "busy is up already: no task was changed"
-    assert pids(sandbox) == before
-    wait_for(lambda: len(keepers(sandbox)) == 1 and keeper not in keepers(sandbox))
+    assert sandbox.tasks("pid") == before
+    wait_for(lambda: len(sandbox.pids(" log writer")) == 1 and keeper not in sandbox.pids(" log writer"))
 
 
 @pytest.mark.slow
@@ -231,15 +222,15 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     assert data_losses(shrink.actions) == []
     run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
     name = json.loads(run.stdout.readline())["run"]
-    before = pids(sandbox)
+    before = sandbox.tasks("pid")
     with pytest.raises(PlanConflictError, match=f"the plan would also cancel run {name}.: nothing was done"):
         apply(shrink, accept_any_loss=False, show_status=lambda status: None)
-    assert pids(sandbox) == before
+    assert sandbox.tasks("pid") == before
     sandbox("scale", "worker=3")
     with pytest.raises(PlanConflictError, match="has changed since the plan was made") as caught:
         apply(shrink, accept_any_loss=True, show_status=lambda status: None)
     assert caught.value.exit_code is ExitCode.FAILED
-    assert len(pids(sandbox)) == 4
+    assert len(sandbox.tasks("pid")) == 4
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=60)
 
@@ -254,32 +245,9 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.slow
-def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that_goes_on(sandbox: Sandbox) -> None:
-    text = "name: torn\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n"
-    sandbox("up", sandbox.spec(text))
-    before = sandbox.status()
-    os.kill(before["tasks"][2]["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
-    sandbox.spec(text.replace("tasks: 2", "tasks: 1"))
-    up = sandbox.start("up")
-    wait_for(lambda: is_stopping(sandbox) or up.poll() is not None)
-    sandbox.kill_agent()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(before["tasks"][2]["pid"], signal.SIGCONT)
-    _, error = up.communicate(timeout=60)
-    # The agent waits 5 seconds for worker:1: only a test as slow as that finds the change made.
-    assert up.returncode == 0 or "the agent disconnected" in error
-    sandbox("up")
-    after = pids(sandbox)
-    assert after == {"ps:0": before["tasks"][0]["pid"], "worker:0": before["tasks"][1]["pid"]}
-    assert before["tasks"][2]["pid"] not in sandbox.processes()
-    assert [each["operation"] for each in sandbox.json("scale", "worker=3", "--dry-run")["operations"]] == ["start"] * 2
-
-
 # Stands in for a mistake of the agent's: a topology cannot be taken over while there is a file of this name.
 _MISTAKE = """
 import os
-from tfcluster.agent.tasks.supervisor import TaskSupervisor
 
 apply = TaskSupervisor.apply
 
@@ -294,42 +262,28 @@ TaskSupervisor.apply = fail_or_apply
 
 @pytest.mark.slow
 def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(sandbox: Sandbox) -> None:
-    mistaken, patched = sandbox.folder / "mistaken", sandbox.folder / "patched"
-    patched.mkdir()
-    (patched / "sitecustomize.py").write_text(_MISTAKE.format(mistaken=str(mistaken)))
-    path = f"{patched}:{sandbox.environment['PYTHONPATH']}"
+    mistaken = sandbox.folder / "mistaken"
+    fault = sandbox.with_fault("tfcluster.agent.tasks.supervisor", _MISTAKE.format(mistaken=str(mistaken)))
     spec = sandbox.spec("name: hurt\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n")
-    sandbox("up", spec, env={"PYTHONPATH": path})
-    agent, before = sandbox.status()["hosts"][0]["agent_pid"], pids(sandbox)
+    sandbox("up", spec, env=fault)
+    agent, before = sandbox.agent(), sandbox.tasks("pid")
 
     def fail_to_scale() -> None:
         mistaken.touch()
         error = sandbox("scale", "worker=1", code=1).stderr
         assert error.count("error: ") == 1
         assert "the agent failed: KeyError: 'an unexpected key'" in error
-        states = {f"{task['job']}:{task['index']}": task["state"] for task in sandbox.status(code=4)["tasks"]}
-        assert states == {"ps:0": "ready", "worker:0": "ready", "worker:1": "stopped"}, "so far it had come"
+        assert sandbox.tasks("state", code=4) == {"ps:0": "ready", "worker:0": "ready", "worker:1": "stopped"}, (
+            "so far it had come"
+        )
 
     fail_to_scale()
     mistaken.unlink()
     assert "1 task started in" in sandbox("scale", "worker=2").stdout
-    after = pids(sandbox)
+    after = sandbox.tasks("pid")
     assert after.pop("worker:1") != before.pop("worker:1")
     assert after == before
     fail_to_scale()
     assert sandbox.status(code=4)["hosts"][0]["agent_pid"] == agent
     sandbox("down")
     assert sandbox.leftovers() == []
-
-
-@pytest.mark.slow
-def test_what_cannot_be_scaled_is_wrong_usage(demo: Sandbox) -> None:
-    for count in ("worker", "worker=1.5"):
-        error = demo("scale", count, code=2).stderr
-        assert f"error: expected JOB=N, got {count!r}" in error
-        assert "hint: For example, `tfcluster scale worker=4`" in error
-    assert "two numbers of tasks, 1 and 2" in demo("scale", "worker=1", "worker=2", code=2).stderr
-    assert "has no job 'trainer'" in demo("scale", "trainer=1", code=2).stderr
-    assert "no task of cluster 'demo' would remain" in demo("scale", "worker=0", "ps=0", code=2).stderr
-    assert "1002 tasks: a cluster has at most 1000" in demo("scale", "worker=1001", code=2).stderr
-    assert "is not running" in demo("scale", "worker=1", "-c", "nobody", code=3).stderr

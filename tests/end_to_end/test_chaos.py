@@ -52,30 +52,18 @@ OVERLAPPING = 3
 
 @dataclass
 class Chaos:
-    """What strikes, and what came of it.
-
-    Attributes:
-        random: Decides what is next.
-        faults: What may strike.
-        began: When it began (Unix time).
-        struck: The short name of each task that was struck, and when (Unix time).
-        gone: The processes that must go because of that.
-        counts: Faults by kind.
-        right: Runs that gave the answer.
-        failed: Messages of runs that did not.
-        wrong: Whatever else a run did.
-    """
+    """What strikes, and what came of it."""
 
     sandbox: Sandbox
     random: random.Random
     faults: list[str]
     began: float = field(default_factory=time.time)
-    struck: list[tuple[str, float]] = field(default_factory=list)
-    gone: list[ProcessHandle] = field(default_factory=list)
+    struck: list[tuple[str, float]] = field(default_factory=list)  # the short name of each task, and when
+    gone: list[ProcessHandle] = field(default_factory=list)  # the processes that must go because of that
     counts: Counter[str] = field(default_factory=Counter)
-    right: int = 0
-    failed: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    right: int = 0  # runs that gave the answer
+    failed: list[str] = field(default_factory=list)  # messages of runs that did not
+    wrong: list[str] = field(default_factory=list)  # whatever else a run did
 
     def run_again_and_again(self, until: threading.Event) -> None:
         """Run the program until told to stop; every end must be the answer or a named cause."""
@@ -134,7 +122,7 @@ class Chaos:
         if "agent" in kind:
             os.kill(agent, signal.SIGKILL)
         if "holder" in kind:
-            holders = [pid for pid, line in self.sandbox.processes().items() if "private network" in line]
+            holders = self.sandbox.pids("private network")
             for pid in holders:
                 os.kill(pid, signal.SIGKILL)
             return bool(holders)
@@ -152,7 +140,7 @@ class Chaos:
 
     def recoveries(self) -> tuple[list[float], int]:
         """By the recorded events: seconds until each struck task was ready again, and how many agents followed one."""
-        events = [json.loads(line) for line in self.sandbox("events", "-o", "json").stdout.splitlines()]
+        events = self.sandbox.json_lines("events")
         ready = [(event["task"], event["time"]) for event in events if event["event"] == "ready"]
         seconds = [
             next(at for name, at in ready if name == struck and at > since - 0.001) - since

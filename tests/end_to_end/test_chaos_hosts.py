@@ -80,7 +80,7 @@ class HostsChaos(Chaos):
                 return False
             pids = [task["pid"] for task in json.loads(found.stdout)["tasks"] if task["pid"]]
         else:
-            pids = [pid for pid, line in self.sandbox.processes().items() if TITLES[kind] in line]
+            pids = self.sandbox.pids(TITLES[kind])
         struck = ProcessHandle.from_pid(self.random.choice(sorted(pids))) if pids else None
         if struck is None or not struck.is_alive():
             return False

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 from collections.abc import Mapping
 
-import pexpect
 import pytest
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox
@@ -31,15 +29,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
 def completions(sandbox: Sandbox, line: str, env: Mapping[str, str] | None = None) -> list[str]:
     """Return what bash offers at the end of a line."""
     script = _SCRIPT % (ROOT / "completions" / "tfcluster.bash", shlex.join(sandbox.command), shlex.quote(line))
-    result = subprocess.run(
-        ["bash", "-c", script],
-        cwd=sandbox.folder,
-        env={**sandbox.environment, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    result = sandbox.execute("bash", "-c", script, env=env, check=True)
     assert result.stderr == ""
     return [line for line in result.stdout.splitlines() if line]
 
@@ -112,7 +102,7 @@ def with_command(sandbox: Sandbox) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     (folder / "tfcluster").write_text(f'#!/bin/sh\nexec {shlex.join(sandbox.command)} "$@"\n')
     (folder / "tfcluster").chmod(0o755)
-    return {**sandbox.environment, "PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(sandbox.folder)}
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(sandbox.folder)}
 
 
 OFFERS = {
@@ -140,10 +130,7 @@ def test_what_fish_offers(typed: Sandbox) -> None:
     # One fish completes one line after the other, and prints a line between them.
     lines = [f"complete -C {shlex.quote(line)}; echo next" for line in OFFERS]
     script = "; ".join([f"source {ROOT / 'completions' / 'tfcluster.fish'}", *lines])
-    command = ["fish", "--no-config", "-c", script]
-    result = subprocess.run(
-        command, cwd=typed.folder, env=with_command(typed), capture_output=True, text=True, timeout=90, check=True
-    )
+    result = typed.execute("fish", "--no-config", "-c", script, env=with_command(typed), check=True)
     assert result.stderr == ""
     completed = [answer.split("\n") for answer in result.stdout.removesuffix("next\n").split("next\n")]
     names = ([offer.partition("\t")[0] for offer in answer if offer] for answer in completed)
@@ -154,15 +141,8 @@ def test_what_fish_offers(typed: Sandbox) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("zsh")
 def test_what_zsh_offers(typed: Sandbox) -> None:
-    zsh = pexpect.spawn(
-        "zsh",
-        ["-f", "-i"],
-        env={**with_command(typed), "TERM": "dumb", "PS1": "shell> "},
-        cwd=str(typed.folder),
-        dimensions=(40, 200),
-        encoding="utf-8",
-        timeout=90,
-    )
+    environment = {**with_command(typed), "TERM": "dumb", "PS1": "shell> "}
+    zsh = typed.at_terminal("zsh", "-f", "-i", env=environment, dimensions=(40, 200))
     setup = "autoload -U compinit; compinit -u -D; bindkey -e; LISTMAX=1000; zstyle ':completion:*' menu no"
     zsh.sendline(f"{setup}; source {ROOT / 'completions' / '_tfcluster'}")
     for number, (line, offers) in enumerate(OFFERS.items()):

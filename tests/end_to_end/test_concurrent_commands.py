@@ -128,20 +128,6 @@ def test_a_run_that_meets_down(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_down_while_a_run_goes_on(sandbox: Sandbox) -> None:
-    sandbox.spec(SPEC)
-    sandbox("up")
-    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-    run.stdout.readline()
-    sandbox("down")
-    output, error = run.communicate(timeout=60)
-    assert run.returncode == 1
-    assert "Traceback" not in error
-    assert '"state": "cancelled"' in output.splitlines()[-1]
-    assert sandbox.leftovers() == []
-
-
-@pytest.mark.slow
 def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(sandbox: Sandbox) -> None:
     sandbox.spec(SPEC)
     sandbox("up")

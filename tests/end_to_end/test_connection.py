@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 
 from tests.conftest import Sandbox
-from tfcluster.errors import ClusterError
 
 _STRATEGY = """
 import tensorflow as tf
@@ -37,18 +34,11 @@ print(total.device, float(total))
 """
 
 
-def python(sandbox: Sandbox, program: str, *options: str, code: int = 0) -> str:
+def python(sandbox: Sandbox, program: str) -> str:
     """Return what a program prints in a Python process of its own, which has only tfcluster's folders."""
-    result = subprocess.run(
-        [sys.executable, *options, "-c", program],
-        cwd=sandbox.folder,
-        env={**sandbox.environment, "https_proxy": "http://127.0.0.1:9"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert result.returncode == code, result.stderr
+    proxy = {"https_proxy": "http://127.0.0.1:9"}
+    result = sandbox.execute(sys.executable, "-c", program, env=proxy, timeout=200)
+    assert result.returncode == 0, result.stderr
     return result.stdout
 
 
@@ -135,12 +125,3 @@ def test_only_what_needs_tensorflow_imports_it(demo: Sandbox) -> None:
     assert output.startswith("<tfcluster demo at grpc://localhost:")
     assert "this requires TensorFlow" in output
     assert "pip install tensorflow" in output
-
-
-def test_a_cluster_that_is_not_running_is_an_error(demo: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tfcluster
-
-    for name, value in demo.environment.items():
-        monkeypatch.setitem(os.environ, name, value)
-    with pytest.raises(ClusterError, match="cluster 'other' is not running"):
-        tfcluster.connect("other")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, mostly_slow, wait_for
+from tests.conftest import COMMAND, Sandbox, wait_for
 
 #: A title, a cleared screen, a clipboard that is written, a C1 sequence, DEL, and text from right to left.
 EVIL = "\x1b]0;title\x07\x1b[2J\x1b[H\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f\u202etxt"
@@ -29,15 +29,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def at_a_terminal(sandbox: Sandbox, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """What a command writes to a terminal, until it ends."""
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "tfcluster", *arguments],
-        env={**sandbox.environment, "TERM": "xterm-256color", **(env or {})},
-        cwd=str(sandbox.folder),
-        dimensions=(40, 250),
-        encoding="utf-8",
-        timeout=90,
-    )
+    child = sandbox.at_terminal(*COMMAND, *arguments, env=env, dimensions=(40, 250))
     child.expect(pexpect.EOF)
     child.close()
     shown = str(child.before)
@@ -69,8 +61,7 @@ def harmless(shown: str) -> str:
 
 @pytest.fixture(scope="module")
 def visited(demo: Sandbox) -> Sandbox:
-    """The example cluster when a task has printed EVIL, with a script that prints it and one that fails with it too."""
-    have_printed(demo, "worker:0")
+    """The example cluster, with a script that prints EVIL and one that fails with it too."""
     demo.spec(_PRINTS, "prints.py")
     demo.spec(_FAILS, "fails.py")
     return demo
@@ -83,27 +74,14 @@ def failed_run(visited: Sandbox) -> str:
     return str(visited.json("runs", "-n", "1")[0]["run"])
 
 
-def have_printed(sandbox: Sandbox, task: str) -> None:
-    """Have a task print EVIL, and wait until that is in its log."""
-    with open(f"/proc/{sandbox.task(task)['pid']}/fd/2", "a") as log:
-        log.write(f"{EVIL}\nwindows\r\n10%\r20%\n")
-    wait_for(lambda: "20%" in sandbox("logs", task).stdout)
-
-
-@pytest.mark.slow
-def test_control_characters_in_the_log_of_a_task_are_escaped(visited: Sandbox) -> None:
-    lines = harmless(at_a_terminal(visited, "logs", "worker:0", "--no-prefix")).splitlines()
-    assert SHOWN in lines
-    assert "windows" in lines
-    assert r"10%\r20%" in lines
-    assert SHOWN in into_a_pipe(visited, "logs", "worker:0"), "in a pipe too"
-
-
 @pytest.mark.slow
 def test_control_characters_in_the_last_output_of_a_task_are_escaped(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: dying\nrestart: {policy: never}\njobs:\n  worker: {tasks: 1}\n"))
-    have_printed(sandbox, "worker:0")
-    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    pid = sandbox.task("worker:0")["pid"]
+    with open(f"/proc/{pid}/fd/2", "a") as log:
+        log.write(f"{EVIL}\nwindows\r\n10%\r20%\n")
+    wait_for(lambda: "20%" in sandbox("logs").stdout)
+    os.kill(pid, signal.SIGKILL)
     wait_for(lambda: sandbox.task("worker:0", code=None)["state"] == "failed")
     assert f"  {SHOWN}" in harmless(at_a_terminal(sandbox, "status", code=4)).splitlines()
     assert "SIGKILL" in harmless(at_a_terminal(sandbox, "events"))
@@ -129,7 +107,7 @@ def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox
 
 @pytest.mark.parametrize(
     "command",
-    mostly_slow(["logs", "logs RUN", "runs", "attach RUN", "run fails.py"], fast=["logs RUN", "run fails.py"]),
+    ["logs RUN", "run fails.py"],
 )
 def test_json_has_no_control_character(visited: Sandbox, failed_run: str, command: str) -> None:
     words = command.replace("RUN", failed_run).split()

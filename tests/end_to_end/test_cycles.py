@@ -26,19 +26,10 @@ def locks(sandbox: Sandbox) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_cycles_leave_nothing(sandbox: Sandbox) -> None:
-    assert_cycles_leave_nothing(sandbox, 2)
-
-
-@pytest.mark.slow
-def test_many_cycles_leave_nothing(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
-    assert_cycles_leave_nothing(sandbox, pytestconfig.getoption("cycles"))
-
-
-def assert_cycles_leave_nothing(sandbox: Sandbox, cycles: int) -> None:
+def test_cycles_leave_nothing(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
     spec = sandbox.spec(SPEC)
     first: set[str] = set()
-    for _ in range(cycles):
+    for _ in range(pytestconfig.getoption("cycles")):
         sandbox("up", spec)
         assert len(locks(sandbox)) == 1
         sandbox("down")

@@ -119,6 +119,12 @@ def is_live(browser: Browser) -> bool:
     return browser.text("#link") == "live"
 
 
+def refuse(browser: Browser) -> None:
+    """Answer the question of the page with no."""
+    browser.click("dialog button:not(.danger)")
+    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
+
+
 @pytest.mark.parametrize(
     ("status", "headers"),
     [
@@ -139,10 +145,8 @@ def test_who_may_ask(served: Served, status: int, headers: dict[str, str | None]
     answer = served.request("/metrics", headers=given)
     assert answer[0] == status
     assert ("tfcluster_task_state" in answer[1]) == (status == 200)
-    if "Authorization" not in headers:
-        assert served.request("/", headers=given)[0] == status, (
-            "the page itself says nothing of the cluster, but to its host"
-        )
+    if "Authorization" not in headers:  # the page itself says nothing of the cluster, but to its host
+        assert served.request("/", headers=given)[0] == status
 
 
 def test_requests_that_make_no_sense(served: Served) -> None:
@@ -168,7 +172,7 @@ def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sa
     status, text, _ = served.request(f"/api/logs?tasks={run}&until={time.time()}")
     assert status == 200
     (shown,) = [json.loads(data) for data in re.findall(r"^event: lines\ndata: (.*)$", text, re.MULTILINE)]
-    stored = [json.loads(line) for line in demo("logs", run, "-o", "json").stdout.splitlines()]
+    stored = demo.json_lines("logs", run)
     assert shown == [{**line, "level": None} for line in stored]
     assert len({line["time"] for line in shown}) == 3
 
@@ -179,7 +183,7 @@ def test_the_page_gets_entries_from_a_level_on_and_how_many_are_hidden(demo: San
     status, text, _ = served.request(f"/api/logs?tasks=ps&level=error&until={until}")
     assert status == 200
     (hidden,) = re.findall(r"^event: hidden\ndata: (\d+)$", text, re.MULTILINE)
-    stored = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
+    stored = demo.json_lines("logs", "ps")
     levels = [entry_level(line["line"]) for line in stored if line["time"] <= until]
     assert int(hidden) == levels.count(LogLevel.INFO) + levels.count(LogLevel.WARNING) > 0
     assert "Started server" not in text
@@ -298,8 +302,7 @@ def test_a_cancel_is_asked_for_again(demo: Sandbox, served: Served, browser: Bro
     cancel = f"[data-run='{training}'] .cancel"
     browser.click(cancel)
     wait_for(lambda: f"tfcluster cancel {training} -c demo" in browser.text("dialog"))
-    browser.click("dialog button:not(.danger)")
-    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
+    refuse(browser)
     wait_for(lambda: demo.json("runs", training)["state"] == "running")  # it was queued, or runs on
     browser.click(cancel)
     browser.click("#confirm")
@@ -314,8 +317,7 @@ def test_a_restart_says_what_is_lost(demo: Sandbox, served: Served, browser: Bro
     browser.click("[data-task='ps:0'] .restart")
     wait_for(lambda: "the variables of ps:0" in browser.text("dialog"))
     assert "tfcluster restart ps:0 --yes -c demo" in browser.text("dialog")
-    browser.click("dialog button:not(.danger)")
-    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
+    refuse(browser)
     assert demo.task("ps:0")["pid"] == pid
     browser.click("[data-task='ps:0'] .restart")
     browser.click("#confirm")
@@ -342,29 +344,22 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
     """Whatever the agents would say: a spec and `run --name` accept no such names."""
     browser.open(served.at(""))
     wait_for(lambda: is_live(browser))
-    task: dict[str, Any] = {"job": TAG, "index": 0, "task": TAG, "host": TAG, "state": TAG, "restarts": 1}
-    task |= {
+    task: dict[str, Any] = dict.fromkeys(("job", "task", "host", "state"), TAG) | {
+        "index": 0,
+        "restarts": 1,
         "uptime_s": 1.0,
-        "cpu_percent": 1.0,
-        "rss_bytes": 1,
-        "gpu_memory_bytes": 3 << 30,
-        "last_exit": {"reason": TAG, "time": 0, "detail": TAG},
     }
-    run = {"run": TAG, "program": TAG, "parameters": {}, "state": TAG, "seconds": 1.0, "started": 0.0}
-    run |= {
-        "result": {TAG: TAG, "metrics": {"worker:0": {TAG: 0.5}}},
-        "outcome": TAG,
-        "gpu_memory_bytes": 2 << 30,
-        "error": {"message": TAG, "hint": TAG},
-        "origin": None,
-    }
+    last_exit = {"reason": TAG, "time": 0, "detail": TAG}
+    task |= {"cpu_percent": 1.0, "rss_bytes": 1, "gpu_memory_bytes": 3 << 30, "last_exit": last_exit}
+    run: dict[str, Any] = dict.fromkeys(("run", "program", "state", "outcome"), TAG) | {"seconds": 1.0, "started": 0.0}
+    run |= {"parameters": {}, "origin": None, "gpu_memory_bytes": 2 << 30, "error": {"message": TAG, "hint": TAG}}
+    run |= {"result": {TAG: TAG, "metrics": {"worker:0": {TAG: 0.5}}}}
     model = {
         "status": {"cluster": TAG, "hosts": [{"host": TAG, "state": TAG}], "tasks": [task], "runs": [run]},
         "problems": {TAG: TAG},
         "records": [run],
-        "progress": {},
-        "samples": [],
         "events": [{"time": 0, "event": TAG, "task": TAG, "detail": TAG}],
+        **{"progress": {}, "samples": []},
     }
     script = (
         "const [model, done] = arguments; const parent = document.createElement('main'); document.body.append(parent);"

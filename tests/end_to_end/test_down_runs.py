@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
-from typing import Any
 
 import pexpect
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import COMMAND, Sandbox, wait_for
 
 # A script that uses worker:0 alone, if any.
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
-
-
-def spawn(sandbox: Sandbox, arguments: str) -> Any:
-    """Start a command on a terminal."""
-    return pexpect.spawn(
-        f"{sys.executable} -m tfcluster {arguments}",
-        env={**sandbox.environment, "TERM": "dumb"},
-        cwd=str(sandbox.folder),
-        encoding="utf-8",
-        timeout=60,
-    )
 
 
 @pytest.mark.usefixtures("bare_fork_server")
 def test_down_asks_before_it_cancels_a_run_or_names_it(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: busy\njobs: {worker: {tasks: 1}}\n"))
     run = sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py")).stdout.strip()
-    terminal = spawn(sandbox, "down")
+    terminal = sandbox.at_terminal(*COMMAND, "down", env={"TERM": "dumb"})
     terminal.expect(rf"busy: this cancels run {run} \((queued|running) for [^)]+\)\r\nContinue\? \[y/N\]: ")
     terminal.sendline("n")
     terminal.expect("busy: nothing was stopped")
@@ -43,6 +30,8 @@ def test_down_asks_before_it_cancels_a_run_or_names_it(sandbox: Sandbox) -> None
     shown = sandbox("down", "-o", "json")
     assert re.search(named, shown.stderr)
     assert shown.stdout == '{"cluster": "busy", "state": "stopped"}\n'
+    assert [each["state"] for each in sandbox.json("runs", "-c", "busy")] == ["cancelled"]
+    wait_for(lambda: not sandbox.leftovers())
 
 
 @pytest.mark.slow
@@ -51,7 +40,7 @@ def test_down_does_not_ask_with_yes_or_without_runs(sandbox: Sandbox) -> None:
         sandbox("up", sandbox.spec("name: busy\njobs: {worker: {tasks: 1}}\n"))
         if has_run:
             sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py"))
-        terminal = spawn(sandbox, "down --yes" if has_run else "down")
+        terminal = sandbox.at_terminal(*COMMAND, "down", *(["--yes"] if has_run else []), env={"TERM": "dumb"})
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 0

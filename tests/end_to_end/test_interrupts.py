@@ -39,9 +39,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     [
         (PLAN, DROPPED, "SIGINT", 130),
         pytest.param(APPLY, DROPPED, "SIGINT", 130, marks=pytest.mark.slow),
-        pytest.param(WAIT, DROPPED, "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param(WAIT, DROPPED, "SIGTERM", 143, marks=pytest.mark.slow),
-        pytest.param(PLAN, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param(APPLY, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
         pytest.param(WAIT, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
     ],

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, REAPED_DAEMON, Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.conftest import (
+    BARE_FORK_SERVER,
+    REAPED_DAEMON,
+    Sandbox,
+    lines_of,
+    make_sandbox,
+    mostly_slow,
+    read_until,
+    wait_for,
+)
 from tfcluster.os.process_handle import is_stopped_by_signal
 
 SPEC = "jobs:\n  chief: {tasks: 1}\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n  evaluator: {tasks: 1}\n"
@@ -59,11 +67,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A sandbox with a cluster, shared by the tests."""
     with make_sandbox(tmp_path_factory.mktemp("launch")) as sandbox:
         sandbox.spec(SPEC)
-        (sandbox.folder / "look.py").write_text(LOOK)
-        (sandbox.folder / "act.py").write_text(ACT)
+        sandbox.spec(LOOK, "look.py")
+        sandbox.spec(ACT, "act.py")
         soon = sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2, "GROUP_CAUSE_SECONDS": 60})
         sandbox("up", env={**soon, "TEST_CHANGES": json.dumps(BARE_FORK_SERVER)})
         yield sandbox
+
+
+@pytest.fixture
+def alone(sandbox: Sandbox) -> Sandbox:
+    """A sandbox with the scripts and without a cluster."""
+    sandbox.spec(ACT, "act.py")
+    sandbox.spec("name: two\njobs: {worker: {tasks: 2}}\n", "two.yaml")
+    return sandbox
 
 
 def members(sandbox: Sandbox, *arguments: str) -> dict[str, Any]:
@@ -74,17 +90,13 @@ def members(sandbox: Sandbox, *arguments: str) -> dict[str, Any]:
     return {each["TASK"]: each for each in seen}
 
 
-def programs(sandbox: Sandbox, run: str = "") -> list[str]:
-    """The members that run, by their processes' titles."""
-    return [line for line in sandbox.processes().values() if line.endswith(" program") and run in line]
-
-
-def result_of(sandbox: Sandbox, *arguments: str, code: int) -> Any:
-    return json.loads(sandbox("launch", "-o", "json", *arguments, code=code).stdout.splitlines()[-1])
+def programs(sandbox: Sandbox) -> list[int]:
+    """The members that run."""
+    return sandbox.pids(" program")
 
 
 def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
-    seen = members(cluster, "look.py")
+    seen = members(cluster, "look.py", "{job}:{index} of {world_size} at {address}", "{ps_hosts}", '{"a": {b}}')
     assert sorted(seen) == ["chief:0", "worker:0", "worker:1"]
     assert [seen[task]["RANK"] for task in sorted(seen)] == ["0", "1", "2"]
     clusters = [each["config"]["cluster"] for each in seen.values()]
@@ -94,54 +106,31 @@ def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
     assert {(each["WORLD_SIZE"], each["ATTEMPT"]) for each in seen.values()} == {("3", "0")}
     assert len({each["RUN"] for each in seen.values()}) == 1
     addresses = [address for tasks in clusters[0].values() for address in tasks]
-    servers = {task["address"] for task in cluster.status()["tasks"]}
+    servers = cluster.tasks("address")
     assert len(set(addresses)) == 3
-    assert servers.isdisjoint(addresses)
+    assert set(servers.values()).isdisjoint(addresses)
+    own = f"worker:1 of 3 at {clusters[0]['worker'][1]}"
+    assert seen["worker:1"]["args"] == [own, servers["ps:0"], '{"a": {b}}']
 
 
 @pytest.mark.slow
 def test_the_log_of_a_launch_says_which_member_a_line_is_from(cluster: Sandbox) -> None:
-    launched = [json.loads(line) for line in cluster("launch", "-o", "json", "look.py").stdout.splitlines()]
+    launched = lines_of(cluster("launch", "-o", "json", "look.py").stdout)
     run = launched[-1]["run"]
     printed = {(event["task"], event["line"]) for event in launched if event["event"] == "output"}
-    logged = [json.loads(line) for line in cluster("logs", run, "-o", "json").stdout.splitlines()]
+    logged = lines_of(cluster("logs", run, "-o", "json").stdout)
     assert {(line["member"], line["line"]) for line in logged} == printed
     assert {line["task"] for line in logged} == {run}
     shown = cluster("logs", run).stdout.splitlines()
     assert sorted(line.partition(" | ")[0].strip() for line in shown) == ["chief:0", "worker:0", "worker:1"]
     found = cluster("logs", run, "worker:1", "--grep", '"TASK": "worker:1"').stdout.splitlines()
     assert [line.partition(" | ")[0].strip() for line in found] == [f"{run} worker:1"]
-    task = json.loads(cluster("logs", "worker:1", "-n", "1", "-o", "json").stdout)
+    task = cluster.json("logs", "worker:1", "-n", "1")
     assert set(task) == {"task", "time", "line"}
 
 
-@pytest.mark.slow
-def test_an_evaluator_is_not_part_of_the_cluster_that_it_evaluates(cluster: Sandbox) -> None:
-    seen = members(cluster, "--each", "worker,evaluator", "look.py")
-    evaluator = seen["evaluator:0"]["config"]
-    assert evaluator["task"] == {"type": "evaluator", "index": 0}
-    assert list(evaluator["cluster"]) == ["worker"]
-    assert seen["worker:0"]["config"]["cluster"] == evaluator["cluster"]
-
-
-@pytest.mark.slow
-def test_placeholders_in_arguments(cluster: Sandbox) -> None:
-    arguments = ["--at={job}:{index}", "{rank}/{world_size}", "{address}", "{worker_hosts}", "{ps_hosts}", '{"a": {b}}']
-    seen = members(cluster, "--each", "worker", "look.py", *arguments)
-    workers = seen["worker:1"]["config"]["cluster"]["worker"]
-    ps = [task["address"] for task in cluster.status()["tasks"] if task["job"] == "ps"]
-    assert seen["worker:1"]["args"] == [
-        "--at=worker:1",
-        "1/2",
-        workers[1],
-        ",".join(workers),
-        ",".join(ps),
-        '{"a": {b}}',
-    ]
-
-
 def test_output_is_marked_with_its_task(cluster: Sandbox) -> None:
-    events = [json.loads(line) for line in cluster("launch", "-o", "json", "act.py", "all=0").stdout.splitlines()]
+    events = lines_of(cluster("launch", "-o", "json", "act.py", "all=0").stdout)
     output = {(each["task"], each["stream"], each["line"]) for each in events if each["event"] == "output"}
     assert output == {(task, "stdout", "doing 0") for task in ("chief:0", "worker:0", "worker:1")}
     started = [each["task"] for each in events if each["event"] == "member" and each["state"] == "started"]
@@ -149,20 +138,12 @@ def test_output_is_marked_with_its_task(cluster: Sandbox) -> None:
     assert events[-1]["result"] == {"exit_code": 0, "restarts": 0}
 
 
-@pytest.mark.parametrize(
-    ("act", "code", "message"),
-    [
-        pytest.param("raise", 1, "worker:1 on localhost failed: ValueError: no such data", marks=pytest.mark.slow),
-        pytest.param("7", 7, "worker:1 on localhost ended with exit code 7", marks=pytest.mark.slow),
-        ("kill", 137, "worker:1 on localhost was terminated by SIGKILL"),
-    ],
-)
-def test_the_first_failure_ends_all(cluster: Sandbox, act: str, code: int, message: str) -> None:
-    result = result_of(cluster, "act.py", f"worker:1={act}", code=code)
+def test_the_first_failure_ends_all(cluster: Sandbox) -> None:
+    result = lines_of(cluster("launch", "-o", "json", "act.py", "worker:1=kill", code=137).stdout)[-1]
     assert result["state"] == "failed"
-    assert result["result"]["task"], result["result"]["exit_code"] == ("worker:1", code)
-    assert result["error"]["message"].startswith(message)
-    assert f"doing {act}" in result["error"]["message"]
+    assert (result["result"]["task"], result["result"]["exit_code"]) == ("worker:1", 137)
+    assert result["error"]["message"].startswith("worker:1 on localhost was terminated by SIGKILL")
+    assert "doing kill" in result["error"]["message"]
     assert not programs(cluster)
 
 
@@ -206,8 +187,7 @@ def test_a_members_own_error_comes_before_one_that_follows_from_it(cluster: Sand
 @pytest.mark.slow
 def test_workers_that_compute_go_on_when_the_chief_is_done_and_those_that_serve_are_ended(cluster: Sandbox) -> None:
     jobs = ["--each", "chief,worker,ps"]
-    output = cluster("launch", "-o", "json", *jobs, "act.py", "chief:0=0", "worker:0=compute").stdout
-    events = [json.loads(line) for line in output.splitlines()]
+    events = lines_of(cluster("launch", "-o", "json", *jobs, "act.py", "chief:0=0", "worker:0=compute").stdout)
     exits = [(each["task"], each["exit_code"]) for each in events if each.get("state") == "exited"]
     assert exits[0] == ("chief:0", 0)
     assert sorted(exits[1:3]) == [("worker:0", 0), ("worker:1", 143)]
@@ -215,35 +195,19 @@ def test_workers_that_compute_go_on_when_the_chief_is_done_and_those_that_serve_
     assert events[-1]["result"] == {"exit_code": 0, "restarts": 0}
 
 
-@pytest.mark.slow
-def test_parameter_servers_are_ended_when_the_others_are_done(cluster: Sandbox) -> None:
-    arguments = ("--each", "ps,worker", "act.py", "worker:0=0", "worker:1=0")
-    assert result_of(cluster, *arguments, code=0)["state"] == "succeeded"
-
-
 @pytest.mark.parametrize("code", mostly_slow(["9", "42"], fast=["9"]))
 def test_a_group_is_started_again_as_a_whole(cluster: Sandbox, code: str) -> None:
     arguments = ("--each", "worker", "--max-restarts", "2", "act.py", f"worker:1={code}", "first=0")
-    lines = cluster("launch", "-o", "json", *arguments).stdout.splitlines()
-    events = [json.loads(line) for line in lines]
+    events = lines_of(cluster("launch", "-o", "json", *arguments).stdout)
     assert events[-1]["result"] == {"exit_code": 0, "restarts": 1}
     started = [(each["task"], each["attempt"]) for each in events if each.get("state") == "started"]
     assert sorted(started) == [("worker:0", 0), ("worker:0", 1), ("worker:1", 0), ("worker:1", 1)]
 
 
 @pytest.mark.slow
-def test_restarts_are_counted(cluster: Sandbox) -> None:
-    result = cluster("launch", "--each", "worker", "--max-restarts", "1", "act.py", "all=9", code=9)
-    assert "ended with exit code 9: restarting all (0 more restarts left)" in result.stderr
-    assert result.stderr.count("restarting all") == 1
-    assert "error: worker:" in result.stderr
-
-
-@pytest.mark.slow
 def test_a_group_is_not_started_again_more_often_than_it_may_be(cluster: Sandbox) -> None:
     arguments = ("--each", "worker", "--max-restarts", "2", "act.py", "all=42")
-    lines = cluster("launch", "-o", "json", *arguments, code=42).stdout.splitlines()
-    events = [json.loads(line) for line in lines]
+    events = lines_of(cluster("launch", "-o", "json", *arguments, code=42).stdout)
     assert [each["left"] for each in events if each["event"] == "restart"] == [1, 0]
     assert {each["attempt"] for each in events if each.get("state") == "started"} == {0, 1, 2}
     assert events[-1]["result"]["restarts"] == 2
@@ -254,7 +218,7 @@ def test_a_group_is_not_started_again_more_often_than_it_may_be(cluster: Sandbox
 )
 def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) -> None:
     command = cluster.start("launch", "act.py")
-    assert command.stdout.readline().endswith("| doing wait\n")
+    read_until(command.stdout, "| doing wait")
     command.send_signal(number)
     assert command.wait(60) == code
     assert not programs(cluster)
@@ -282,7 +246,7 @@ def test_members_get_the_signals_of_the_command(cluster: Sandbox) -> None:
     for name in ("SIGUSR1", "SIGUSR2"):
         command.send_signal(signal.Signals[name])
         assert said() == {f"worker:0 {name}", f"worker:1 {name}"}
-    members = [pid for pid, title in cluster.processes().items() if title.endswith(" program")]
+    members = programs(cluster)
     command.send_signal(signal.SIGTSTP)  # Ctrl-Z stops the members and then the command
     wait_for(lambda: all(is_stopped_by_signal(pid) for pid in (command.pid, *members)))
     command.send_signal(signal.SIGCONT)
@@ -293,7 +257,7 @@ def test_members_get_the_signals_of_the_command(cluster: Sandbox) -> None:
 
 def test_a_group_here_ends_with_a_command_that_is_killed(cluster: Sandbox) -> None:
     command = cluster.start("launch", "--each", "worker", "act.py")
-    assert [command.stdout.readline().endswith("| doing wait\n") for _ in range(2)] == [True, True]
+    assert len([read_until(command.stdout, "| doing wait") for _ in range(2)]) == 2
     command.kill()
     run = cluster.json("runs")[-1]["run"]
     cluster("wait", run, code=None)
@@ -315,10 +279,9 @@ def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
 @pytest.mark.slow
 def test_a_group_outlives_its_agent(cluster: Sandbox) -> None:
     command = cluster.start("launch", "act.py", "chief:0=wait")
-    assert command.stdout.readline().endswith("| doing wait\n")
-    (program, *_) = [pid for pid, line in cluster.processes().items() if line.endswith("program")]
+    read_until(command.stdout, "| doing wait")
     cluster.kill_agent()
-    os.kill(program, signal.SIGKILL)
+    os.kill(programs(cluster)[0], signal.SIGKILL)
     assert command.wait(60) == 137
     cluster.wait_until("running")
 
@@ -326,120 +289,86 @@ def test_a_group_outlives_its_agent(cluster: Sandbox) -> None:
 @pytest.mark.slow
 def test_members_end_with_their_coordinator(cluster: Sandbox) -> None:
     run = cluster("launch", "--detach", "act.py").stdout.strip()
-    wait_for(
-        lambda: len([line for line in cluster.processes().values() if line.endswith("program") and run in line]) == 3
-    )
-    (driver,) = [pid for pid, line in cluster.processes().items() if line.endswith(run)]
+    wait_for(lambda: len(programs(cluster)) == 3)
+    (driver,) = [pid for pid, title in cluster.processes().items() if title.endswith(run)]
     os.kill(driver, signal.SIGKILL)
-    wait_for(lambda: not [line for line in cluster.processes().values() if run in line])
+    wait_for(lambda: not cluster.pids(run))
     cluster("attach", run, code=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--each", "master", "look.py"], "the cluster has no job 'master'"),
-        (
-            ["look.py", "--at={master_hosts}"],
-            "{master_hosts} in '--at={master_hosts}': the cluster has no job 'master'",
-        ),
-        (["--workers", "2", "-c", "demo", "look.py"], "Give only one of --spec, --workers and --cluster."),
-        (["--workers", "2", "--each", "ps", "look.py"], "the cluster has no job 'ps'"),
-        (["--workers", "2", "--detach", "look.py"], "a run that is detached requires a cluster that stays up"),
-        (["none.py"], "none.py"),
-    ],
-)
-def test_wrong_usage(cluster: Sandbox, arguments: list[str], message: str) -> None:
-    result = cluster("launch", *arguments, code=2)
-    assert message in result.stderr
+def test_wrong_usage(cluster: Sandbox) -> None:
+    assert "the cluster has no job 'master'" in cluster("launch", "--each", "master", "look.py", code=2).stderr
+    message = "{master_hosts} in '--at={master_hosts}': the cluster has no job 'master'"
+    assert message in cluster("launch", "look.py", "--at={master_hosts}", code=2).stderr
 
 
 @pytest.mark.usefixtures("bare_fork_server")
 @pytest.mark.parametrize(
     "arguments", [["--workers", "2"], pytest.param(["--spec", "two.yaml"], marks=pytest.mark.slow)]
 )
-def test_a_cluster_for_the_time_of_the_run(sandbox: Sandbox, arguments: list[str]) -> None:
-    sandbox.spec("name: two\njobs: {worker: {tasks: 2}}\n", "two.yaml")
-    (sandbox.folder / "act.py").write_text(ACT)
-    result = sandbox("launch", *arguments, "act.py", "worker:0=3", code=3)
+def test_a_cluster_for_the_time_of_the_run(alone: Sandbox, arguments: list[str]) -> None:
+    result = alone("launch", *arguments, "act.py", "worker:0=3", code=3)
     assert "worker:0 on localhost ended with exit code 3" in result.stderr
-    assert not sandbox.leftovers()
+    assert not alone.leftovers()
     name = "two" if "two.yaml" in arguments else "launch"
-    (run,) = sandbox.json("runs", "-c", name)
+    (run,) = alone.json("runs", "-c", name)
     assert run["state"] == "failed"
 
 
 @pytest.mark.slow
-def test_launches_at_the_same_time_have_clusters_of_their_own(sandbox: Sandbox) -> None:
-    (sandbox.folder / "act.py").write_text(ACT)
-    sandbox.spec("name: two\njobs: {worker: {tasks: 1}}\n", "two.yaml")
-    commands = [sandbox.start("launch", "--workers", "1", "act.py") for _ in range(2)]
-    commands.append(sandbox.start("launch", "--spec", "two.yaml", "act.py"))
+def test_launches_at_the_same_time_have_clusters_of_their_own(alone: Sandbox) -> None:
+    commands = [alone.start("launch", "--workers", "1", "act.py") for _ in range(2)]
+    commands.append(alone.start("launch", "--spec", "two.yaml", "act.py"))
     for command in commands:
-        assert command.stdout.readline().endswith("| doing wait\n")
-    refused = sandbox("launch", "--spec", "two.yaml", "act.py", code=1)
+        read_until(command.stdout, "| doing wait")
+    refused = alone("launch", "--spec", "two.yaml", "act.py", code=1)
     assert "another `tfcluster launch` has brought cluster 'two' up" in refused.stderr
     env = {"TFCLUSTER_CLUSTER": "two"}  # of a shell that is set up for another cluster
-    assert "doing 0" in sandbox("launch", "--workers", "1", "act.py", "all=0", env=env).stdout
+    assert "doing 0" in alone("launch", "--workers", "1", "act.py", "all=0", env=env).stdout
     for command in commands:
         assert command.poll() is None
         command.send_signal(signal.SIGINT)
         assert command.wait(60) == 130
-    assert not sandbox.leftovers()
+    assert not alone.leftovers()
 
 
 @pytest.mark.slow
-def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None:
-    (sandbox.folder / "act.py").write_text(ACT)
-    command = sandbox.start("launch", "--workers", "1", "act.py", stderr=subprocess.STDOUT)
-    while not command.stdout.readline().endswith("| doing wait\n"):
-        assert command.poll() is None
-    command.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130
-    assert not sandbox.leftovers()
-
-
-@pytest.mark.slow
-def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(sandbox: Sandbox) -> None:
-    (sandbox.folder / "act.py").write_text(ACT)
-    env = sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 3})
-    command = sandbox.start("launch", "--workers", "1", "act.py", env=env)
-    assert command.stdout.readline().endswith("| doing wait\n")
+def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(alone: Sandbox) -> None:
+    env = alone.with_settings({"LAUNCH_LEASE_SECONDS": 3})
+    command = alone.start("launch", "--workers", "1", "act.py", env=env)
+    read_until(command.stdout, "| doing wait")
     command.kill()
     note = "note: a `tfcluster launch` has started launch, and stops it at its end; if that command was killed"
-    assert note in sandbox("status", code=None).stderr
-    wait_for(lambda: not sandbox.leftovers())
-    assert "no command for 3 s, the cluster's lease" in sandbox("events", "-c", "launch").stdout
-    (run,) = sandbox.json("runs", "-c", "launch")
+    assert note in alone("status", code=None).stderr
+    wait_for(lambda: not alone.leftovers())
+    assert "no command for 3 s, the cluster's lease" in alone("events", "-c", "launch").stdout
+    (run,) = alone.json("runs", "-c", "launch")
     assert run["state"] == "cancelled"
 
 
 @pytest.mark.slow
-def test_down_names_the_cluster_of_a_command_that_was_killed(sandbox: Sandbox) -> None:
-    (sandbox.folder / "act.py").write_text(ACT)
-    spec = sandbox.spec("name: two\nlease: 3600\njobs: {worker: {tasks: 1}}\n")
-    command = sandbox.start("launch", "--spec", spec, "act.py")
-    assert command.stdout.readline().endswith("| doing wait\n")
+def test_down_names_the_cluster_of_a_command_that_was_killed(alone: Sandbox) -> None:
+    spec = alone.spec("name: two\nlease: 3600\njobs: {worker: {tasks: 1}}\n")
+    command = alone.start("launch", "--spec", spec, "act.py")
+    read_until(command.stdout, "| doing wait")
     command.kill()
-    result = sandbox("down")
+    result = alone("down")
     assert "note: a `tfcluster launch` has started two" in result.stderr
     assert "after 30 s without contact" in result.stderr, "on one machine the spec's lease is too long"
-    assert not sandbox.leftovers()
+    assert not alone.leftovers()
 
 
 @pytest.mark.slow
-def test_a_launch_that_takes_longer_than_its_lease_keeps_its_cluster(sandbox: Sandbox) -> None:
+def test_a_launch_that_takes_longer_than_its_lease_keeps_its_cluster(alone: Sandbox) -> None:
     """A command that is stopped reads nothing, and has its connection all the same."""
-    (sandbox.folder / "sleep.py").write_text("import time\nprint('asleep', flush=True)\ntime.sleep(8)\n")
-    command = sandbox.start(
-        "launch", "--workers", "1", "sleep.py", env=sandbox.with_settings({"LAUNCH_LEASE_SECONDS": 1})
-    )
-    assert command.stdout.readline().endswith("| asleep\n")
+    (alone.folder / "sleep.py").write_text("import time\nprint('asleep', flush=True)\ntime.sleep(8)\n")
+    command = alone.start("launch", "--workers", "1", "sleep.py", env=alone.with_settings({"LAUNCH_LEASE_SECONDS": 1}))
+    read_until(command.stdout, "| asleep")
     command.send_signal(signal.SIGSTOP)
-    wait_for(lambda: not programs(sandbox))
+    wait_for(lambda: not programs(alone))
     command.send_signal(signal.SIGCONT)
     assert command.wait(60) == 0
-    assert not sandbox.leftovers()
+    assert not alone.leftovers()
 
 
 @pytest.mark.slow

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox, wait_for
 
-LAST_EXIT = ["reason", "time", "detail", "log", "expected"]
 ONE_WORKER = "name: one\njobs:\n  worker: {tasks: 1}\n"
 
 
@@ -30,7 +27,7 @@ def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
     assert [line.split()[0] for line in status.splitlines()[3:6]] == ["ps:0", "worker:0", "worker:1"]
     down = sandbox("down", cwd=ROOT)
     assert down.stdout == "demo is down: 3 tasks stopped\n"
-    events = [json.loads(line) for line in sandbox("events", "-c", "demo", "-o", "json").stdout.splitlines()]
+    events = sandbox.json_lines("events", "-c", "demo")
     ends = [(event["event"], event["task"]) for event in events if event["event"] in ("stopping", "stopped")]
     assert ends[-2:] == [("stopping", "ps:0"), ("stopped", "ps:0")], "the ps goes last"
     assert sandbox.leftovers() == []
@@ -58,43 +55,32 @@ main()
 def test_a_command_opens_one_connection(sandbox: Sandbox) -> None:
     sandbox.spec(ONE_WORKER)
     for command in ("up", "scale worker=2 --yes", "restart --rolling --yes", "up --yes", "status", "down"):
-        counted = [sys.executable, "-c", _COUNTS_CONNECTIONS, *command.split()]
-        done = subprocess.run(
-            counted, env=sandbox.environment, cwd=sandbox.folder, capture_output=True, text=True, check=False
-        )
+        done = sandbox.execute(sys.executable, "-c", _COUNTS_CONNECTIONS, *command.split())
         assert done.returncode == 0, done.stderr
         assert (command, done.stdout.splitlines()[-1]) == (command, "connections: 1")
 
 
 def test_status_json_is_the_contract(demo: Sandbox) -> None:
     status = demo.status()
-    assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs", "network", "job"]
-    assert status["job"] is None
     assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))
     (host,) = status["hosts"]
-    assert list(host) == ["host", "state", "agent_pid", "tensorflow", "load"]
     assert (host["host"], host["state"]) == ("localhost", "up")
     assert host["load"]["cpus"] == os.cpu_count()
     assert 0 < host["load"]["memory_used_bytes"] < host["load"]["memory_total_bytes"]
     assert re.fullmatch(r"2\.\d+\.\d+", host["tensorflow"])
-    assert [task["task"] for task in status["tasks"]] == [
-        "/job:ps/task:0",
-        "/job:worker/task:0",
-        "/job:worker/task:1",
-    ]
+    assert [task["name"] for task in status["tasks"]] == ["ps:0", "worker:0", "worker:1"]
     for task in status["tasks"]:
         assert list(task) == [
             "task", "name", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
             "rss_bytes", "devices", "last_exit", "traffic", "gpu_memory_bytes",
         ]  # fmt: skip
-        assert task["name"] == f"{task['job']}:{task['index']}"
+        assert task["task"] == f"/job:{task['job']}/task:{task['index']}"
         assert task["state"] == "ready"
         assert task["devices"] == [f"/job:{task['job']}/replica:0/task:{task['index']}/device:CPU:0"]
         assert task["rss_bytes"] > 10**7
         assert task["restarts"] >= 0
         assert task["traffic"]["received_bytes"] > 0  # at least the health checks
         assert task["traffic"]["sent_bytes"] > 0
-        assert task["last_exit"] is None or list(task["last_exit"]) == LAST_EXIT
         assert re.fullmatch(r"localhost:\d+", task["address"])
 
 
@@ -106,14 +92,9 @@ def test_servers_have_readable_titles_and_one_parent(demo: Sandbox) -> None:
     assert len(list(Path(f"/proc/{agent}/task").iterdir())) == 1, "an agent with threads could not fork"
 
 
-def test_second_up_changes_nothing(demo: Sandbox) -> None:
-    before = [task["pid"] for task in demo.status()["tasks"]]
-    assert demo("up", EXAMPLE).stdout == "demo is up already: nothing changed\n"
-    assert [task["pid"] for task in demo.status()["tasks"]] == before
-
-
 def test_up_of_another_spec_with_the_same_name_is_refused_and_loses_nothing_without_a_yes(demo: Sandbox) -> None:
     before = demo.status()["tasks"]
+    assert demo("up", EXAMPLE).stdout == "demo is up already: nothing changed\n"
     other = demo.spec("name: demo\njobs:\n  worker: {tasks: 2}\n", "other.yaml")
     for dry_run in ([], ["--dry-run"]):
         error = demo("up", other, *dry_run, code=2).stderr
@@ -142,12 +123,6 @@ def test_dry_run_prints_the_plan_and_leaves_nothing(sandbox: Sandbox) -> None:
     assert not list(sandbox.folder.glob("state/tfcluster/*")), "not even an empty folder"
     sandbox("up", spec)
     assert sandbox("up", "--dry-run").stdout == "dry is up already: nothing to do\n"
-
-
-def test_up_without_a_spec_points_to_init(sandbox: Sandbox) -> None:
-    error = sandbox("up", code=2).stderr
-    assert "there is no cluster.yaml here" in error
-    assert "tfcluster init" in error
 
 
 @pytest.mark.slow
@@ -239,43 +214,10 @@ def restarted(status: Any) -> Any:
     return next((task for task in status["tasks"] if task["restarts"]), None)
 
 
-@pytest.mark.slow
-def test_a_killed_server_comes_back(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(ONE_WORKER))
-    before = sandbox.task("worker:0")
-    os.kill(before["pid"], signal.SIGKILL)
-    after = wait_for(lambda: restarted(sandbox.wait_until("running")))
-    assert after["pid"] != before["pid"]
-    assert after["address"] == before["address"]
-    assert after["last_exit"]["reason"] == "SIGKILL"
-
-
-@pytest.mark.slow
-def test_servers_survive_their_agent(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(ONE_WORKER))
-    before = sandbox.status()
-    sandbox.kill_agent()
-    after = sandbox.status()
-    assert after["hosts"][0]["agent_pid"] != before["hosts"][0]["agent_pid"]
-    assert after["tasks"][0]["pid"] == before["tasks"][0]["pid"]
-    assert after["state"] == "running"
-    sandbox("down")
-    assert sandbox.leftovers() == []
-
-
-@pytest.mark.slow
-def test_down_ends_a_server_that_does_not_listen(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(ONE_WORKER))
-    os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
-    sandbox("down", "--grace", "0.2")
-    assert sandbox.leftovers() == []
-
-
 def test_after_down_the_logs_can_be_read_and_nothing_is_running(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(ONE_WORKER))
     sandbox("down")
     assert "Started server" in sandbox("logs", "-c", "one").stdout
-    assert "'never'" in sandbox("logs", "-c", "never", code=3).stderr
     with sandbox.start("logs", "-c", "one") as reader:
         reader.stdout.close()
         assert "Traceback" not in reader.stderr.read(), "a broken pipe is no error"
@@ -287,37 +229,6 @@ def test_after_down_the_logs_can_be_read_and_nothing_is_running(sandbox: Sandbox
         "hint: Start it with `tfcluster up`, or choose another with -c NAME.",
     ]
     assert sandbox("status", code=3).stdout == ""
-    assert "'nobody'" in sandbox("down", "-c", "nobody", code=3).stderr
-    assert "no cluster is running" in sandbox("down", "--all", code=3).stderr
-
-
-@pytest.mark.slow
-def test_choice_between_clusters(sandbox: Sandbox) -> None:
-    here = sandbox.folder / "elsewhere"
-    here.mkdir()
-    for name in ("one", "two"):
-        sandbox("up", sandbox.spec(f"name: {name}\njobs:\n  worker: {{tasks: 1}}\n", f"{name}.yaml"))
-    error = sandbox("status", code=2, cwd=here).stderr
-    assert "several clusters are running: one, two" in error
-    assert sandbox.json("status", "-c", "two")["cluster"] == "two"
-    result = sandbox("status", "-o", "json", env={"TFCLUSTER_CLUSTER": "one"}, cwd=here)
-    assert json.loads(result.stdout)["cluster"] == "one"
-    assert "one is down" in sandbox("down", "--all").stdout
-    assert sandbox.leftovers() == []
-
-
-@pytest.mark.parametrize("name", ["../../etc", "a/b", ""])
-def test_a_cluster_name_is_not_a_path(sandbox: Sandbox, name: str) -> None:
-    result = sandbox("logs", "-c", name, code=2 if name else 3)
-    assert "hint:" in result.stderr
-
-
-@pytest.mark.slow
-def test_two_clusters_share_no_port(sandbox: Sandbox) -> None:
-    for name in ("one", "two"):
-        sandbox("up", sandbox.spec(f"name: {name}\njobs:\n  worker: {{tasks: 2}}\n", f"{name}.yaml"))
-    addresses = [task["address"] for name in ("one", "two") for task in sandbox.json("status", "-c", name)["tasks"]]
-    assert len(set(addresses)) == 4
 
 
 @pytest.mark.slow

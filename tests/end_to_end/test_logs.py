@@ -33,7 +33,7 @@ def test_logs_of_all_of_one_and_of_a_job(demo: Sandbox) -> None:
 
 
 def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> None:
-    lines = [json.loads(line) for line in demo("logs", "-o", "json").stdout.splitlines()]
+    lines = demo.json_lines("logs")
     assert {tuple(line) for line in lines} == {("task", "time", "line")}
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
     # A task may print something more at any time.
@@ -43,21 +43,10 @@ def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> N
     assert all(shown == line for shown, line in printed if line.isprintable())
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in stamped)
     latest = stamped[-1].partition(" ")[0]
-    since = [json.loads(line) for line in demo("logs", "--since", latest, *until, "-o", "json").stdout.splitlines()]
+    since = demo.json_lines("logs", "--since", latest, *until)
     assert since == [line for line in lines if line["time"] >= lines[-1]["time"]]
     assert len(demo("logs", "--since", "2d", *until).stdout.splitlines()) == len(lines)
     assert demo("logs", "--since", "2100-01-01").stdout == ""
-    assert "'yesterday' is not a time (10m, " in demo("logs", "--since", "yesterday", code=2).stderr
-
-
-@pytest.mark.slow
-def test_logs_of_tasks_that_a_pattern_with_wildcards_names(demo: Sandbox) -> None:
-    def tasks_of(*names: str) -> set[str]:
-        return {line.partition(" ")[0] for line in demo("logs", *names).stdout.splitlines()}
-
-    assert tasks_of("worker:[1-7]") == tasks_of("/job:*r/task:1") == {"worker:1"}
-    assert tasks_of("w*", "ps") == {"worker:0", "worker:1", "ps:0"}
-    assert demo("logs", "x*", code=2).stderr.startswith("error: no task 'x*'\nhint: The tasks are ps:0, ")
 
 
 def test_logs_show_only_lines_that_a_pattern_matches(demo: Sandbox) -> None:
@@ -86,8 +75,7 @@ def test_logs_show_only_lines_that_a_pattern_matches(demo: Sandbox) -> None:
 def on_terminal(demo: Sandbox, arguments: str) -> tuple[list[str], str]:
     """Return the lines that `logs` shows on a terminal, and its standard error, which is a file."""
     command = f"{sys.executable} -m tfcluster logs {arguments} 2> error"
-    environment = {**demo.environment, "TERM": "dumb"}
-    shell = pexpect.spawn("sh", ["-c", command], env=environment, cwd=str(demo.folder), encoding="utf-8", timeout=60)
+    shell = demo.at_terminal("sh", "-c", command, env={"TERM": "dumb"})
     shell.expect(pexpect.EOF)
     shell.close()
     assert shell.exitstatus == 0
@@ -109,7 +97,6 @@ def test_a_terminal_hides_what_tensorflow_says_of_itself_and_says_how_much(demo:
     in_pipe = demo("logs", "ps", "--level", "error", "-o", "json")
     assert numbers_in([json.loads(line)["line"] for line in in_pipe.stdout.splitlines()]) == [0, 1, 2]
     assert " below error hidden" in in_pipe.stderr
-    assert "cannot be combined with --level" in demo("logs", "--all", "--level", "info", code=2).stderr
 
 
 def test_following_has_a_level(demo: Sandbox) -> None:
@@ -137,37 +124,14 @@ def test_a_number_of_lines_beyond_all_limits_is_all_lines(demo: Sandbox) -> None
 
 
 @pytest.mark.slow
-def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
-    lines = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
-    middle = lines[len(lines) // 2]["time"]
-    moment = datetime.fromtimestamp(middle, timezone.utc).isoformat()
-    until = demo("logs", "ps", "--until", moment, "-o", "json").stdout.splitlines()
-    assert [json.loads(line) for line in until] == [line for line in lines if line["time"] <= middle]
-    assert demo("logs", "--until", "0s").stdout
-    assert demo("logs", "--since", "2d", "--until", "1d").stdout == ""
-    assert demo("events", "--until", "1d").stdout == ""
-    assert demo("events", "--until", "0s").stdout
-    assert "exchange them" in demo("logs", "--since", "1m", "--until", "1h", code=2).stderr
-    assert "--until cannot be combined with --follow" in demo("events", "-f", "--until", "1h", code=2).stderr
-
-
-@pytest.mark.slow
 def test_a_search_that_never_ends_holds_up_nothing_and_ends_with_its_command(demo: Sandbox) -> None:
-    def searching() -> list[int]:
-        return [pid for pid, title in demo.processes().items() if title.endswith("log search")]
-
     printer = printing(demo.task("ps:0")["pid"], 0, 1)
     assert printer.wait() == 0
     command = demo.start("logs", "ps", "-f", "--grep", r"(\.+)+!")
-    wait_for(searching)
+    wait_for(lambda: demo.pids("log search"))
     assert demo.status()["state"] == "running"
     command.kill()
-    wait_for(lambda: not searching())
-
-
-def test_logs_of_an_unknown_task(demo: Sandbox) -> None:
-    error = demo("logs", "worker:7", code=2).stderr
-    assert error == "error: no task 'worker:7'\nhint: The tasks are ps:0, worker:0, worker:1.\n"
+    wait_for(lambda: not demo.pids("log search"))
 
 
 # Prints a line, and when it is given a file, another one.
@@ -192,7 +156,7 @@ def test_each_line_of_a_run_has_the_time_at_which_it_was_written(demo: Sandbox) 
         flag.touch()
     demo("wait", run)
     flag.unlink()
-    one, two = [json.loads(line) for line in demo("logs", run, "-o", "json").stdout.splitlines()]
+    one, two = demo.json_lines("logs", run)
     assert (one["line"], two["line"]) == ("one", "two")
     assert begin - 0.001 <= one["time"] <= middle <= two["time"] + 0.001
     stamped = demo("logs", "-t", "--no-prefix", run).stdout.splitlines()
@@ -204,6 +168,8 @@ def test_each_line_of_a_run_has_the_time_at_which_it_was_written(demo: Sandbox) 
     assert demo("logs", "--no-prefix", run, "--since", moment).stdout == "two\n"
     assert demo("logs", "--no-prefix", run, "--until", moment).stdout == "one\n"
     assert demo("logs", "--no-prefix", run, "--since", moment, "--grep", "o").stdout == "two\n"
+    assert demo("events", "--until", "1d").stdout == ""
+    assert demo("events", "--until", "0s").stdout
 
 
 # Prints numbered lines into the standard error of a process, as that would itself.
@@ -263,21 +229,6 @@ def test_the_log_of_a_task_that_prints_endlessly_stays_within_its_limit(sandbox:
 
 
 @pytest.mark.slow
-def test_a_stopped_log_collector_is_replaced_and_nothing_is_lost(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: halted\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
-    stopped = wait_for(lambda: process_of(sandbox, "log writer"))
-    os.kill(stopped, signal.SIGSTOP)
-    assert printing(sandbox.task("worker:0")["pid"], 0, 30_000, length=1000).wait() == 0
-    wait_for(lambda: process_of(sandbox, "log writer") not in (0, stopped))
-    wait_for(lambda: used(sandbox) < 5_000_000)
-    found = numbers_in(sandbox("logs").stdout.splitlines())
-    assert found == [*range(found[0], 30_000)]
-    told = [json.loads(line) for line in sandbox("events", "-o", "json").stdout.splitlines()]
-    (killed,) = [event for event in told if event["event"] == "log-writer-restarted"]
-    assert f"pid {stopped}, was stopped" in killed["detail"]
-
-
-@pytest.mark.slow
 def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) -> None:
     """Rotation, a restart of the task, and the ends of the keeper and of the agent."""
     sandbox("up", sandbox.spec("name: tough\njobs:\n  worker: {tasks: 2}\nlogs: {size: 100 kB, count: 50}\n"))
@@ -295,7 +246,7 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
 
     print_lines(0, 5_000)
     see("line 00004999")
-    os.kill(process_of(sandbox, "log writer"), signal.SIGKILL)
+    os.kill(sandbox.pids("log writer")[0], signal.SIGKILL)
     print_lines(5_000, 7_000)
     see("line 00006999")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
@@ -311,36 +262,30 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
     assert sum("Started server" in line for line in seen) == 2
     assert numbers_in(sandbox("logs").stdout.splitlines()) == [*range(15_000)]
     assert (sandbox.folder / "state/tfcluster/tough/localhost/logs/worker:0.log.9").exists()
-    wait_for(lambda: process_of(sandbox, "log writer"))
+    wait_for(lambda: sandbox.pids("log writer"))
 
     sandbox("down")
     seen += following.communicate(timeout=60)[0].splitlines()
     assert following.returncode == 0
     assert numbers_in(seen) == [*range(15_000)]
     told = [json.loads(line) for line in events.communicate(timeout=60)[0].splitlines()]
-    assert [json.loads(line) for line in sandbox("events", "-c", "tough", "-o", "json").stdout.splitlines()] == told
+    assert sandbox.json_lines("events", "-c", "tough") == told
     assert told[-1]["event"] == "down"
     last = sandbox("events", "-c", "tough", "-n", "2", "-o", "json").stdout.splitlines()
     assert [json.loads(line) for line in last] == told[-2:]
     assert sandbox("events", "-c", "tough", "--since", "2100-01-01").stdout == ""
 
 
-def process_of(sandbox: Sandbox, what: str) -> int:
-    """The pid of the one process of a sandbox with such a title; 0 while there is none, or another yet."""
-    found = [pid for pid, title in sandbox.processes().items() if title.endswith(what)]
-    return found[0] if len(found) == 1 else 0
-
-
 @pytest.mark.slow
 def test_the_log_collector_exits_with_the_cluster_even_without_an_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: left\njobs:\n  worker: {tasks: 1}\n"))
-    keeper: int = wait_for(lambda: process_of(sandbox, "log writer"))
+    keeper = wait_for(lambda: sandbox.pids("log writer"))
     pid = sandbox.task("worker:0")["pid"]
     sandbox.kill_agent()
     assert printing(pid, 0, 10).wait() == 0
     log = sandbox.folder / "state/tfcluster/left/localhost/logs/worker:0.log"
     wait_for(lambda: numbers_in(log.read_text().splitlines()) == [*range(10)])
-    assert process_of(sandbox, "log writer") == keeper
+    assert sandbox.pids("log writer") == keeper
     os.kill(pid, signal.SIGKILL)
     (sandbox.folder / "state/tfcluster/left/localhost/journal.json").unlink()
     wait_for(lambda: not sandbox.processes())
