@@ -14,7 +14,7 @@ SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 
 
 @pytest.mark.usefixtures("bare_fork_server")
-def test_down_asks_before_it_cancels_a_run_or_names_it(sandbox: Sandbox) -> None:
+def test_down_asks_before_it_cancels_a_run_or_names_it_and_then_logs_and_runs_can_be_read(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: busy\njobs: {worker: {tasks: 1}}\n"))
     run = sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py")).stdout.strip()
     terminal = sandbox.at_terminal(*COMMAND, "down", env={"TERM": "dumb"})
@@ -31,7 +31,18 @@ def test_down_asks_before_it_cancels_a_run_or_names_it(sandbox: Sandbox) -> None
     assert re.search(named, shown.stderr)
     assert shown.stdout == '{"cluster": "busy", "state": "stopped"}\n'
     assert [each["state"] for each in sandbox.json("runs", "-c", "busy")] == ["cancelled"]
+
+    assert "Started server" in sandbox("logs", "-c", "busy").stdout
+    with sandbox.start("logs", "-c", "busy") as reader:
+        reader.stdout.close()
+        assert "Traceback" not in reader.stderr.read(), "a broken pipe is no error"
+        assert reader.wait(60) in (0, 1)
     wait_for(lambda: not sandbox.leftovers())
+    assert sandbox("down", code=3).stderr.splitlines() == [
+        "error: cluster 'busy' is not running",
+        "hint: Start it with `tfcluster up`, or choose another with -c NAME.",
+    ]
+    assert sandbox("status", code=3).stdout == ""
 
 
 @pytest.mark.slow

@@ -34,22 +34,33 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
 
 
+def fault(phase: tuple[str, str], sender: str, signal: str) -> tuple[str, str]:
+    """A module, and the fault that sends a signal as a phase begins."""
+    module, name = phase
+    return f"tfcluster.{module}", SIGNAL.format(signal=signal, phase=name, sender=sender.format(signal=signal))
+
+
+def test_a_signal_before_a_change_ends_scale_and_changes_nothing(demo: Sandbox) -> None:
+    before = demo.tasks("pid")
+    demo("scale", "worker=3", "--yes", env=demo.with_fault(*fault(PLAN, DROPPED, "SIGINT")), code=130)
+    assert demo.tasks("pid") == before
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "sender", "signal", "code"),
     [
-        (PLAN, DROPPED, "SIGINT", 130),
-        pytest.param(APPLY, DROPPED, "SIGINT", 130, marks=pytest.mark.slow),
-        pytest.param(WAIT, DROPPED, "SIGTERM", 143, marks=pytest.mark.slow),
-        pytest.param(APPLY, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
-        pytest.param(WAIT, RAISED, "SIGINT", 130, marks=pytest.mark.slow),
+        (APPLY, DROPPED, "SIGINT", 130),
+        (WAIT, DROPPED, "SIGTERM", 143),
+        (APPLY, RAISED, "SIGINT", 130),
+        (WAIT, RAISED, "SIGINT", 130),
     ],
 )
 def test_a_signal_ends_scale_in_each_phase(
     small: Sandbox, phase: tuple[str, str], sender: str, signal: str, code: int
 ) -> None:
-    module, name = phase
-    source = SIGNAL.format(signal=signal, phase=name, sender=sender.format(signal=signal))
     count = 2 + len(small.status(code=None)["tasks"]) % 8
-    result = small("scale", f"worker={count}", "--yes", env=small.with_fault(f"tfcluster.{module}", source), code=code)
+    env = small.with_fault(*fault(phase, sender, signal))
+    result = small("scale", f"worker={count}", "--yes", env=env, code=code)
     assert "is up" not in result.stdout
     small("scale", f"worker={count}", "--yes")

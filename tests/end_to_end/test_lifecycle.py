@@ -214,23 +214,6 @@ def restarted(status: Any) -> Any:
     return next((task for task in status["tasks"] if task["restarts"]), None)
 
 
-def test_after_down_the_logs_can_be_read_and_nothing_is_running(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(ONE_WORKER))
-    sandbox("down")
-    assert "Started server" in sandbox("logs", "-c", "one").stdout
-    with sandbox.start("logs", "-c", "one") as reader:
-        reader.stdout.close()
-        assert "Traceback" not in reader.stderr.read(), "a broken pipe is no error"
-        assert reader.wait(60) in (0, 1)
-    wait_for(lambda: not sandbox.leftovers())
-    error = sandbox("down", code=3).stderr
-    assert error.splitlines() == [
-        "error: cluster 'one' is not running",
-        "hint: Start it with `tfcluster up`, or choose another with -c NAME.",
-    ]
-    assert sandbox("status", code=3).stdout == ""
-
-
 @pytest.mark.slow
 def test_web_proxies_do_not_get_between(sandbox: Sandbox) -> None:
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
