@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, running, wait_for
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.up import PlanConflictError, apply, plan_scale
 from tfcluster.core.plan import data_losses
@@ -49,52 +49,25 @@ for line in sys.stdin:
 """
 
 
-class Counter:
-    """A program that has TensorFlow imported and counts on the ps of a cluster."""
-
-    def __init__(self, sandbox: Sandbox, process: subprocess.Popen[str]) -> None:
-        self._sandbox = sandbox
-        self._process = process
-
-    def add(self, index: int, *, make: bool = False) -> Any:
-        """Count through a worker; the new count, or the name of TensorFlow's error."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        address = self._sandbox.task(f"worker:{index}")["address"]
-        self._process.stdin.write(json.dumps([index, address, make]) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-
 @contextlib.contextmanager
-def counter_of(sandbox: Sandbox) -> Iterator[Counter]:
-    with subprocess.Popen(
-        [sys.executable, "-c", _COUNTER],
-        env=sandbox.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            yield Counter(sandbox, process)
-        finally:
-            process.kill()
+def counter_of(sandbox: Sandbox) -> Iterator[Callable[..., Any]]:
+    """Yield what counts on the ps through a worker, and returns the new count, or the name of TensorFlow's error."""
+    streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with running(sys.executable, "-c", _COUNTER, env=sandbox.environment, **streams) as process:
+
+        def add(index: int, *, make: bool = False) -> Any:
+            address = sandbox.task(f"worker:{index}")["address"]
+            process.stdin.write(json.dumps([index, address, make]) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield add
 
 
 def is_stopping(sandbox: Sandbox) -> bool:
     """Whether the agent has begun to stop a task."""
     (journal,) = sandbox.folder.glob("state/**/journal.json")
     return '"state": "stopping"' in journal.read_text()
-
-
-def is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as binder:
-        try:
-            binder.bind(("", port))
-        except OSError:
-            return False
-        return True
 
 
 # Stands in for a disk that is full while there is a file of this name.
@@ -122,8 +95,8 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
     sandbox("up", sandbox.spec(text))
     first = sandbox.tasks("pid")
     assert list(first) == ["ps:0", "worker:0", "worker:1", "chief:0"]
-    with counter_of(sandbox) as counter:
-        assert counter.add(0, make=True) == 1
+    with counter_of(sandbox) as add:
+        assert add(0, make=True) == 1
 
         sandbox.spec(text.replace("secret", "geheim"))
         changed = sandbox("up").stdout
@@ -143,19 +116,20 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
         added = grown.pop("worker:2")
         assert grown == after
         assert sandbox.task("worker:2")["address"] == start["address"]
-        assert counter.add(2) == 2, "the ps knew worker:2 from the start, and kept its memory"
+        assert add(2) == 2, "the ps knew worker:2 from the start, and kept its memory"
 
         sandbox.kill_agent()
         assert "grows is up: 1 task stopped in" in sandbox("scale", "worker=2").stdout
         assert sandbox.tasks("pid") == after
         assert added not in sandbox.processes()
-        assert not is_free(int(start["address"].rpartition(":")[2])), "it is kept for worker:2"
+        with socket.socket(socket.AF_INET6) as binder, pytest.raises(OSError, match="in use"):
+            binder.bind(("", int(start["address"].rpartition(":")[2])))  # it is kept for worker:2
         assert sandbox("scale", "worker=2").stdout == "grows is up already: nothing changed\n"
         sandbox("up")  # as the file says
         back = sandbox.tasks("pid")
         assert back.pop("worker:2") != added
         assert back == after
-        assert counter.add(2) == 3
+        assert add(2) == 3
 
         before = sandbox.tasks("pid")
         refused = sandbox("scale", "worker=4", code=2).stderr
@@ -166,11 +140,11 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monke
         assert "`max: N`" in refused
         assert sandbox.json("scale", "worker=4", "--dry-run")["lost"] == ["the variables of ps:0"]
         assert sandbox.tasks("pid") == before
-        assert counter.add(1) == 4
+        assert add(1) == 4
         assert "1 task started, 5 restarted" in sandbox("scale", "worker=4", "--yes").stdout
         assert not set(sandbox.tasks("pid").values()) & set(before.values())
-        assert counter.add(3) in ("FailedPreconditionError", "NotFoundError"), "the ps has started again, empty"
-        assert counter.add(3, make=True) == 1, "and knows worker:3"
+        assert add(3) in ("FailedPreconditionError", "NotFoundError"), "the ps has started again, empty"
+        assert add(3, make=True) == 1, "and knows worker:3"
 
     kept = sandbox.tasks("pid")
     full.touch()
