@@ -111,6 +111,8 @@ def test_an_address_is_resolved_to_the_host_with_the_address_or_the_name() -> No
 ONE_LINE = {
     # hosts
     "hosts: {}": "2:8: hosts: must have at least one entry, found an empty mapping",
+    "hosts: []": "2:8: hosts: expected names and values, found an empty list",
+    "hosts: [!x alpha]": "2:9: hosts[0]: the tag !x has no meaning here; delete it",
     "hosts: alpha": "2:8: hosts: expected names and values, found the text 'alpha'",
     "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, connect, python, shell, env, "
     "state, tls_port, setup, slots, found the text '10.0.0.1'",
@@ -182,6 +184,8 @@ ONE_LINE = {
         f"python3, or an absolute path, found the text '{python}'"
         for python in ("-c", "~/tf/bin/python", "bin/python")
     },
+    "hosts: {alpha: {python: ''}}": "2:25: hosts.alpha.python: expected text of one line, found the text ''",
+    'hosts: {alpha: {state: "/a\\nb"}}': "2:24: hosts.alpha.state: expected text of one line, found the text '/a\\nb'",
     "hosts: {alpha: {state: scratch}}": "2:24: hosts.alpha.state: expected an absolute path, which begins with /, "
     "found the text 'scratch'",
     "hosts: {alpha: {setup: make}}": "2:24: hosts.alpha.setup: expected a list, found the text 'make'",
@@ -210,9 +214,11 @@ ONE_LINE = {
     "FD00:0::1 of alpha",
     # lease
     "lease: 0": "2:8: lease: must be more than 0, found 0",
+    "lease: 10m": "2:8: lease: expected a number, found the text '10m'",
     # hostfile
     "hostfile: nowhere": "2:11: hostfile: nowhere: no such file or directory",
     "hostfile: .": "2:11: hostfile: .: is a directory",
+    "hostfile: [alpha]": "2:11: hostfile: expected text, found a list of 1",
     'hostfile: "a\\0"': f"2:11: hostfile: a\\x00: {refusal_of_nul()}",
     "hostfile: x\nhosts: [alpha]": "2:1: hostfile: hosts: already names the hosts; keep one of the two",
 }

@@ -108,6 +108,7 @@ restart: {policy: always, backoff: {initial: 2}, limit: 3 in 7.5}
 
 BAD_VALUES = {
     # restart
+    "{tasks: 1, restart: {backof: {}}}": "2:27: jobs.a.restart.backof: unknown key; did you mean 'backoff'?",
     "{tasks: 1, restart: {policy: }}": "2:35: jobs.a.restart.policy: expected a value, found nothing",
     "{tasks: 1, restart: {backoff: {most: 1}}}": "2:37: jobs.a.restart.backoff.most: unknown key; "
     "known keys: initial, max",
@@ -129,8 +130,10 @@ BAD_VALUES = {
     "[]": "2:6: jobs.a: expected 1 to 1000 addresses, found an empty list",
     "{}": "2:3: jobs.a.tasks: this key is missing",
     "2": "2:6: jobs.a: expected keys such as tasks:, or a list of addresses, found 2; write {tasks: 2}",
+    "two": "2:6: jobs.a: expected keys such as tasks:, or a list of addresses, found the text 'two'",
     # addresses
     "{tasks: [localhost:1, 7]}": "2:28: jobs.a.tasks[1]: expected an address such as localhost:2222, found 7",
+    "[~]": "2:7: jobs.a[0]: expected an address such as localhost:2222, found nothing",
     "[localhost: 22]": "2:7: jobs.a[0]: expected an address such as localhost:2222, found keys and values; "
     "write localhost:22 without the space",
     "['a b']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text 'a b'",
@@ -142,9 +145,11 @@ BAD_VALUES = {
     "[gpu.example.org]": "2:7: jobs.a[0]: the task's address is not on this machine: 'gpu.example.org'; "
     "write localhost:PORT, or give the spec hosts:",
     # cpus, gpus
+    "{tasks: 1, cpus: 0}": "2:23: jobs.a.cpus: must be 1 or more, found 0",
     "{tasks: 1, cpus: 257}": "2:23: jobs.a.cpus: must be 256 or less, found 257",
     "{tasks: 1, cpus: 1.0}": "2:23: jobs.a.cpus: expected a whole number, found 1.0",
     "{tasks: 1, gpus: -1}": "2:23: jobs.a.gpus: must be 0 or more, found -1",
+    "{tasks: 1, gpus: '1'}": "2:23: jobs.a.gpus: expected a whole number, found the text '1'",
     # max
     "{tasks: 2, max: 1}": "2:6: jobs.a: max (1) must be the number of tasks (2) or more",
     "{tasks: 1, max: 1001}": "2:22: jobs.a.max: must be 1000 or less, found 1001",
@@ -159,6 +164,7 @@ BAD_VALUES = {
     '{tasks: 1, env: {A: "\\0"}}': "2:26: jobs.a.env.A: the value of an environment variable cannot hold "
     "a NUL character",
     # keys
+    "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
     "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, hosts, max, cpus, gpus, env, restart",
     # numbers and dates that YAML itself cannot make sense of
     "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
@@ -197,6 +203,8 @@ BAD_TOPS = {
     "or always, found false",
     "jobs: {a: {tasks: 1}}\nrestart: {limit: 0 in 60}": "2:18: restart.limit: expected a count and seconds "
     "such as 5 in 60, found the text '0 in 60'",
+    "jobs: {a: {tasks: 1}}\nrestart: {limit: 5}": "2:18: restart.limit: expected a count and seconds "
+    "such as 5 in 60, found 5",
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: 1}": "2:20: restart.backoff: expected the keys initial, max, found 1",
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 0}}": "2:30: restart.backoff.initial: "
     "must be more than 0, found 0",
@@ -212,12 +220,17 @@ BAD_TOPS = {
     "without one, no notice is sent",
     "jobs: {a: {tasks: 1}}\nnotify: {webhook: 'ftp://me:pw@x'}": "2:19: notify.webhook: "
     "expected a URL that begins with http:// or https://",
+    "jobs: {a: {tasks: 1}}\nnotify: {webhook: {secret: 'http://:99'}}": "2:19: notify.webhook: "
+    "expected a URL that begins with http:// or https://",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [lost]}": "2:19: notify.events[0]: expected task-failed, host-away or "
     "run-finished, found the text 'lost'",
+    "jobs: {a: {tasks: 1}}\nlogs: {sice: 5}": "2:8: logs.sice: unknown key; did you mean 'size'?",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 10 apples}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
     "or 500 kB, or bytes, found the text '10 apples'",
     "jobs: {a: {tasks: 1}}\nlogs: {size: true}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
     "or 500 kB, or bytes, found true",
+    "jobs: {a: {tasks: 1}}\nlogs: {size: 1.5}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
+    "or 500 kB, or bytes, found 1.5",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 0.9 kB}": "2:14: logs.size: must be 1 kB or more, found the text '0.9 kB'",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 1001 TB}": "2:14: logs.size: must be 1000 TB or less, "
     "found the text '1001 TB'",
