@@ -12,15 +12,8 @@ from tfcluster.errors import ClusterError, ExitCode
 
 def test_the_exit_codes_are_those_of_the_contract() -> None:
     assert {code.name: code.value for code in ExitCode} == {
-        "DONE": 0,
-        "FAILED": 1,
-        "USAGE": 2,
-        "NOT_RUNNING": 3,
-        "UNHEALTHY": 4,
-        "UNREACHABLE": 5,
-        "TIMED_OUT": 124,
-        "INTERRUPTED": 130,
-        "TERMINATED": 143,
+        **{"DONE": 0, "FAILED": 1, "USAGE": 2, "NOT_RUNNING": 3, "UNHEALTHY": 4, "UNREACHABLE": 5},
+        **{"TIMED_OUT": 124, "INTERRUPTED": 130, "TERMINATED": 143},
     }
 
 
@@ -32,12 +25,9 @@ def test_an_error_survives_its_way_from_the_agent(code: ExitCode) -> None:
     assert isinstance(found.exit_code, ExitCode)
 
 
-def test_an_error_is_a_failure_without_a_hint_unless_told_otherwise() -> None:
+def test_an_error_is_a_failure_without_a_hint_unless_told_otherwise_and_a_traceback_shows_it() -> None:
     error = ClusterError("what happened")
     assert (str(error), error.hint, error.exit_code) == ("what happened", "", ExitCode.FAILED)
-
-
-def test_a_traceback_shows_the_hint() -> None:
     error = ClusterError("there is no cluster", hint="`tfcluster up` starts one.")
     assert traceback.format_exception_only(error)[-1].endswith(
         "ClusterError: there is no cluster\nhint: `tfcluster up` starts one.\n"

@@ -40,19 +40,16 @@ def test_a_version_by_any_name(tmp_path: Path, name: str) -> None:
     assert result.stdout == f"2.22.0.dev1\n{package / 'libtensorflow_cc.so.2'}\n", result.stderr
 
 
-def test_none(tmp_path: Path) -> None:
+def test_none_and_one_that_is_too_old(tmp_path: Path) -> None:
     result = ask(tmp_path)
     assert result.stdout == "None\n"
     assert "TensorFlow is not installed for the agent's Python" in result.stderr
-
-
-def test_one_that_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").touch()
     assert "libtensorflow_cc.so.2 is missing: tfcluster requires TensorFlow 2.14 or newer" in ask(tmp_path).stderr
 
 
-def test_the_documents_name_what_a_host_must_have() -> None:
+def test_the_documents_name_what_a_host_must_have_and_it_is_a_dependency() -> None:
     hosts = (ROOT / "docs" / "hosts.md").read_text()
     assert "a Python with tensorflow. " in (ROOT / "README.md").read_text()
     assert "**Python 3.10 or newer with tensorflow**" in hosts
@@ -61,9 +58,6 @@ def test_the_documents_name_what_a_host_must_have() -> None:
     commands = re.findall(r"bin/pip install (.*)", hosts)
     assert len(commands) == 2
     assert all("tensorflow" in command for command in commands)
-
-
-def test_what_a_host_must_have_is_a_dependency() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     text = text[text.index("\ndependencies = [") : text.index("[project.optional-dependencies]")]
     dependencies = re.findall(r'^    "([\w-]+)', text, re.MULTILINE)

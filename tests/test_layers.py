@@ -21,19 +21,8 @@ ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
 _BASE = {
-    "boot",
-    "control_characters",
-    "errors",
-    "input_file",
-    "settings",
-    "tf_install",
-    "paths",
-    "private_network",
-    "os",
-    "process_mark",
-    "records",
-    "reporting",
-    "runtime_dir",
+    *("boot", "control_characters", "errors", "input_file", "settings", "tf_install", "paths", "private_network", "os"),
+    *("process_mark", "records", "reporting", "runtime_dir"),
 }
 _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
@@ -111,21 +100,13 @@ def part_of(module: str) -> str:
 
 @dataclass(frozen=True)
 class Import:
-    """One import of one module.
+    """One import of one module."""
 
-    Attributes:
-        at: The file and line of it.
-        part: The part of the package that the file belongs to.
-        module: What is imported.
-        lazy: It is inside a function.
-        typing: It is only for the type checker.
-    """
-
-    at: str
-    part: str
-    module: str
-    lazy: bool
-    typing: bool
+    at: str  # the file and line of it
+    part: str  # the part of the package that the file belongs to
+    module: str  # what is imported
+    lazy: bool  # it is inside a function
+    typing: bool  # it is only for the type checker
 
     @property
     def target(self) -> str | None:
@@ -153,6 +134,7 @@ def _modules_named(node: ast.ImportFrom, root: Path) -> Iterator[str]:
 
 
 def imports_of(path: Path, root: Path = ROOT) -> Iterator[Import]:
+    """Yield what a module imports at any depth."""
     relative = path.relative_to(root)
     part = part_of_file(relative)
 
@@ -187,8 +169,10 @@ def all_imports() -> list[Import]:
     return [each for path in FILES for each in imports_of(path)]
 
 
-def test_every_part_has_a_rule() -> None:
+def test_every_part_has_a_rule_and_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
     assert {part_of_file(path.relative_to(ROOT)) for path in FILES} <= ALLOWED.keys()
+    found = [each for each in all_imports() if each.module.split(".")[0] == "matplotlib"]
+    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
 
 
 @pytest.mark.parametrize("part", sorted(ALLOWED))
@@ -211,11 +195,6 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
     assert wrong == []
 
 
-def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
-    found = [each for each in all_imports() if each.module.split(".")[0] == "matplotlib"]
-    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
-
-
 def test_what_an_agent_starts_is_told_its_folders() -> None:
     """The environment of such a process may name other folders than the agent uses."""
     names = {
@@ -234,17 +213,6 @@ def test_core_only_decides() -> None:
     outside = {"os", "random", "select", "signal", "socket", "subprocess", "tempfile", "threading"}
     found = [each for each in all_imports() if each.part == "core" and each.module.split(".")[0] in outside]
     assert [f"{each.at} imports {each.module}" for each in found if not each.typing] == []
-
-
-def test_the_rules_name_no_circle() -> None:
-    order: list[str] = []
-    left = dict(ALLOWED)
-    while left:
-        free = [part for part, below in left.items() if below <= set(order)]
-        assert free, f"a circle among {sorted(left)}"
-        order += free
-        for part in free:
-            del left[part]
 
 
 def test_programs_are_imported_by_processes_only_when_they_are_needed() -> None:

@@ -37,10 +37,16 @@ def open_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
     os.umask(previous)
 
 
-def test_all_folders_that_are_made_are_private_and_others_stay_as_they_are(open_folder: Path) -> None:
+def test_all_folders_that_are_made_are_private_others_stay_as_they_are_and_a_file_in_the_way_is_an_error(
+    open_folder: Path,
+) -> None:
     make_private_folder(open_folder / "a" / "b" / "c")
     make_private_folder(open_folder / "a" / "b" / "c")
     assert [mode_of(open_folder / each) for each in ("", "a", "a/b", "a/b/c")] == [0o777, 0o700, 0o700, 0o700]
+    (open_folder / "file").touch()
+    for path in (open_folder / "file", open_folder / "file" / "below"):
+        with pytest.raises(OSError, match="file"):
+            make_private_folder(path)
 
 
 def test_without_a_home_folder_an_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,13 +57,6 @@ def test_without_a_home_folder_an_error_says_what_to_set(monkeypatch: pytest.Mon
     with pytest.raises(ClusterError, match="this account has no home folder") as error:
         paths.state_home()
     assert "XDG_STATE_HOME" in error.value.hint
-
-
-def test_a_file_in_the_way_is_an_error(open_folder: Path) -> None:
-    (open_folder / "file").touch()
-    for path in (open_folder / "file", open_folder / "file" / "below"):
-        with pytest.raises(OSError, match="file"):
-            make_private_folder(path)
 
 
 def store_code(content: bytes = b"code") -> Path:

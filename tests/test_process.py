@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,6 @@ import pytest
 
 from tests.descriptors import free_descriptors
 from tfcluster.os.process_handle import ProcessHandle, exit_status, format_exit_status, send_signal
-from tfcluster.os.procfs import boot_id
 from tfcluster.transport.channel import readable_fds
 
 
@@ -32,11 +32,14 @@ def of(process: subprocess.Popen[bytes]) -> ProcessHandle:
     return found
 
 
-def test_this_process_is_alive() -> None:
-    mine = ProcessHandle.from_pid(os.getpid())
-    assert mine is not None
-    assert mine.pid == os.getpid()
-    assert mine.is_alive()
+@contextlib.contextmanager
+def opened(process: ProcessHandle) -> Iterator[int]:
+    pidfd = process.open()
+    assert pidfd is not None
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
 
 
 def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[bytes]) -> None:
@@ -62,14 +65,10 @@ def test_another_process_with_the_same_pid_is_neither_alive_nor_opened(child: su
 
 
 def test_an_opened_process_can_be_signalled(child: subprocess.Popen[bytes]) -> None:
-    pidfd = of(child).open()
-    assert pidfd is not None
-    try:
+    with opened(of(child)) as pidfd:
         send_signal(pidfd, signal.SIGTERM)
         assert child.wait() == -signal.SIGTERM
         send_signal(pidfd, signal.SIGTERM)  # it has ended already
-    finally:
-        os.close(pidfd)
 
 
 def test_the_name_of_a_process_cannot_mislead() -> None:
@@ -84,28 +83,14 @@ def test_the_name_of_a_process_cannot_mislead() -> None:
         child.kill()
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (None, "unknown exit"),
-        (0, "exit code 0"),
-        (1 << 8, "exit code 1"),
-        (255 << 8, "exit code 255"),
-        (signal.SIGTERM.value, "SIGTERM"),
-        (signal.SIGKILL.value, "SIGKILL"),
-        (signal.SIGSEGV.value | 0x80, "SIGSEGV"),  # with a core dump
-        (40, "signal 40"),  # a real-time signal without a name
-    ],
-)
-def test_how_a_process_ended(status: int | None, words: str) -> None:
-    assert format_exit_status(status) == words
-
-
-def test_how_a_real_process_ended() -> None:
-    with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
-        _, status = os.waitpid(child.pid, 0)
-        child.returncode = 3
-    assert format_exit_status(status) == "exit code 3"
+def test_how_a_process_ended() -> None:
+    for status, words in {
+        **{None: "unknown exit", 0: "exit code 0", 1 << 8: "exit code 1", 255 << 8: "exit code 255"},
+        **{signal.SIGTERM.value: "SIGTERM", signal.SIGKILL.value: "SIGKILL"},
+        signal.SIGSEGV.value | 0x80: "SIGSEGV",  # with a core dump
+        40: "signal 40",  # a real-time signal without a name
+    }.items():
+        assert format_exit_status(status) == words
 
 
 def orphan(program: str) -> int:
@@ -132,10 +117,6 @@ def test_a_process_is_not_gone_because_no_descriptor_is_left_to_look_with(
     assert process.exists()
 
 
-def wait_for_end(pidfd: int) -> None:
-    assert readable_fds([pidfd], 60)
-
-
 @pytest.mark.parametrize(("program", "words"), [("read x < FIFO; exit 3", "exit code 3"), ("read x < FIFO", "SIGKILL")])
 def test_how_a_process_ended_that_is_no_child(tmp_path: Path, program: str, words: str) -> None:
     fifo = tmp_path / "fifo"
@@ -143,50 +124,34 @@ def test_how_a_process_ended_that_is_no_child(tmp_path: Path, program: str, word
     pid = orphan(program.replace("FIFO", str(fifo)))
     process = ProcessHandle.from_pid(pid)
     assert process is not None
-    pidfd = process.open()
-    assert pidfd is not None
-    try:
+    with opened(process) as pidfd:
         if words == "SIGKILL":
             send_signal(pidfd, signal.SIGKILL)
         else:
             fifo.write_text("go\n")
-        wait_for_end(pidfd)
+        assert readable_fds([pidfd], 60)
         # It may have been reaped by then, which only Linux 6.15 and newer outlive.
         assert format_exit_status(exit_status(process, pidfd)) in {words, "unknown exit"}
         if kernel() >= (6, 15):
             assert format_exit_status(exit_status(process, pidfd)) == words
-    finally:
-        os.close(pidfd)
 
 
 def test_the_exit_of_a_child_that_somebody_reaped(child: subprocess.Popen[bytes]) -> None:
     process = of(child)
-    pidfd = process.open()
-    assert pidfd is not None
-    try:
+    with opened(process) as pidfd:
         child.kill()
         child.wait()
         assert exit_status(process, pidfd) == (signal.SIGKILL if kernel() >= (6, 15) else None)
-    finally:
-        os.close(pidfd)
 
 
 def test_a_childs_exit_is_reaped(child: subprocess.Popen[bytes]) -> None:
     process = of(child)
-    pidfd = process.open()
-    assert pidfd is not None
-    try:
+    with opened(process) as pidfd:
         child.kill()
-        wait_for_end(pidfd)
+        assert readable_fds([pidfd], 60)
         assert exit_status(process, pidfd) == signal.SIGKILL
         assert not process.exists()
-    finally:
-        os.close(pidfd)
         child.returncode = -signal.SIGKILL
-
-
-def test_a_boot_has_one_name() -> None:
-    assert boot_id() == boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def kernel() -> tuple[int, int]:

@@ -126,13 +126,16 @@ def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
     assert "/job:worker/replica:0/task:1/device:CPU:0" in result.stdout
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short_its_spec_is_the_example_and_its_picture_and_make_targets_exist() -> None:
     assert len(README.read_text().splitlines()) <= 250
-
-
-def test_the_spec_shown_is_the_example() -> None:
     (shown,) = blocks(README, "yaml")
     assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "examples" / "cluster.yaml").read_text())
+    assert (ROOT / "docs" / "terminal.svg").read_text().startswith("<svg")
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for block in blocks(README, "sh"):
+        for line in block.splitlines():
+            if line.startswith("make "):
+                assert line.removeprefix("make ") in targets
 
 
 def test_every_spec_shown_can_be_laid_out(tmp_path: Path) -> None:
@@ -159,12 +162,9 @@ def test_commands_for_other_machines_are_understood(document: Path) -> None:
         subprocess.run(told, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=120, check=True)
 
 
-def test_the_keys_of_a_host_are_all_there() -> None:
+def test_the_keys_of_a_host_and_the_exit_codes_are_all_there() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(HostSpec.model_fields)
-
-
-def test_the_exit_codes_are_all_there() -> None:
     rows = re.findall(r"^\| ([\d, ]+) \|", (ROOT / "docs" / "automation.md").read_text(), re.MULTILINE)
     assert {int(code) for row in rows for code in row.split(", ")} == {int(code) for code in ExitCode}
 
@@ -184,12 +184,3 @@ def check_links(document: Path) -> None:
         if place:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
             assert place in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings], link
-
-
-def test_the_picture_and_the_make_targets_exist() -> None:
-    assert (ROOT / "docs" / "terminal.svg").read_text().startswith("<svg")
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for block in blocks(README, "sh"):
-        for line in block.splitlines():
-            if line.startswith("make "):
-                assert line.removeprefix("make ") in targets

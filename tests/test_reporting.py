@@ -60,11 +60,18 @@ def make_reporter(refused: set[int] | None = None) -> tuple[MetricReporter, list
     return MetricReporter(send), sent
 
 
-def test_what_an_event_says() -> None:
+def test_what_an_event_says_and_a_point_that_could_not_be_sent_is_sent_with_the_flush() -> None:
     reporter, sent = make_reporter()
     reporter.report("loss", 0.5, 3)
     assert 0 <= sent[0].pop("seconds") < 100
     assert sent == [{"event": "metric", "name": "loss", "value": 0.5, "step": 3}]
+    refused = {7}
+    reporter, sent = make_reporter(refused)
+    reporter.report("loss", 0.5, 7)
+    assert sent == []
+    refused.clear()
+    reporter.flush()
+    assert [event["step"] for event in sent] == [7]
 
 
 def test_a_long_series_is_thinned_out_and_has_its_last_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,16 +89,6 @@ def test_a_long_series_is_thinned_out_and_has_its_last_point(monkeypatch: pytest
     assert (sent[-1]["step"], sent[-1]["value"]) == (99_999, 99_999.0)
     reporter.flush()
     assert sent[-2]["step"] != 99_999, "the last point is sent once"
-
-
-def test_a_point_that_could_not_be_sent_is_sent_with_the_flush() -> None:
-    refused = {7}
-    reporter, sent = make_reporter(refused)
-    reporter.report("loss", 0.5, 7)
-    assert sent == []
-    refused.clear()
-    reporter.flush()
-    assert [event["step"] for event in sent] == [7]
 
 
 def test_a_name_for_each_step_is_refused() -> None:

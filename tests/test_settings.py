@@ -1,15 +1,10 @@
-"""Settings have units in their names, are used, and tests can override them."""
+"""Settings have units in their names, are used, and not copied."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import Sandbox
 from tfcluster import settings
 from tfcluster.programs import settings as program_settings
 
@@ -19,12 +14,9 @@ MODULES = {Path(str(module.__file__)): module for module in (settings, program_s
 VALUES = {name: value for module in MODULES.values() for name, value in vars(module).items() if name.isupper()}
 
 
-def test_every_setting_is_used() -> None:
+def test_every_setting_is_used_and_those_of_programs_by_programs_alone() -> None:
     sources = "".join(path.read_text() for path in ROOT.rglob("*.py"))
     assert VALUES.keys() - set(re.findall(r"\bsettings\.(\w+)", sources)) == set()
-
-
-def test_the_settings_of_programs_are_used_by_programs_alone() -> None:
     names = [name for name in vars(program_settings) if name.isupper()]
     sources = "".join(path.read_text() for path in ROOT.rglob("*.py") if not path.is_relative_to(ROOT / "programs"))
     assert set(names) & set(re.findall(r"\bsettings\.(\w+)", sources)) == set()
@@ -48,18 +40,3 @@ def has_unit(name: str, value: object) -> bool:
 
 def test_a_setting_has_its_unit_in_its_name() -> None:
     assert [name for name, value in VALUES.items() if not has_unit(name, value)] == []
-
-
-def test_processes_of_a_test_have_the_settings_of_the_test(sandbox: Sandbox) -> None:
-    def values(environment: dict[str, str]) -> str:
-        program = "from tfcluster import settings; print(settings.SSH_CONNECT_SECONDS, settings.STATUS_RUNS)"
-        result = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        )
-        return result.stdout
-
-    other = {**sandbox.environment, **sandbox.with_settings({"SSH_CONNECT_SECONDS": 77})}
-    assert values(sandbox.environment) == f"{settings.SSH_CONNECT_SECONDS} {settings.STATUS_RUNS}\n"
-    assert values(other) == f"77 {settings.STATUS_RUNS}\n"
-    with pytest.raises(subprocess.CalledProcessError):
-        values({**sandbox.environment, **sandbox.with_settings({"NO_SUCH_SETTING": 1})})

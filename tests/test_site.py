@@ -21,23 +21,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_each_command_and_key_has_a_page(site: Path) -> None:
+def test_each_command_and_key_has_a_page_in_the_navigation_and_the_links_lead_to_pages(site: Path) -> None:
     names = cli.list_commands(click.Context(cli))
     assert {f"{name}.md" for name in names} <= {page.name for page in (site / "commands").iterdir()}
     assert {f"jobs-job-{name}.md" for name in Job.model_fields} <= {page.name for page in (site / "keys").iterdir()}
     assert (site / "commands" / "wait.md").read_text().startswith("# `tfcluster wait`\n")
-
-
-def test_every_page_is_in_the_navigation(site: Path) -> None:
     listed = set()
     for page in site.rglob("*.md"):
         for tree in re.findall(r"^```{toctree}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
             listed |= {f"{name}.md" for name in tree.split("\n\n")[1].split()}
     pages = {str(page.relative_to(site)) for page in site.rglob("*.md") if "orphan: true" not in page.read_text()}
     assert pages == listed | {"index.md"}
-
-
-def test_the_links_lead_to_pages_of_the_site(site: Path) -> None:
     links = [
         (page, target)
         for page in site.rglob("*.md")

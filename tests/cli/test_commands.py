@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -76,9 +78,10 @@ def test_help_fits_into_80_columns_and_breaks_no_word_and_no_command(words: tupl
     assert [line for line in output.splitlines() if line.count("`") % 2] == []
 
 
-def test_ps_is_status() -> None:
+def test_ps_is_status_and_no_command_has_the_name_of_a_habit() -> None:
     context = click.Context(cli)
     assert cli.get_command(context, "ps") is cli.get_command(context, "status")
+    assert not {name for name in _HABITS if cli.get_command(context, name) is not None}
 
 
 @pytest.mark.parametrize(
@@ -104,11 +107,6 @@ def test_commands_of_other_tools_are_answered_with_what_to_type(name: str, answe
     assert result.exit_code == 2
     assert f"No such command {name!r}." in result.output
     assert answer in result.output
-
-
-def test_no_command_has_the_name_of_a_habit() -> None:
-    context = click.Context(cli)
-    assert not {name for name in _HABITS if cli.get_command(context, name) is not None}
 
 
 def test_a_script_without_an_ending_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,23 +146,6 @@ def test_bash_completes_commands_and_options() -> None:
     assert result.stdout.split() == ["run", "runs", "--samples"]
 
 
-def test_an_unexpected_exception_is_reported_as_a_bug_with_its_location(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(**options: object) -> None:
-        raise RuntimeError("a gremlin")
-
-    monkeypatch.setattr(cli, "main", broken)
-    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: tfcluster failed: RuntimeError: a gremlin (")
-    assert "test_commands.py" in error
-    assert "Traceback" not in error
-
-
 @pytest.mark.parametrize("words", all_commands(), ids=" ".join)
 def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...]) -> None:
     """TFCLUSTER_COMMAND_OPTION, from the option as it is typed; a program's are those of `run`."""
@@ -183,25 +164,43 @@ def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...])
             assert variable in (option.envvar, f"{context.auto_envvar_prefix}_{(option.name or '').upper()}")
 
 
-def test_an_error_caused_by_an_interrupt_is_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def broken(**options: object) -> None:
+    raise RuntimeError("a gremlin")
+
+
+def interrupted(**options: object) -> None:
+    class Descriptor:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    try:
+        type("Owner", (), {"descriptor": Descriptor()})
+    except KeyboardInterrupt as error:  # as it comes from Python 3.12 on
+        raise RuntimeError("Error calling __set_name__") from error
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "message"),
+    [
+        (broken, 1, r"error: tfcluster failed: RuntimeError: a gremlin \(.*test_commands\.py"),
+        (interrupted, 130, r"interrupted\n$"),
+    ],
+)
+def test_an_unexpected_exception_is_a_bug_with_its_location_unless_an_interrupt_caused_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fail: Callable[..., None],
+    code: int,
+    message: str,
 ) -> None:
-    def interrupted(**options: object) -> None:
-        class Descriptor:
-            def __set_name__(self, owner: type, name: str) -> None:
-                raise KeyboardInterrupt
-
-        try:
-            type("Owner", (), {"descriptor": Descriptor()})
-        except KeyboardInterrupt as error:  # as it comes from Python 3.12 on
-            raise RuntimeError("Error calling __set_name__") from error
-
-    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(cli, "main", fail)
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert ended.value.code == code
+    error = capsys.readouterr().err
+    assert re.match(message, error)
+    assert "Traceback" not in error
 
 
 _ENDS = """

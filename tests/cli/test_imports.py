@@ -8,22 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tfcluster
 
 ROOT = Path(tfcluster.__file__).parent.parent
 HEAVY = (
-    "tensorflow",
-    "numpy",
-    "yaml",
-    "rich",
-    "pydantic",
-    "grpc",
-    "google.protobuf",
-    "asyncio",
-    "matplotlib",
-    "textual",
+    *("tensorflow", "numpy", "yaml", "rich", "pydantic", "grpc", "google.protobuf", "asyncio", "matplotlib", "textual"),
 )
 
 
@@ -43,41 +32,38 @@ print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
     return set(json.loads(answer.stdout))
 
 
-_COMMAND = """
+_COMMANDS = """
 from tfcluster.cli.main import main
-sys.argv[1:] = {arguments!r}
-try:
-    main()
-except SystemExit as end:
-    assert end.code == {code}, (end.code, output.getvalue())
-assert {words!r} in output.getvalue()
+for words, code, shown in {cases!r}:
+    sys.argv[1:] = words.split()
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == code, (end.code, output.getvalue())
+    assert shown in output.getvalue()
+    assert not [name for name in {heavy!r} if name in sys.modules], words
+    output.truncate(output.seek(0))
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--help"], "One YAML file in"),
-        (["--version"], "tfcluster"),
-        (["status", "--help"], "Show every task"),
-        (["up", "--help"], "Usage: tfcluster up"),
-        (["run", "pi", "--help"], "Estimate pi"),
-        (["run", "graph", "--help"], "Evaluate EXPRESSION"),
-        (["run", "expfit", "--help"], "Teach a network"),
-        (["down", "--help"], "Usage: tfcluster down"),
-        (["init", "-"], ""),
-        (["completion", "bash"], "_TFCLUSTER_COMPLETE"),
-    ],
-)
-def test_help_and_completion_import_nothing_heavy(arguments: list[str], words: str, tmp_path: Path) -> None:
-    assert imported(_COMMAND.format(arguments=arguments, code=0, words=words), tmp_path) == set()
+def test_help_completion_and_the_status_of_no_cluster_import_nothing_heavy(tmp_path: Path) -> None:
+    cases = [
+        ("--help", 0, "One YAML file in"),
+        ("--version", 0, "tfcluster"),
+        ("status --help", 0, "Show every task"),
+        ("up --help", 0, "Usage: tfcluster up"),
+        ("run pi --help", 0, "Estimate pi"),
+        ("run graph --help", 0, "Evaluate EXPRESSION"),
+        ("run expfit --help", 0, "Teach a network"),
+        ("down --help", 0, "Usage: tfcluster down"),
+        ("init -", 0, ""),
+        ("completion bash", 0, "_TFCLUSTER_COMPLETE"),
+        ("status -c demo", 3, ""),
+    ]
+    assert imported(_COMMANDS.format(cases=cases, heavy=HEAVY), tmp_path) == set()
 
 
-def test_status_of_no_cluster_imports_nothing_heavy(tmp_path: Path) -> None:
-    assert imported(_COMMAND.format(arguments=["status", "-c", "demo"], code=3, words=""), tmp_path) == set()
-
-
-def test_status_as_json_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_status_as_json_imports_nothing_heavy_and_as_text_only_rich(tmp_path: Path) -> None:
     program = """
 import tfcluster.cli.status
 from tfcluster.client.resolve import resolve_cluster
@@ -85,14 +71,7 @@ from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api.cluster import StatusRequest
 """
     assert imported(program, tmp_path) == set()
-
-
-def test_status_as_text_imports_only_rich(tmp_path: Path) -> None:
-    program = """
-from tfcluster.client.rpc.agent_client import AgentClient
-from tfcluster.core.status import ClusterStatus
-from tfcluster.ui.listings import show_status
-"""
+    program += "from tfcluster.core.status import ClusterStatus\nfrom tfcluster.ui.listings import show_status\n"
     assert imported(program, tmp_path) <= {"rich"}
 
 

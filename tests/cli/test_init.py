@@ -1,8 +1,9 @@
-"""`tfcluster init` writes the template to a file that does not exist, or to standard output; `validate` sums it up."""
+"""`tfcluster init` writes the template, whose keys are valid; `validate` sums a spec up."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from click.testing import CliRunner
 
 from tfcluster.cli.spec import SCHEMA, TEMPLATE, init_command, schema_command, validate_command
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.spec.load import parse_spec
+from tfcluster.spec.policies import Backoff, JobRestart, Logs, RestartSpec
+from tfcluster.spec.schema import Job, Spec
 
 WRITTEN = f"# yaml-language-server: $schema={SCHEMA.as_uri()}\n{TEMPLATE}"
 
@@ -20,16 +24,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_dash_stands_for_standard_output(folder: Path) -> None:
+def test_the_template_goes_to_standard_output_or_to_the_file_and_names_the_schema_that_is_printed(folder: Path) -> None:
     result = CliRunner().invoke(init_command, ["-"])
     assert (result.exit_code, result.stdout) == (0, WRITTEN)
     assert list(folder.iterdir()) == []
-
-
-def test_the_template_is_written_to_the_file_with_the_next_command(folder: Path) -> None:
     result = CliRunner().invoke(init_command, ["my spec.yaml"])
     assert result.stdout == "wrote my spec.yaml; start the cluster with `tfcluster up 'my spec.yaml'`\n"
     assert (folder / "my spec.yaml").read_text() == WRITTEN
+    assert json.loads(CliRunner().invoke(schema_command).stdout) == json.loads(SCHEMA.read_text())
 
 
 def test_a_file_that_exists_is_not_overwritten(folder: Path) -> None:
@@ -38,10 +40,6 @@ def test_a_file_that_exists_is_not_overwritten(folder: Path) -> None:
     assert isinstance(error, ClusterError)
     assert (error.message, error.exit_code) == ("cluster.yaml exists already", ExitCode.USAGE)
     assert (folder / "cluster.yaml").read_text() == "mine"
-
-
-def test_the_schema_that_the_file_names_is_the_one_that_is_printed() -> None:
-    assert json.loads(CliRunner().invoke(schema_command).stdout) == json.loads(SCHEMA.read_text())
 
 
 def test_a_valid_spec_is_summarized_without_the_values_of_variables() -> None:
@@ -55,3 +53,28 @@ def test_a_valid_spec_is_summarized_without_the_values_of_variables() -> None:
     shown = CliRunner().invoke(validate_command, ["-o", "json"]).stdout
     assert "xyzzy" not in shown
     assert json.loads(shown)["tasks"][0]["env"] == {"C": "***", "A": "***", "B": "***"}
+
+
+COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
+KEYS = [match.start() for match in COMMENTED_OUT.finditer(TEMPLATE)]
+
+
+def test_the_template_has_one_ps_and_two_workers_and_all_commented_keys_are_valid_together() -> None:
+    spec = parse_spec(TEMPLATE, "cluster.yaml", "cluster")
+    assert spec == Spec(name="cluster", jobs={"ps": Job(tasks=(None,)), "worker": Job(tasks=(None, None))})
+    spec = parse_spec(COMMENTED_OUT.sub(r"\1", TEMPLATE), "cluster.yaml", "cluster")
+    in_the_place_of_hosts = {"hostfile", "slurm", "kubernetes", "host"}
+    assert spec.model_fields_set == set(Spec.model_fields) - in_the_place_of_hosts
+    assert spec.jobs["worker"].model_fields_set == set(Job.model_fields)
+    assert spec.jobs["worker"].restart == JobRestart(policy="never")
+    assert spec.restart.model_fields_set == set(RestartSpec.model_fields)
+    assert spec.restart.backoff.model_fields_set == set(Backoff.model_fields)
+    assert spec.restart == RestartSpec()  # it shows the defaults
+    assert spec.logs.model_fields_set == set(Logs.model_fields)
+    assert spec.logs == Logs()
+
+
+@pytest.mark.parametrize("start", KEYS)
+def test_each_commented_key_is_valid(start: int) -> None:
+    text = TEMPLATE[:start] + COMMENTED_OUT.sub(r"\1", TEMPLATE[start:], count=1)
+    parse_spec(text, "cluster.yaml", "cluster")

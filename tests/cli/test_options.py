@@ -16,25 +16,13 @@ from tfcluster.cli.options import OutputFilePath, Timestamp
 NOW = 1795291200.0
 
 
-@pytest.mark.parametrize(
-    ("text", "ago"),
-    [
-        ("10m", 600),
-        ("1h30m", 5400),
-        ("2d", 172_800),
-        ("1d2h3m4.5s", 93_784.5),
-        ("0s", 0),
-        ("90s", 90),
-    ],
-)
-def test_a_duration_is_relative_to_now(monkeypatch: pytest.MonkeyPatch, text: str, ago: float) -> None:
+def test_a_duration_is_relative_to_now_and_an_iso_time_has_a_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
-    assert Timestamp().convert(text, None, None) == NOW - ago
-
-
-@pytest.mark.parametrize("text", ["2026-11-21T20:00:00Z", "2026-11-21T21:00+01:00", "2026-11-21 20:00:00.000z"])
-def test_an_iso_time_with_a_zone(text: str) -> None:
-    assert Timestamp().convert(text, None, None) == NOW
+    durations = {"10m": 600, "1h30m": 5400, "2d": 172_800, "1d2h3m4.5s": 93_784.5, "0s": 0, "90s": 90}
+    for text, ago in durations.items():
+        assert Timestamp().convert(text, None, None) == NOW - ago
+    for text in ("2026-11-21T20:00:00Z", "2026-11-21T21:00+01:00", "2026-11-21 20:00:00.000z"):
+        assert Timestamp().convert(text, None, None) == NOW
 
 
 def test_an_iso_time_without_a_zone_is_in_the_local_zone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,24 +47,18 @@ def test_an_invalid_time_is_refused_with_examples(text: str) -> None:
 FILES = OutputFilePath((".png", ".svg"))
 
 
-@pytest.mark.parametrize("name", ["a.png", "A.SVG"])
-def test_a_valid_image_file(tmp_path: Path, name: str) -> None:
-    assert FILES.convert(str(tmp_path / name), None, None) == tmp_path / name
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("a.gif", "the name does not end in .png, .svg"),
-        ("a", "the name does not end in .png, .svg"),
-        ("no/a.png", "there is no folder"),
-        ("folder.png", "permission denied"),
-    ],
-)
-def test_an_invalid_image_file(tmp_path: Path, name: str, words: str) -> None:
+def test_an_image_file_has_a_known_ending_and_can_be_written(tmp_path: Path) -> None:
+    for name in ("a.png", "A.SVG"):
+        assert FILES.convert(str(tmp_path / name), None, None) == tmp_path / name
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(click.BadParameter, match=words):
-        FILES.convert(str(tmp_path / name), None, None)
+    for name, words in {
+        "a.gif": "the name does not end in .png, .svg",
+        "a": "the name does not end in .png, .svg",
+        "no/a.png": "there is no folder",
+        "folder.png": "permission denied",
+    }.items():
+        with pytest.raises(click.BadParameter, match=words):
+            FILES.convert(str(tmp_path / name), None, None)
 
 
 @pytest.mark.parametrize(

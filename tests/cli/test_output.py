@@ -35,19 +35,21 @@ WRITERS = {
 AWAY = ("agent/", "processes/", "programs/")
 
 
-def test_a_line_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_json_and_usage_errors_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     echo(EVIL)
     echo(EVIL, err=True)
     assert capsys.readouterr() == (f"{SHOWN}\n", f"{SHOWN}\n")
-
-
-def test_json_has_no_control_character_and_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
     value = {EVIL: ["".join(map(chr, range(0x2100)))]}
     echo_json(value)
     line = capsys.readouterr().out
     assert line.removesuffix("\n").isascii()
     assert line.removesuffix("\n").isprintable()
     assert json.loads(line) == value
+    echo_usage_error(click.UsageError(f"No such command '{EVIL}'."))
+    echo_usage_error(click.FileError(f"{EVIL}.yaml", "is away"))
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"Error: No such command '{SHOWN}'.\n")
+    assert printed.replace("\n", "").isprintable()
 
 
 def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
@@ -56,14 +58,6 @@ def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
     monkeypatch.setenv("FORCE_COLOR", "1")
     echo_error(ClusterError(f"{EVIL}\nsecond line", hint=EVIL))
     assert capsys.readouterr().err == f"\x1b[31m\x1b[1merror: \x1b[0m{SHOWN}\nsecond line\nhint: {SHOWN}\n"
-
-
-def test_a_usage_error_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    echo_usage_error(click.UsageError(f"No such command '{EVIL}'."))
-    echo_usage_error(click.FileError(f"{EVIL}.yaml", "is away"))
-    printed = capsys.readouterr().err
-    assert printed.startswith(f"Error: No such command '{SHOWN}'.\n")
-    assert printed.replace("\n", "").isprintable()
 
 
 def test_what_is_typed_and_is_no_text_is_no_bug() -> None:

@@ -105,15 +105,12 @@ def test_help_lists_what_works_and_says_what_does_not(site: Path) -> None:
     assert names == [*BUNDLED, "fine"]
 
 
-def test_a_bundled_program_is_not_replaced(site: Path) -> None:
+def test_a_bundled_program_is_not_replaced_and_two_packages_with_the_same_name_are_both_named(site: Path) -> None:
     install(site, "pi", "yet_another_pi", init="raise ValueError")
     program = registry.find("pi")
     assert program is not None
     assert program.package == ""
     assert "--samples" in call("run", "pi", "--help").output
-
-
-def test_two_packages_with_a_program_of_the_same_name_are_both_named(site: Path) -> None:
     install(site, "twin", "twin_a")
     install(site, "twin", "twin_b")
     message = error_of("run", "twin").message

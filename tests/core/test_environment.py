@@ -36,7 +36,7 @@ jobs:
 CLUSTER = with_ports(topology_of(SPEC))
 
 
-def test_a_client_is_the_chief_of_a_cluster_that_strategies_accept() -> None:
+def test_a_client_is_the_chief_of_a_cluster_that_strategies_accept_and_leaves_the_gpus_to_the_servers() -> None:
     variables = client_variables(CLUSTER, "beta", "beta:99", {})
     config = json.loads(variables["TF_CONFIG"])
     assert config["task"] == {"type": "chief", "index": 0}
@@ -45,11 +45,11 @@ def test_a_client_is_the_chief_of_a_cluster_that_strategies_accept() -> None:
     assert variables["TFCLUSTER_CLUSTER"] == "demo"
     assert refused_jobs(CLUSTER.addresses()) == ["local"]
     assert "CUDA_VISIBLE_DEVICES" not in variables, "no server there has a GPU to itself"
-
-
-def test_a_client_on_a_host_has_its_variables_and_leaves_the_gpus_to_the_servers() -> None:
     variables = client_variables(CLUSTER, "alpha", "alpha:99", {})
     assert (variables["PROXY"], variables["CUDA_VISIBLE_DEVICES"]) == ("of the host", "-1")
+    assert refusal_notes(["chief", "worker", "ps", "evaluator"]) == []
+    (note,) = refusal_notes([*CLUSTER.addresses(), "chief"])
+    assert note == "TF_CONFIG leaves out local: strategies refuse other jobs than chief, worker, ps, evaluator"
 
 
 def test_a_task_has_its_place_its_gpus_and_its_variables() -> None:
@@ -66,12 +66,6 @@ def test_tasks_that_are_no_part_of_a_strategy_have_a_place_of_their_own(short: s
     config = json.loads(task_variables(CLUSTER, task, {})["TF_CONFIG"])
     assert config["task"] == {"type": task.job, "index": 0}
     assert ("local" in config["cluster"], "evaluator" in config["cluster"]) == (short == "local:0", False)
-
-
-def test_the_user_is_told_which_jobs_are_left_out() -> None:
-    assert refusal_notes(["chief", "worker", "ps", "evaluator"]) == []
-    (note,) = refusal_notes([*CLUSTER.addresses(), "chief"])
-    assert note == "TF_CONFIG leaves out local: strategies refuse other jobs than chief, worker, ps, evaluator"
 
 
 def test_exceptions_of_the_environment_from_the_proxy_are_kept() -> None:
@@ -102,7 +96,7 @@ AWKWARD = {
 }
 
 
-def test_each_format_is_read_back_as_it_was() -> None:
+def test_each_format_is_read_back_as_it_was_by_docker_if_it_needs_no_quotes() -> None:
     variables = {**HARMLESS, **AWKWARD}
     script = format_sh(variables) + "\nexec env -0"
     shell = subprocess.run(["sh", "-c", script], env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True)
@@ -113,9 +107,6 @@ def test_each_format_is_read_back_as_it_was() -> None:
     assert dotenv_values(stream=StringIO(format_dotenv(variables)), interpolate=False) == variables
     del variables["K"]
     assert dotenv_values(stream=StringIO(format_dotenv(variables))) == variables
-
-
-def test_docker_reads_what_needs_no_quotes() -> None:
     # Each line of an --env-file is a name and, up to the end of the line, a value.
     assert format_dotenv(HARMLESS).splitlines() == [f"{name}={value}" for name, value in HARMLESS.items()]
     assert [name for name, value in AWKWARD.items() if not needs_quotes(value)] == []

@@ -45,12 +45,9 @@ def test_a_client_has_an_address_that_the_other_hosts_reach() -> None:
     assert client_address(replace(chosen, network="closed"), "b", 40000) == "10.0.0.2:40000"
 
 
-def test_two_tasks_with_the_same_port_are_refused() -> None:
+def test_two_tasks_with_the_same_port_are_refused_and_one_host_needs_no_forwarders() -> None:
     tasks = (task_of("worker:0", "a", port=2222), task_of("worker:1", "b", port=2222))
     with pytest.raises(ClusterError, match="worker:0 on a and worker:1 on b both have port 2222"):
         with_unique_ports(replace(TOPOLOGY, tasks=tasks), None)
-
-
-def test_a_cluster_on_one_host_needs_no_forwarders() -> None:
     assert forwarders_of(replace(TOPOLOGY, hosts=HOSTS[:1])) == {}
     assert forwarders_of(replace(TOPOLOGY, network="closed")) == {}

@@ -41,13 +41,10 @@ def members(*shorts: str) -> list[Member]:
     ]
 
 
-def test_workers_are_the_default_and_the_chief_leads() -> None:
+def test_workers_are_the_default_and_ranks_begin_with_the_chief() -> None:
     cluster = topology("ps:0", "worker:0", "worker:1", "chief:0", "evaluator:0")
     assert [each.short for each in select_members(cluster, [])] == ["chief:0", "worker:0", "worker:1"]
     assert [each.rank for each in select_members(cluster, [])] == [0, 1, 2]
-
-
-def test_ranks_begin_with_the_chief_then_the_workers() -> None:
     cluster = topology("ps:0", "worker:0", "chief:0", "evaluator:0")
     chosen = select_members(cluster, ["evaluator", "ps", "worker", "chief", "ps"])
     assert [each.short for each in chosen] == ["chief:0", "worker:0", "evaluator:0", "ps:0"]
@@ -61,21 +58,15 @@ def test_a_job_that_the_cluster_does_not_have(jobs: list[str], message: str) -> 
     assert "local" in caught.value.hint
 
 
-def test_placeholders() -> None:
+def test_placeholders_of_known_jobs_and_addresses() -> None:
     chosen = tuple(members("worker:0", "worker:1"))
     group = Group(chosen, {"ps": ["c:3"]}, "", "localhost")
     addresses = {"worker": ["a:1", "b:2"]}
     text = "{job} {index} {rank} {world_size} {address} {worker_hosts} {ps_hosts} {other} {x_hosts} {{job}}"
     assert expand(text, group, chosen[1], addresses) == "worker 1 1 2 b:2 a:1,b:2 c:3 {other} {x_hosts} {worker}"
-
-
-def test_a_placeholder_for_an_unknown_job_is_refused() -> None:
     check_arguments(["{job}", "{worker_hosts}", "{other}"], ["worker"])
     with pytest.raises(ClusterError, match="has no job 'boss'"):
         check_arguments(["--hosts={boss_hosts}"], ["worker"])
-
-
-def test_an_ipv6_address_has_brackets() -> None:
     member = replace(members("worker:0")[0], address_host="fd00::1")
     assert Group((member,), {}, "", "fd00::1").addresses({0: 2222}) == {"worker": ["[fd00::1]:2222"]}
 

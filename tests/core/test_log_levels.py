@@ -63,15 +63,12 @@ def test_a_dump_is_one_entry_and_what_is_printed_meanwhile_is_shown() -> None:
     assert shown(f"{_STARTED}\nloss: 0.5\n\n  indented") == (["loss: 0.5", "", "  indented"], 1)
 
 
-def test_levels() -> None:
+def test_levels_and_the_entries_of_each_log() -> None:
     error = _WARNING.replace("W0000", "E0000")
     text = "\n".join([_STARTED, _WARNING, _ABORTING, "\t [[{{node Assert}}]]", error, "\t [[{{node A}}]]"])
     assert shown(text) == ([_WARNING, error, "\t [[{{node A}}]]"], 2)
     assert shown(text, LogLevel.ERROR) == ([error, "\t [[{{node A}}]]"], 3)
     assert shown(text, LogLevel.INFO) == (text.split("\n"), 0)
-
-
-def test_each_log_has_its_own_entries() -> None:
     levels = LevelFilter(LogLevel.WARNING)
     assert levels.check("a", _ABORTING) is Visibility.HIDDEN
     assert levels.check("b", "\t [[{{node A}}]]") is Visibility.SHOWN

@@ -68,7 +68,7 @@ def value_of(samples: Samples, name: str, **labels: str) -> float | None:
     return values[0] if values else None
 
 
-def test_what_status_shows_is_a_metric() -> None:
+def test_what_status_shows_the_load_of_hosts_and_the_traffic_of_tasks_are_metrics() -> None:
     samples = samples_of(render_metrics(STATUS, USAGES))
     worker = {"cluster": "demo", "host": "localhost", "tf_job": "worker", "task": "worker:0"}
     assert value_of(samples, "cluster_state", cluster="demo", state="degraded") == 1
@@ -90,10 +90,6 @@ def test_what_status_shows_is_a_metric() -> None:
     assert value_of(samples, "runs", state="failed") == 0
     assert value_of(samples, "run_duration_seconds", run="pi-4f9a", program=EVIL) == 2.5
     assert value_of(samples, "run_duration_seconds", run="pi-3f9a") is None
-
-
-def test_the_load_of_hosts_and_the_traffic_of_tasks_are_metrics() -> None:
-    samples = samples_of(render_metrics(STATUS, USAGES))
     assert value_of(samples, "host_cpus", host="localhost") == 8
     assert value_of(samples, "host_cpu_seconds_total", host="localhost") == 100.5
     assert value_of(samples, "host_memory_bytes", host="localhost") == 16 << 30
@@ -129,7 +125,7 @@ def test_of_a_host_that_is_away_only_that_is_known() -> None:
     assert names == {"tfcluster_host_up", "tfcluster_task_state", "tfcluster_task_info"}
 
 
-def test_units_and_types_follow_the_conventions() -> None:
+def test_units_types_and_labels_follow_the_conventions_and_the_older_format_has_the_same_values() -> None:
     text = render_metrics(STATUS, USAGES)
     assert text.endswith("\n# EOF\n")
     for family in parse_openmetrics(text):
@@ -137,17 +133,11 @@ def test_units_and_types_follow_the_conventions() -> None:
         assert family.documentation.endswith(".")
         unit = family.name.rpartition("_")[2]
         assert family.unit == (unit if unit in ("seconds", "bytes", "ratio") else "")
-
-
-def test_no_label_is_one_that_prometheus_gives_its_targets() -> None:
-    labels = {label for _, pairs in samples_of(render_metrics(STATUS, USAGES)) for label, _ in pairs}
+    samples = samples_of(text)
+    assert samples_of(text, parse_text) == samples
+    labels = {label for _, pairs in samples for label, _ in pairs}
     assert "tf_job" in labels
     assert labels.isdisjoint({"job", "instance"})
-
-
-def test_the_older_text_format_has_the_same_values() -> None:
-    text = render_metrics(STATUS, USAGES)
-    assert samples_of(text, parse_text) == samples_of(text)
 
 
 def expressions_in(board: object) -> Iterator[str]:

@@ -175,13 +175,10 @@ def test_a_plan_restarts_only_what_changed(before: str, after: str, operations: 
     assert printed(after, apply_plan(topology_of(after), observed)[0]) == []
 
 
-def test_what_its_host_does_not_have_is_started() -> None:
+def test_what_its_host_does_not_have_is_started_and_another_spec_file_is_an_update() -> None:
     text = spec("a: {tasks: 2}", hosts=HOSTS)
     observed = observed_on("alpha", up(text))  # as the agent of beta says that nothing is up there
     assert printed(text, observed) == ["start a:1 on beta at 10.0.0.2:2222: its host does not have it"]
-
-
-def test_another_spec_file_is_an_update() -> None:
     observed = up(SPEC, "a/old.yaml")
     assert printed(SPEC, observed, "a/new.yaml") == ["update: spec file a/old.yaml -> a/new.yaml"]
     assert printed(SPEC, observed, "old.yaml") == [], "perhaps another path of the same file"
@@ -193,16 +190,13 @@ def test_a_task_that_runs_or_restarts_by_itself_is_not_changed(state: TaskState)
     assert printed(SPEC, observed_state(topology, states={task.short: state for task in topology.tasks})) == []
 
 
-def test_a_failed_task_is_started_at_its_kept_port_with_its_cause() -> None:
+def test_a_task_that_has_no_process_is_started_at_its_kept_port_with_its_cause_and_what_changed() -> None:
     states = {"ps:0": TaskState.FAILED, "worker:1": TaskState.STOPPED}
     observed = observed_state(with_ports(topology_of(SPEC)), states=states, last_exit=LastExit("SIGKILL", 1.0, "why"))
     assert printed(SPEC, observed) == [
         "start ps:0:2222: it is failed (SIGKILL)",
         "start worker:1 on localhost at [::1]:2224: it is stopped (SIGKILL)",
     ]
-
-
-def test_a_stopped_task_that_never_ended_has_its_state_as_the_cause_and_what_changed() -> None:
     observed = observed_state(with_ports(topology_of(SPEC)), states={"ps:0": TaskState.STOPPED})
     after = SPEC.replace("{tasks: 1}", "{tasks: 1, cpus: 2}")
     assert printed(after, observed) == ["start ps:0:2222: it is stopped, cpus 1 -> 2"]

@@ -62,25 +62,12 @@ def test_weights_are_on_a_ps_or_the_leading_task() -> None:
     assert required_tasks(traits_of("pi", {}), DEVICES, both, "a:0") == []
 
 
-def test_a_program_that_needs_its_tasks_continues_only_with_all_of_them() -> None:
+def test_a_program_that_needs_its_tasks_continues_only_with_all_of_them_a_fault_tolerant_one_with_one() -> None:
     traits = ProgramTraits()
     assert blocking_losses(traits, [W0, W1], [], {PS}) == []
     assert blocking_losses(traits, [W0, W1], [W1], {PS, W1}) == [W1]
     assert blocking_losses(traits, [W0, W1], [PS], {PS, W1}) == [W1, PS]
     assert blocking_losses(traits, [], [], {PS, W1}) == []
-
-
-@pytest.mark.parametrize(
-    ("program", "is_lost"), [("pi", False), ("mean", False), ("linear", False), ("script", True), ("expfit", True)]
-)
-def test_a_restart_ends_runs_of_programs_that_do_not_wait_for_their_tasks(program: str, is_lost: bool) -> None:
-    traits = traits_of(program, {"modes": []})
-    assert fails_at_restart(traits, [W0, W1], [PS], {W0, W1, PS}) is is_lost
-    assert fails_at_restart(traits, [W0], [PS], {PS}) is is_lost
-    assert fails_at_restart(traits, [W0], [], {PS, W1}) is False
-
-
-def test_a_fault_tolerant_program_continues_with_one_task() -> None:
     for program in ("pi", "mean", "linear", "script"):
         traits = traits_of(program, {})
         assert blocking_losses(traits, [W0, W1], [PS], {PS, W1}) == []
@@ -92,3 +79,13 @@ def test_a_fault_tolerant_program_continues_with_one_task() -> None:
         ("expfit", {"modes": []}),
     ):
         assert not traits_of(program, parameters).fault_tolerant
+
+
+@pytest.mark.parametrize(
+    ("program", "is_lost"), [("pi", False), ("mean", False), ("linear", False), ("script", True), ("expfit", True)]
+)
+def test_a_restart_ends_runs_of_programs_that_do_not_wait_for_their_tasks(program: str, is_lost: bool) -> None:
+    traits = traits_of(program, {"modes": []})
+    assert fails_at_restart(traits, [W0, W1], [PS], {W0, W1, PS}) is is_lost
+    assert fails_at_restart(traits, [W0], [PS], {PS}) is is_lost
+    assert fails_at_restart(traits, [W0], [], {PS, W1}) is False

@@ -69,7 +69,7 @@ lease: 600
 """
 
 
-def test_tasks_are_spread_over_hosts_by_their_index() -> None:
+def test_tasks_are_spread_over_hosts_by_their_index_and_slots_and_get_their_environment() -> None:
     topology = topology_of(HOSTED)
     assert topology.hosts == (
         Host("localhost", "10.0.0.10", env={"A": "here"}),
@@ -95,14 +95,8 @@ def test_tasks_are_spread_over_hosts_by_their_index() -> None:
     ]
     assert topology.on("alpha") == (topology.tasks[1], topology.tasks[5])
     assert topology.lease == 600
-
-
-def test_a_host_adds_to_the_environment_of_its_tasks_what_their_job_does_not_say() -> None:
     ps = topology_of(HOSTED).tasks[1]
     assert (ps.env, ps.secrets, ps.from_host) == ({"A": "s", "B": "b", "C": "c"}, ("A",), ("B",))
-
-
-def test_a_host_with_two_slots_gets_two_tasks_in_a_row() -> None:
     topology = topology_of("hosts: {alpha: {slots: 2}, beta: }\njobs: {a: {tasks: 5}}")
     assert [task.host for task in topology.tasks] == ["alpha", "alpha", "beta", "alpha", "alpha"]
 
@@ -156,7 +150,7 @@ def test_a_topology_survives_json() -> None:
 SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]
 
 
-def test_arguments_name_tasks_in_the_clusters_order() -> None:
+def test_arguments_name_tasks_in_the_clusters_order_and_without_tasks_the_cluster_never_ran() -> None:
     for arguments, short_names in {
         "": "ps:0 worker:0 worker:1 worker:10",
         "/job:worker": "worker:0 worker:1 worker:10",
@@ -165,6 +159,10 @@ def test_arguments_name_tasks_in_the_clusters_order() -> None:
         "worker:1 worker": "worker:0 worker:1 worker:10",
     }.items():
         assert matching_tasks(arguments.split(), SHORTS) == short_names.split()
+    assert matching_tasks([], []) == []
+    with pytest.raises(ClusterError) as caught:
+        matching_tasks(["ps"], [])
+    assert caught.value.hint == "The cluster never ran."
 
 
 @pytest.mark.parametrize("name", ["work", "worker:2", "/job:worker/task:2", "worker:", ":0", "", "WORKER"])
@@ -174,10 +172,3 @@ def test_an_argument_that_names_nothing_is_a_usage_error_with_the_choices(name: 
     assert caught.value.message == f"no task {name!r}"
     assert caught.value.hint == "The tasks are ps:0, worker:0, worker:1, worker:10."
     assert caught.value.exit_code is ExitCode.USAGE
-
-
-def test_without_tasks_the_error_says_that_the_cluster_never_ran() -> None:
-    assert matching_tasks([], []) == []
-    with pytest.raises(ClusterError) as caught:
-        matching_tasks(["ps"], [])
-    assert caught.value.hint == "The cluster never ran."

@@ -32,21 +32,18 @@ def parse(main: str, *others: str) -> list[ThreadStack]:
     return [stack for stack in stacks if stack is not None]
 
 
-def test_a_stack_has_only_the_scripts_own_calls() -> None:
+def test_a_stack_has_only_the_scripts_own_calls_and_is_what_the_interpreter_writes() -> None:
     main, other = parse(SCRIPT, THREADING)
     assert (main.name, other.name) == ("main", "1")
     assert main.frames == (StackFrame("/home/me/train.py", 12, "main"), StackFrame("/home/me/train.py", 20, "<module>"))
     assert other.frames == (StackFrame("/usr/lib/python3.11/threading.py", 327, "wait"),)
     assert parse_stack("7", "") is None
-
-
-def test_what_the_interpreter_writes_is_understood() -> None:
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file, all_threads=False)
         file.seek(0)
         stack = parse_stack("main", file.read())
     assert stack is not None
-    assert stack.frames[0].function == "test_what_the_interpreter_writes_is_understood"
+    assert stack.frames[0].function == "test_a_stack_has_only_the_scripts_own_calls_and_is_what_the_interpreter_writes"
     assert stack.frames[0].file == __file__
 
 

@@ -115,13 +115,10 @@ def test_training_reduces_the_loss(seed: int) -> None:
     assert result["curve"][-1] == [2000, result["loss"]]
 
 
-def test_a_last_step_that_overflows_is_an_error() -> None:
+def test_a_learning_rate_that_is_too_high_is_an_error_even_in_the_last_step() -> None:
     with pytest.raises(ClusterError) as caught:
         train(["single"], rate=1e308, steps=1, seed=1)
     assert caught.value.message.startswith("the loss is not finite at step 1 (single): the learning rate 1e+308 ")
-
-
-def test_a_learning_rate_that_is_too_high_is_an_error() -> None:
     with pytest.raises(ClusterError) as caught:
         train(["single"], rate=100.0)
     with np.errstate(all="ignore"):
@@ -144,14 +141,11 @@ def names(*tasks: str) -> list[str]:
     return [f"/job:{job}/replica:0/task:{task}/device:CPU:0" for job, task in (each.split(":") for each in tasks)]
 
 
-def test_layers_are_on_two_tasks_if_there_are_two() -> None:
+def test_layers_are_on_two_tasks_and_data_parallel_shares_are_even_with_weights_on_the_parameter_device() -> None:
     two_each = [f"/job:w/replica:0/task:{task}/device:CPU:{number}" for task in (0, 1) for number in (0, 1)]
     assert partition("model-parallel", two_each, None, 8).layers == (two_each[0], two_each[2])
     assert partition("model-parallel", two_each[:2], None, 8).layers == (two_each[0], two_each[1])
     assert partition("model-parallel", two_each[:1], None, 8).layers == (two_each[0], two_each[0])
-
-
-def test_data_parallel_shares_are_even_and_weights_are_on_the_parameter_device() -> None:
     workers, (ps,) = names("worker:0", "worker:1", "worker:2"), names("ps:0")
     partitioning = partition("data-parallel", workers, ps, 8)
     assert partitioning.shares == (

@@ -83,10 +83,15 @@ def test_an_override_replaces_the_assigned_value(source: str, expected: dict[str
     assert program.result == result
 
 
-def test_every_name_has_an_operation_of_its_own() -> None:
+def test_every_name_has_an_operation_of_its_own_and_hints_have_the_existing_names() -> None:
     program = parse("a = 1; b = a; c = (b); d = c + a")
     assert len(set(program.names.values())) == 4
     assert all(program.operations[at].name == name for name, at in program.names.items())
+    assert mistake_in("a = 1; b = 2; c").hint == "Names with a value here: a, b."
+    assert mistake_in("c + 1").hint == "Write c = … before it."
+    error = mistake_in("a = 1; b = a", x=7)
+    assert error.message == "x is given a value, but the expression has no x"
+    assert error.hint == "Its names are a, b."
 
 
 @pytest.mark.parametrize(
@@ -127,14 +132,6 @@ def test_a_syntax_error_far_to_the_right_is_shown_with_its_surroundings() -> Non
     _, excerpt, caret = mistake_in("1 + " * 100 + "? + 1" + " + 1" * 100).message.split("\n")
     assert excerpt[caret.index("^")] == "?"
     assert len(excerpt) < 90
-
-
-def test_hints_have_the_existing_names() -> None:
-    assert mistake_in("a = 1; b = 2; c").hint == "Names with a value here: a, b."
-    assert mistake_in("c + 1").hint == "Write c = … before it."
-    error = mistake_in("a = 1; b = a", x=7)
-    assert error.message == "x is given a value, but the expression has no x"
-    assert error.hint == "Its names are a, b."
 
 
 @pytest.mark.parametrize("source", ["(" * 4000, "-" * 4000, "1" + "**2" * 1300])

@@ -5,13 +5,15 @@ Devices are played by functions that wait for each other with locks and events, 
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import count, islice
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import tensorflow as tf
@@ -24,7 +26,7 @@ from tfcluster.programs import executor, session_pool, sessions, settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import StepTimeoutError
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
-from tfcluster.programs.sessions import is_serving, open_session
+from tfcluster.programs.sessions import SERVER_LOST, check_listening, is_serving, open_session
 
 
 @pytest.fixture(autouse=True)
@@ -221,10 +223,14 @@ def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None
     assert sum(part.value for part in parts) == sum(range(1000))
 
 
-def test_an_error_names_all_devices_if_none_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_all_devices_if_none_recovers_and_no_late_one_that_has_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
     with pytest.raises(ClusterError, match=r"^a is lost; b is lost\n"):
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
+    with pytest.raises(ClusterError, match=r"^a is lost\n"):
+        list(map_shards(["a"], 10, Faults("a", times=10**9), late=["b"], joins=lambda device: False))
 
 
 def test_a_lost_device_begins_with_fewer_shards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,12 +316,6 @@ def test_a_late_device_that_never_joins_is_not_waited_for(join_threads: Callable
     parts = list(map_shards(["a"], 20, lambda *_: None, late=["b"], joins=lambda device: False))
     assert {part.device for part in parts} == {"a"}
     join_threads()
-
-
-def test_an_error_names_no_late_device_that_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
-    with pytest.raises(ClusterError, match=r"^a is lost\n"):
-        list(map_shards(["a"], 10, Faults("a", times=10**9), late=["b"], joins=lambda device: False))
 
 
 def test_a_task_that_only_accepts_connections_does_not_join(
@@ -421,3 +421,28 @@ def test_a_task_that_accepts_connections_and_does_not_respond_is_not_serving(
     with socket.create_server(("localhost", 0)) as mute:
         context.addresses["local"][0] = f"localhost:{mute.getsockname()[1]}"
         assert not is_serving(context, context.devices[0], 100)
+
+
+NETWORK_LOST = ("EHOSTUNREACH", "ENETUNREACH", "ENETDOWN", "EHOSTDOWN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET")
+
+ERRORS = [OSError(number, os.strerror(number)) for number in (getattr(errno, name) for name in NETWORK_LOST)]
+ERRORS += [socket.gaierror(number, "no address") for number in (socket.EAI_AGAIN, socket.EAI_NONAME)]
+ERRORS += [OSError(errno.EMFILE, "Too many open files")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_a_lost_network_is_a_lost_server_and_an_exhausted_limit_is_none(
+    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """The network is played, as a real one needs seconds for each of these errors."""
+
+    def fail(*arguments: Any) -> NoReturn:
+        raise error
+
+    context = local_run(1)
+    monkeypatch.setattr(socket, "create_connection", fail)
+    is_lost = error.errno != errno.EMFILE
+    with pytest.raises(ConnectionError if is_lost else OSError) as caught:
+        check_listening(context, context.devices[0])
+    assert isinstance(caught.value, SERVER_LOST) is is_lost
+    assert not is_lost or isinstance(caught.value.__cause__, OSError)

@@ -118,12 +118,9 @@ def test_each_device_has_several_shards_within_bounds(samples: int, devices: int
     assert shard_size(samples, devices) == 1 << exponent
 
 
-def test_both_halves_of_the_seed_and_the_shard_matter() -> None:
+def test_both_halves_of_the_seed_and_the_shard_matter_and_a_count_is_near_pi() -> None:
     counts = {tensorflow_count(seed, shard, SHARD) for seed in (0, 1, 2**32, 2**32 + 1) for shard in (0, 1)}
     assert len(counts) == 8
-
-
-def test_a_count_is_within_five_standard_errors_of_pi() -> None:
     estimated = estimate(sum(tensorflow_count(2026, shard, SHARD) for shard in range(4)), 4 * SHARD)
     assert abs(estimated["pi"] - math.pi) < 5 * estimated["stderr"]
 
@@ -155,12 +152,6 @@ def test_wilsons_interval_is_where_the_score_test_has_its_critical_value(inside:
     share = inside / samples
     roots = np.roots([1 + z**2 / samples, -(2 * share + z**2 / samples), share**2])
     assert estimate(inside, samples)["interval"] == pytest.approx(sorted(4 * roots), abs=1e-9)
-
-
-def test_wilsons_interval_with_none_and_all_inside() -> None:
-    z2 = 1.959963984540054**2
-    assert estimate(0, 10)["interval"] == pytest.approx([0.0, 4 * z2 / (10 + z2)], abs=1e-12)
-    assert estimate(10, 10)["interval"] == pytest.approx([4 * 10 / (10 + z2), 4.0], abs=1e-12)
 
 
 def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: int) -> tuple[Context, dict[str, Any]]:

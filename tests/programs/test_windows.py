@@ -51,13 +51,10 @@ def test_parts_of_any_sizes_make_the_whole(numbers: list[float], cuts: list[int]
     assert combine(parts) == whole, "the order does not show"
 
 
-def test_slices_that_are_not_equal_are_weighted() -> None:
+def test_slices_that_are_not_equal_are_weighted_and_no_numbers_have_no_mean() -> None:
     combined = combine([Moments(1, 10.0, 0.0), Moments(3, 2.0, 6.0)])
     assert combined == Moments(4, 4.0, 6.0 + 1 * 36.0 + 3 * 4.0)
     assert combined.variance == 13.5
-
-
-def test_no_numbers_have_no_mean() -> None:
     combined = combine([])
     assert combined.count == 0
     assert math.isnan(combined.mean)
@@ -81,14 +78,11 @@ def test_even_sizes(count: int, slices: int, expected: list[int]) -> None:
     assert even_sizes(count, slices) == expected
 
 
-def test_slices_that_do_not_add_up_are_rejected() -> None:
+def test_slices_that_do_not_add_up_are_rejected_and_small_inputs_have_small_windows() -> None:
     check_sizes([10, 30, 961], 1001, "a.npy")
     with pytest.raises(ClusterError, match=r"^the slices have 1,001 numbers together, a.npy has 1,000\n") as caught:
         check_sizes([10, 30, 961], 1000, "a.npy")
     assert caught.value.exit_code == 2
-
-
-def test_small_inputs_have_small_windows() -> None:
     assert [window_size(count) for count in (1, 2**22 - 1, 2**22, 2**40)] == [2**16, 2**16, 2**22, 2**22]
 
 

@@ -66,7 +66,7 @@ hosts:
     assert Spec.model_validate(spec.model_dump()) == spec
 
 
-def test_ranges_name_several_hosts() -> None:
+def test_ranges_name_several_hosts_and_one_without_quotes_is_explained() -> None:
     assert spec_of(JOBS + "hosts: ['lab[1-2]', x]").hosts == {"lab1": HostSpec(), "lab2": HostSpec(), "x": HostSpec()}
     assert list(spec_of(JOBS + "hosts:\n- lab[09-10,12].de,x").hosts or ()) == ["lab09.de", "lab10.de", "lab12.de", "x"]
     spec = spec_of(
@@ -79,9 +79,6 @@ def test_ranges_name_several_hosts() -> None:
         "lab2": HostSpec(),
     }
     assert spec.jobs["a"].hosts == ("r1n1", "r1n2", "lab2")
-
-
-def test_a_range_without_quotes_in_a_list_is_explained() -> None:
     (problem,) = problems_of(JOBS + "hosts: [lab[1-3], other]")
     assert problem.startswith("c.yaml:2:12: not valid YAML: ")
     assert problem.endswith('; write the range in quotes: "lab[1-3]"')
@@ -260,14 +257,11 @@ def test_a_job_refers_to_existing_hosts(job: str) -> None:
     assert problems_of(text) == [f"c.yaml:{OF_JOBS[job]}"]
 
 
-def test_without_hosts_a_job_can_only_refer_to_localhost() -> None:
+def test_without_hosts_a_job_can_only_refer_to_localhost_and_tasks_on_different_hosts_may_have_one_port() -> None:
     assert spec_of("jobs: {a: {tasks: 1, hosts: [localhost]}}").jobs["a"].hosts == ("localhost",)
     assert problems_of("jobs: {a: {tasks: 1, hosts: [alpha]}}") == [
         "c.yaml:1:30: jobs.a.hosts[0]: no host has the name 'alpha'; name it under hosts:"
     ]
-
-
-def test_tasks_on_different_hosts_may_have_one_port() -> None:
     spec = spec_of("hosts: [alpha, beta]\njobs: {a: ['alpha:2222', 'beta:2222']}")
     assert spec.placement_hosts(spec.jobs["a"]) == ("alpha", "beta")
 

@@ -30,6 +30,7 @@ def test_the_pods_are_the_hosts_and_have_the_keys_of_host() -> None:
     assert {host.python for host in spec.hosts.values()} == {"/tf/bin/python"}
     assert (spec.kubernetes.cpu, spec.kubernetes.memory, spec.kubernetes.gpus) == ("8", "32Gi", 0)
     assert spec.network == "closed"
+    assert parse(f"name: {'n' * 52}\nkubernetes: {{image: a}}").name == "n" * 52
     assert Spec.model_validate(spec.model_dump()) == spec
 
 
@@ -68,7 +69,3 @@ PROBLEMS = {
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_a_problem_is_reported_at_its_place(text: str) -> None:
     assert PROBLEMS[text] in problems(text)
-
-
-def test_the_longest_name_is_accepted() -> None:
-    assert parse(f"name: {'n' * 52}\nkubernetes: {{image: a}}").name == "n" * 52

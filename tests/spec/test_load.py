@@ -74,11 +74,8 @@ def test_a_size_is_bytes_or_has_a_unit() -> None:
         assert Spec.model_validate(spec.model_dump()) == spec
 
 
-def test_a_list_is_the_tasks_of_a_job() -> None:
+def test_a_list_is_the_tasks_of_a_job_and_merge_keys_are_overridden_by_the_keys_beside_them() -> None:
     assert job_of("[localhost:1, localhost:2]") == job_of("{tasks: [localhost:1, localhost:2]}")
-
-
-def test_merge_keys_are_overridden_by_the_keys_beside_them() -> None:
     text = "jobs:\n  a: &a {tasks: 1, cpus: 2}\n  b: {cpus: 3, <<: *a}\n  c: {<<: [{cpus: 4}, *a]}"
     jobs = parse_spec(text, "c.yaml", "c").jobs
     assert jobs["b"] == Job(tasks=(None,), cpus=3)
@@ -276,15 +273,12 @@ restart: {limit: !x 5 in 60, policy: sometimes}
     ]
 
 
-def test_a_problem_of_an_alias_is_reported_at_its_anchor() -> None:
+def test_a_problem_of_an_alias_is_reported_at_its_anchor_and_columns_count_characters() -> None:
     text = "jobs:\n  a: &a {tasks: 0}\n  b: *a\n"
     assert problems_of(text) == [
         "c.yaml:2:17: jobs.a.tasks: must be 1 or more, found 0",
         "c.yaml:2:17: jobs.b.tasks: must be 1 or more, found 0",
     ]
-
-
-def test_columns_count_characters() -> None:
     text = "jobs: {a: {tasks: 1, env: {É: x, A: 1}}}"
     assert [line.split(" ")[0] for line in problems_of(text.encode())] == ["c.yaml:1:28:", "c.yaml:1:37:"]
 
@@ -329,12 +323,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, reason: 
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_an_invalid_path_is_an_error() -> None:
+def test_an_invalid_path_and_a_file_that_is_too_large_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="embedded null"):
         load_spec(Path("a\0b"))
-
-
-def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_bytes(b"#" * (settings.SPEC_MAX_BYTES + 1))
     with pytest.raises(ClusterError) as caught:

@@ -31,11 +31,13 @@ def test_the_nodes_are_the_hosts_and_have_the_keys_of_host(monkeypatch: pytest.M
     assert {host.python for host in spec.hosts.values()} == {"/tf/bin/python"}
     assert spec.placement_hosts(spec.jobs["worker"]) == ("node0", "node0", "node1", "node1")
     assert (spec.slurm.time, spec.slurm.gpus, spec.slurm.grace) == ("8:00:00", 2, 120)
-    assert spec.network == "private"
+    assert (spec.network, parse("slurm: {}\nnetwork: closed").network) == ("private", "closed")
     assert Spec.model_validate(spec.model_dump()) == spec
 
 
-def test_without_a_number_the_nodes_are_those_of_the_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_number_the_nodes_are_those_of_the_allocation_and_jobs_can_name_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     for text in ("slurm:", "slurm: {}"):
@@ -44,10 +46,9 @@ def test_without_a_number_the_nodes_are_those_of_the_allocation(monkeypatch: pyt
     assert "cluster.yaml:1:16: slurm.nodes: the current allocation has 3" in problems("slurm: {nodes: 4}")
     monkeypatch.delenv("SLURM_JOB_ID")
     assert [*(parse("slurm: {}").hosts or ())] == ["node0"]
-
-
-def test_another_network_can_be_asked_for() -> None:
-    assert parse("slurm: {}\nnetwork: closed").network == "closed"
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(ClusterError, match=r"jobs.a.hosts\[0\]: no host has the name 'node2'"):
+        parse_spec("slurm: {nodes: 2}\njobs: {a: {tasks: 1, hosts: [node2]}}", "cluster.yaml", "demo")
 
 
 PROBLEMS = {
@@ -71,9 +72,3 @@ PROBLEMS = {
 def test_a_problem_is_reported_at_its_place(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert PROBLEMS[text] in problems(text)
-
-
-def test_jobs_can_name_only_the_nodes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(ClusterError, match=r"jobs.a.hosts\[0\]: no host has the name 'node2'"):
-        parse_spec("slurm: {nodes: 2}\njobs: {a: {tasks: 1, hosts: [node2]}}", "cluster.yaml", "demo")

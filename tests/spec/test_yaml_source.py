@@ -62,8 +62,9 @@ def test_an_error_of_an_unreadable_text_has_one_line(text: str | bytes) -> None:
 
 
 @pytest.mark.usefixtures("_each_loader")
-def test_a_text_beyond_the_limits_of_the_parser_itself_has_the_same_error() -> None:
+def test_texts_beyond_the_limits_of_the_parser_itself_and_recursive_merges_are_errors() -> None:
     assert re.fullmatch(r"c\.yaml:1:\d+: nested more than 50 levels deep", error_of("[" * 10_000))
+    assert "the file has more than 20000 values" in error_of(MERGES)
 
 
 # The loaders word these differently.
@@ -87,11 +88,6 @@ def test_a_syntax_error_has_its_position(text: str, at: str) -> None:
 @pytest.mark.parametrize("text", ['a: "\\UFFFFFFFF"', "a: !%ff x", f"%YAML {'9' * 5000}.1\n---\na: 1"])
 def test_escapes_and_directives_out_of_range_are_errors(text: str) -> None:
     assert "not valid YAML: " in error_of(text)
-
-
-@pytest.mark.usefixtures("_each_loader")
-def test_recursive_merges_are_limited() -> None:
-    assert "the file has more than 20000 values" in error_of(MERGES)
 
 
 @pytest.mark.usefixtures("_each_loader")

@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,54 +92,27 @@ def test_versions_share_the_cache_of_a_host(
     assert {path.name for path in cache_of(home).iterdir()} == {older.fields["code"], client.fields["code"], "lock"}
 
 
-def append(code: Path) -> None:
-    with (code / "tfcluster" / "errors.py").open("a") as file:
-        file.write("raise SystemExit('damaged')\n")
+#: What is done in the folder of the code, with its path as $0.
+DAMAGES = {
+    "append": "echo \"raise SystemExit('damaged')\" >>tfcluster/errors.py",
+    # a package comes before the module of the same name
+    "shadow": "mkdir tfcluster/errors; echo \"raise SystemExit('damaged')\" >tfcluster/errors/__init__.py",
+    "remove": "rm tfcluster/agent/main.py",
+    "remove folder": "rm -r tfcluster/agent",
+    "empty": ": >tfcluster/agent/main.py",  # as after a crash of the machine
+    "share": "chmod 770 .",
+    "link": 'aside=$(mktemp -d ../../XXXXXX); mv "$0" $aside/moved; ln -s $aside/moved "$0"',
+    "replace by file": 'rm -r "$0"; touch "$0"',
+}
 
 
-def shadow(code: Path) -> None:
-    (code / "tfcluster" / "errors").mkdir()  # a package comes before the module of the same name
-    (code / "tfcluster" / "errors" / "__init__.py").write_text("raise SystemExit('damaged')\n")
-
-
-def remove(code: Path) -> None:
-    (code / "tfcluster" / "agent" / "main.py").unlink()
-
-
-def remove_folder(code: Path) -> None:
-    shutil.rmtree(code / "tfcluster" / "agent")
-
-
-def empty(code: Path) -> None:
-    (code / "tfcluster" / "agent" / "main.py").write_text("")  # as after a crash of the machine
-
-
-def share(code: Path) -> None:
-    code.chmod(0o770)
-
-
-def link(code: Path) -> None:
-    aside = Path(tempfile.mkdtemp(dir=code.parent.parent)) / "moved"
-    code.rename(aside)
-    code.symlink_to(aside)
-
-
-def replace_by_file(code: Path) -> None:
-    shutil.rmtree(code)
-    code.touch()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    mostly_slow(
-        [append, shadow, remove, remove_folder, empty, share, link, replace_by_file], fast=[append, remove, share]
-    ),
-)
+@pytest.mark.parametrize("damage", mostly_slow([*DAMAGES], fast=["append", "remove", "share"]))
 def test_code_that_is_incomplete_or_that_others_can_enter_is_sent_again(
-    client: Client, home: Path, damage: Callable[[Path], None]
+    client: Client, home: Path, damage: str
 ) -> None:
     assert client.start_session(home) == _SENT
-    damage(cache_of(home) / code_hash())
+    code = cache_of(home) / code_hash()
+    subprocess.run(["sh", "-ec", DAMAGES[damage], code], cwd=code, check=True)
     assert client.start_session(home) == _SENT
     assert client.start_session(home) == _FOUND
     assert {path.name for path in cache_of(home).iterdir()} == {code_hash(), "lock"}

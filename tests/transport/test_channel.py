@@ -44,7 +44,7 @@ def many_open_files() -> Iterator[None]:
         os.close(fd)
 
 
-def test_a_large_descriptor_is_readable() -> None:
+def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable() -> None:
     reading, writing = os.pipe()
     large = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _SELECT_MAX)
     try:
@@ -55,9 +55,6 @@ def test_a_large_descriptor_is_readable() -> None:
         for fd in (reading, large):
             os.close(fd)
     os.close(writing)
-
-
-def test_the_end_of_a_pipe_is_readable() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     assert readable_fds([reading], None) == {reading}

@@ -19,11 +19,9 @@ import pytest
 from tests.conftest import mostly_slow, wait_for
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import REQUEST, TransportFactory, agent_folder, agent_pid, begin, use
-from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.remote_transport import RemoteTransport
 from tfcluster.transport.ssh import SshConnector
 
@@ -184,33 +182,6 @@ def test_something_else_in_the_place_of_a_stale_socket_is_passed_over(
         sessions = hosts.sessions()
         use(make_transport())
         assert hosts.sessions() == sessions, "the agent's socket is forwarded again"
-
-
-@pytest.mark.slow
-def test_a_link_that_was_cut(
-    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
-    transport = make_transport()
-    channel = begin(transport)
-    with kept_alive(transport, hosts):
-        hosts.network.unplug("h0")
-        try:
-            # The kernel may announce a link that is back a second late, so later connections need the usual limits.
-            with monkeypatch.context() as unplugged:
-                unplugged.setattr(settings, "SSH_CONNECT_SECONDS", 1)
-                unplugged.setattr(settings, "SSH_GREETING_SECONDS", 1)
-                with pytest.raises(HostUnreachableError):  # ssh has not noticed yet
-                    make_transport().open(start=False)
-                while channel.receive(60):
-                    continue
-                with pytest.raises(HostUnreachableError):
-                    make_transport().open(start=False)
-        finally:
-            hosts.network.plug_in("h0")
-        sessions = hosts.sessions()
-        use(make_transport())
-        assert hosts.sessions() == sessions
 
 
 def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, make_transport: TransportFactory) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import wait_for
 from tests.descriptors import held_by
 from tests.hosts import SshHosts
-from tests.transport.conftest import TransportFactory, agent_folder, agent_pid, agents, begin
+from tests.transport.conftest import TransportFactory, agent_folder, agent_pid, agents, begin, use
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
@@ -298,3 +298,18 @@ def test_an_agent_that_hangs(hosts: SshHosts, make_transport: TransportFactory) 
         os.kill(pid, signal.SIGCONT)
     channel.close()
     assert channel.wait_for_end(30)
+
+
+_WORDS = ["a b", "$HOME", "'", '"', "\\", "*", "é"]
+
+
+def test_a_command_that_joins_its_arguments_gets_one_word(make_transport: TransportFactory) -> None:
+    transport = make_transport(ssh=None, connect="ssh {terminal:-t} {host} {command}")
+    report = transport.examine()
+    assert (report.problems, report.program) == ((), "ssh")
+    line = transport.command_line([sys.executable, "-c", "import sys; print(sys.argv[1:])", *_WORDS], is_terminal=False)
+    assert line[:2] == ["ssh", "h0"]
+    shown = subprocess.run(line, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    assert shown == f"{_WORDS}\n"
+    assert transport.command_line(["true"], is_terminal=True)[:3] == ["ssh", "-t", "h0"]
+    use(transport)  # then the agent exits

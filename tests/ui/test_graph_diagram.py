@@ -25,7 +25,7 @@ def all_on_one(nodes: list[Node]) -> list[PlacementEvent]:
     return [PlacementEvent(node.name, node.type, ONE) for node in nodes]
 
 
-def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way() -> None:
+def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way_or_in_that_of_its_scope() -> None:
     picture = build_diagram(NODES, PLACED)
     assert [(box.label, box.detail, box.device, box.depth) for box in picture.boxes] == [
         ("x", "Const", ONE, 0),
@@ -34,16 +34,10 @@ def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way() -> None:
         ("y", "Add", TWO, 2),
     ]
     assert picture.edges == ((0, 1), (0, 2), (1, 3), (2, 3))
-
-
-def test_graphs_of_the_same_names_stand_beside_each_other() -> None:
     nodes = [Node("x", "Const", ()), Node("y", "Add", ("x",))]
     picture = build_diagram(nodes, [*all_on_one(nodes), *(PlacementEvent(node.name, node.type, TWO) for node in nodes)])
     assert [(box.label, box.device) for box in picture.boxes] == [("x", ONE), ("x", TWO), ("y", ONE), ("y", TWO)]
     assert picture.edges == ((0, 2), (1, 3))
-
-
-def test_a_large_graph_becomes_its_scopes() -> None:
     nodes = [Node(f"layer{layer}/op{number}", "Add", ()) for layer in range(2) for number in range(100)]
     picture = build_diagram(nodes, all_on_one(nodes))
     assert [(box.label, box.detail) for box in picture.boxes] == [
@@ -71,14 +65,11 @@ def test_an_svg_has_a_colour_for_each_device_and_a_box_for_each_operation() -> N
     assert len(list(root.iter("{http://www.w3.org/2000/svg}path"))) == 1 + 4  # the arrow's tip, and the arrows
 
 
-def test_text_for_graphviz_names_the_same() -> None:
+def test_text_for_graphviz_names_the_same_and_without_operations_the_picture_is_empty() -> None:
     text = render_dot(build_diagram(NODES, PLACED), "graph")
     assert text.startswith('digraph "graph" {')
     assert text.count("subgraph") == 2
     assert text.count("->") == 4
     assert f'label="{TWO}"' in text
     assert text.count("{") == text.count("}")
-
-
-def test_a_graph_without_placed_operations_is_an_empty_picture() -> None:
     ElementTree.fromstring(render_svg(build_diagram(NODES, []), "nothing"))

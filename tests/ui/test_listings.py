@@ -49,7 +49,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
     return target.file.getvalue().splitlines()
 
 
-def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_for_each_or_a_paragraph_where_the_table_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 1000) == [
         "RUN         PROGRAM   STATE      STARTED                TIME  INPUTS                   RESULT",
         "pi-3f9a     pi        succeeded  2026-01-31 14:30:00    0.4s  samples=10000000 seed=7  pi=3.14145 "
@@ -57,19 +57,23 @@ def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
         "train-77ab  train.py  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      "
         "train.py ended with exit code 3",
     ]
+    assert shown(monkeypatch, 40) == [
+        "pi-3f9a pi succeeded 2026-01-31 14:30:00",
+        "  0.4s",
+        "  samples=10000000 seed=7",
+        "  pi=3.14145 stderr=0.000519",
+        "train-77ab train.py failed 2026-01-31",
+        "  14:30:00 1m 15s",
+        "  train.py --epochs 3",
+        "  train.py ended with exit code 3",
+    ]
 
 
-def test_the_inputs_of_another_version_of_a_program_are_its_values() -> None:
+def test_inputs_and_outcomes_of_programs_scripts_and_errors() -> None:
     assert format_inputs("pi", {"points": 100, "seed": 7}) == "points=100 seed=7"
-
-
-def test_what_an_error_announces_is_not_left_out() -> None:
     message = "the driver of pi-1 died (SIGKILL); its last output:\n  Traceback\n  MemoryError"
     run = {**RUNS[1], "error": {"message": message}}
     assert format_outcome(run) == "the driver of pi-1 died (SIGKILL); its last output: MemoryError"
-
-
-def test_the_outcome_of_a_script_is_what_it_has_reported() -> None:
     run = {**RUNS[1], "error": None, "result": {"exit_code": 0, "metrics": {"loss": 0.25, "norm": None}}}
     assert format_outcome(run) == "loss=0.25 norm=not finite"
     assert format_outcome({**run, "result": {"exit_code": 0}}) == ""
@@ -84,16 +88,3 @@ def test_numbers_are_not_split_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPa
     words = "\n".join(shown(monkeypatch, width)).split()
     for word in ("pi-3f9a", "2026-01-31", "14:30:00", "samples=10000000", "seed=7", "pi=3.14145", "stderr=0.000519"):
         assert word in words
-
-
-def test_a_paragraph_for_each_where_the_table_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, 40) == [
-        "pi-3f9a pi succeeded 2026-01-31 14:30:00",
-        "  0.4s",
-        "  samples=10000000 seed=7",
-        "  pi=3.14145 stderr=0.000519",
-        "train-77ab train.py failed 2026-01-31",
-        "  14:30:00 1m 15s",
-        "  train.py --epochs 3",
-        "  train.py ended with exit code 3",
-    ]

@@ -147,7 +147,13 @@ pi-0001  pi       running    1m 15s
     assert printed(capsys) == expected
 
 
-def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off_and_a_long_row_is_one_line_in_a_pipe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    devices = tuple(device("worker", 0, number) for number in range(64))
+    show_status(cluster(task("worker", 0, TaskState.READY, devices=devices)))
+    *_, row = printed(capsys).splitlines()
+    assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
     first, second = (task("worker", index, TaskState.READY, **WORKER_USAGE) for index in range(2))
     hosts = tuple(HostStatus(host, "up", 16, None) for host in ("localhost", "gamma"))
     tasks = (first, dataclasses.replace(second, host="gamma"))
@@ -162,13 +168,6 @@ worker:0  localhost  localhost:2222  ready    3.1s   0%  1.0 GiB
 worker:1  gamma      localhost:2223  ready    3.1s   0%  1.0 GiB
 """
     assert printed(capsys) == expected
-
-
-def test_a_long_row_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    devices = tuple(device("worker", 0, number) for number in range(64))
-    show_status(cluster(task("worker", 0, TaskState.READY, devices=devices)))
-    *_, row = printed(capsys).splitlines()
-    assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
 
 
 PI: dict[str, Any] = {
@@ -225,12 +224,11 @@ def test_pi_has_the_digits_that_its_error_leaves_it(
     assert printed(capsys).splitlines()[0] == line
 
 
-def test_a_result_of_another_version_of_a_program_is_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_of_another_version_is_its_values_and_a_run_that_failed_is_its_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     RunView(silent=False).finish({**PI, "result": {"estimate": 3.5}})
     assert printed(capsys).splitlines()[:2] == ["estimate = 3.5", "0.4s"]
-
-
-def test_a_run_that_failed_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     error = ClusterError("pi-3f9a timed out after 1 s", exit_code=ExitCode.TIMED_OUT)
     with pytest.raises(ClusterError) as caught:
         RunView(silent=False).finish({**PI, "state": "failed", "result": None, "error": error.to_json()})
@@ -389,7 +387,7 @@ LOST: the variables of ps:0
     assert err == "demo: stopping ps:0, worker:0\ndemo: stopping worker:0\n"
 
 
-def test_the_way_down(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_way_down_and_a_silent_view(capsys: pytest.CaptureFixture[str]) -> None:
     view = DownView("demo", silent=False)
     with view:
         view.update(cluster(task("ps", 0, TaskState.READY), task("worker", 0, TaskState.STOPPING)))
@@ -399,6 +397,10 @@ def test_the_way_down(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err == "demo: stopping ps:0, worker:0\ndemo: stopping ps:0\n"
     assert out == "demo is down: 2 tasks stopped\n"
+    for silent in (UpView("demo", silent=True), DownView("demo", silent=True)):
+        with silent:
+            silent.update(cluster(task("ps", 0, TaskState.STARTING)))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_many_tasks_come_up_and_stop_in_few_lines_that_end_with_the_last(capsys: pytest.CaptureFixture[str]) -> None:
@@ -449,14 +451,7 @@ def test_many_hosts_are_checked_in_few_lines_and_few_in_one_each(capsys: pytest.
         assert capsys.readouterr().err.splitlines() == expected
 
 
-def test_a_silent_view_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    for view in (UpView("demo", silent=True), DownView("demo", silent=True)):
-        with view:
-            view.update(cluster(task("ps", 0, TaskState.STARTING)))
-    assert capsys.readouterr() == ("", "")
-
-
-def test_log_lines_are_whole_and_literal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_are_whole_and_literal_with_their_time_and_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     view = LogView()
     view.show("ps:0", 0.0, "[bold]no markup[/bold] :smile: \\[x]")
     view.show("worker:0", 0.0, "x" * 5000)
@@ -467,6 +462,9 @@ worker:0 | {"x" * 5000}
 ps:0     |
 """
     assert printed(capsys) == expected
+    LogView(timestamps=True).show("ps:0", 1795291028.25, "a line")
+    LogView(timestamps=True, prefix=False).show("ps:0", 0.001, "another")
+    assert printed(capsys) == "ps:0 | 2026-11-21T19:57:08.250Z a line\n1970-01-01T00:00:00.001Z another\n"
 
 
 def test_a_task_has_the_same_colour_in_every_command(
@@ -485,12 +483,6 @@ def test_a_task_has_the_same_colour_in_every_command(
     assert shown["worker:0"] == shown["worker:1"]
     assert shown["worker:0"]["worker:0"] != shown["worker:0"]["worker:1"]
     console.cache_clear()
-
-
-def test_log_lines_with_their_time_and_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    LogView(timestamps=True).show("ps:0", 1795291028.25, "a line")
-    LogView(timestamps=True, prefix=False).show("ps:0", 0.001, "another")
-    assert printed(capsys) == "ps:0 | 2026-11-21T19:57:08.250Z a line\n1970-01-01T00:00:00.001Z another\n"
 
 
 def test_a_pipe_has_colours_only_when_they_are_forced(

@@ -1,23 +1,25 @@
-"""How `top` divides the screen: what there is finds room, at any size of the terminal."""
+"""How `top` divides the screen: what there is finds room, at any size of the terminal; what it says of one task."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from textual.widgets import Static
 
+from tests.core.test_status import READY
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.hosts import LiveRun, LiveView
 from tfcluster.core.hosts import Host
 from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, HostStatus, TaskStatus
+from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, TaskStatus
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.ui.top import app
 from tfcluster.ui.top.app import Table
-from tfcluster.ui.top.rows import share_lines
+from tfcluster.ui.top.rows import describe_run, describe_task, share_lines
 
 _HOSTS = (HostStatus("localhost", "up", 7, "2.21.0"),)
 
@@ -115,3 +117,14 @@ def test_few_things_have_all_the_room_they_want(monkeypatch: pytest.MonkeyPatch)
 )
 def test_lines_are_shared(lines: int, wanted: list[int], given: list[int]) -> None:
     assert share_lines(lines, wanted) == given
+
+
+@pytest.mark.parametrize(("memory", "shown"), [(3 << 30, True), (None, False)])
+def test_the_gpu_memory_of_a_task_and_a_run(memory: int | None, shown: bool) -> None:
+    tasks = (replace(READY, gpu_memory_bytes=memory),)
+    runs = (RunStatus("fit-3f9a", "script", RunState.RUNNING, 1.0, memory),)
+    status = ClusterStatus("demo", ClusterState.RUNNING, "cluster.yaml", (), tasks, runs)
+    record = RunSummary("fit-3f9a", "linear", {"steps": 100}, RunState.RUNNING, 1.0, 0.0, None, None, None, None)
+    view = LiveView(status, {}, {}, (LiveRun("localhost", record),), ())
+    for text in (describe_task(view, "worker:0"), describe_run(view, "fit-3f9a")):
+        assert ("GPU memory 3.0 GiB" in text.plain) is shown

@@ -41,10 +41,15 @@ def test_a_checkpoint_can_be_read_by_tfcluster_and_by_tensorflow(tmp_path: Path)
     assert len(list(folder.glob("*.index"))) == 5, "the saver keeps five"
 
 
-def test_checkpoints_of_an_earlier_run_are_cleaned_up_too(tmp_path: Path) -> None:
+def test_checkpoints_of_an_earlier_run_are_cleaned_up_too_and_one_is_written_when_it_is_due(tmp_path: Path) -> None:
     for step in range(7, 15):
         LogFolder(str(tmp_path)).write({**VALUES, "global_step": np.int64(step)})
     assert len(list(tmp_path.glob("*.index"))) == 5
+    due = tmp_path / "due"
+    LogFolder(str(due), 1000.0).write_if_due(VALUES)
+    assert list(due.iterdir()) == []
+    LogFolder(str(due), 0.0).write_if_due(VALUES)
+    assert LogFolder(str(due)).latest(NAMES) == VALUES
 
 
 def test_a_checkpoint_with_other_variables(tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ def test_the_error_about_a_deleted_folder_has_the_parameters(tmp_path: Path) -> 
     assert caught.value.hint == "The training was at w = 2.006, b = 0.1."
 
 
-def test_summaries_are_read_by_tensorflow(tmp_path: Path) -> None:
+def test_summaries_are_read_by_tensorflow_and_those_of_two_runs_within_a_second_are_both_kept(tmp_path: Path) -> None:
     with LogFolder(str(tmp_path)) as log:
         for step in (8, 16, 12, 40):
             log.add_summary(step, {"loss": 1.0 / step, "w": 2.0})
@@ -95,17 +100,7 @@ def test_summaries_are_read_by_tensorflow(tmp_path: Path) -> None:
     events = [event for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value]
     assert [event.step for event in events] == [8, 16, 40]
     assert [(value.tag, value.simple_value) for value in events[0].summary.value] == [("loss", 0.125), ("w", 2.0)]
-
-
-def test_summaries_of_two_runs_within_a_second_are_both_kept(tmp_path: Path) -> None:
     for _ in range(3):  # two of three at least begin in the same second
         with LogFolder(str(tmp_path)) as log:
             log.add_summary(1, {"loss": 1.0})
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_a_checkpoint_is_written_when_it_is_due(tmp_path: Path) -> None:
-    LogFolder(str(tmp_path), 1000.0).write_if_due(VALUES)
-    assert list(tmp_path.iterdir()) == []
-    LogFolder(str(tmp_path), 0.0).write_if_due(VALUES)
-    assert LogFolder(str(tmp_path)).latest(NAMES) == VALUES
+    assert len(list(tmp_path.iterdir())) == 4

@@ -99,13 +99,10 @@ def epochs(seed: int) -> list[tuple[int, ...]]:
     return [tuple(epoch) for epoch in rows.reshape(10, 101)]
 
 
-def test_each_epoch_has_all_rows_in_another_order() -> None:
+def test_each_epoch_has_all_rows_in_another_order_and_the_shares_of_a_batch_make_the_batch() -> None:
     orders = [order for seed in (4, 5, 2**40 + 4) for order in epochs(seed)]
     assert all(sorted(order) == list(range(101)) for order in orders)
     assert len(set(orders)) == 30
-
-
-def test_the_shares_of_a_batch_make_the_batch() -> None:
     config = config_of(batch=50)
     step = tf.constant(7, tf.int64)
     parts = [config.batches.rows(step, begin, end).numpy() for begin, end in config.batches.split(3)]
