@@ -123,7 +123,8 @@ def test_all_missing_packages_are_reported_at_once(make_transport: TransportFact
     (tmp_path / "site" / "numpy").mkdir()
     (tmp_path / "site" / "numpy" / "__init__.py").touch()
     bare = python(tmp_path / "bare", f'PYTHONPATH={package.parent} exec {sys.executable} -S "$@"')
-    fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
+    # Without `site` even a virtual environment's Python takes itself for the system's, into which pip may not install.
+    fast = "import sys, time; sys.prefix *= 2; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
     bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
     report = make_transport(python=bare_and_fast).examine()
     install = f"`ssh h0 '{sys.executable} -m pip install grpcio protobuf'`"
