@@ -85,6 +85,8 @@ class Network:
         """Put the cable of a machine back."""
         ip("-n", self.switch, "link", "set", name, "up")
         wait_for(self[name].is_connected)
+        for machine in self.machines.values():  # a search for its address that began before would fail a second later
+            machine.ip("neighbour", "flush", "dev", _INTERFACE)
 
 
 @contextmanager
