@@ -39,10 +39,20 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield made
 
 
-def send_all(connection: socket.socket, data: bytes) -> None:
-    """Send data, and end this direction."""
-    connection.sendall(data)
-    connection.shutdown(socket.SHUT_WR)
+@contextmanager
+def sending(*ends: socket.socket, data: bytes) -> Iterator[None]:
+    """Send data from each of these ends, and end its direction, in threads meanwhile."""
+
+    def send(connection: socket.socket) -> None:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+
+    senders = [threading.Thread(target=send, args=(each,)) for each in ends]
+    for sender in senders:
+        sender.start()
+    yield
+    for sender in senders:
+        sender.join()
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -65,30 +75,21 @@ def connected(hosts: Hosts) -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_bytes_go_both_ways_and_each_direction_ends_by_itself(hosts: Hosts) -> None:
     data = os.urandom(3_000_001)
     with connected(hosts) as (client, server):
-        sender = threading.Thread(target=send_all, args=(client, data))
-        sender.start()
-        assert hashlib.sha256(read_all(server)).digest() == hashlib.sha256(data).digest()
-        sender.join()
-        answer = threading.Thread(target=send_all, args=(server, data[::-1]))
-        answer.start()
-        assert read_all(client) == data[::-1]
-        answer.join()
+        with sending(client, data=data):
+            assert read_all(server) == data
+        with sending(server, data=data[::-1]):
+            assert read_all(client) == data[::-1]
 
 
 def test_both_directions_at_once_do_not_block_each_other(hosts: Hosts) -> None:
     data = os.urandom(8_000_000)
-    with connected(hosts) as (client, server):
-        senders = [threading.Thread(target=send_all, args=(each, data)) for each in (client, server)]
-        for sender in senders:
-            sender.start()
-        received: list[bytes] = []
+    received: list[bytes] = []
+    with connected(hosts) as (client, server), sending(client, server, data=data):
         reader = threading.Thread(target=lambda: received.append(read_all(server)))
         reader.start()
         assert read_all(client) == data
         reader.join()
-        assert received == [data]
-        for sender in senders:
-            sender.join()
+    assert received == [data]
 
 
 def test_a_connection_that_one_side_cuts_is_cut_at_the_other(hosts: Hosts) -> None:
@@ -121,17 +122,6 @@ def test_a_connection_that_ends_in_the_middle_of_a_block_is_cut_and_not_ended(ho
                 other.shutdown(socket.SHUT_WR)
             with pytest.raises(ConnectionResetError):
                 server.recv(100)
-
-
-def test_data_that_follows_the_end_of_the_other_direction_arrives(hosts: Hosts) -> None:
-    data = os.urandom(3 * settings.FORWARD_BLOCK_BYTES + 1)
-    with connected(hosts) as (client, server):
-        client.shutdown(socket.SHUT_WR)
-        assert server.recv(1) == b""
-        sender = threading.Thread(target=send_all, args=(server, data))
-        sender.start()
-        assert read_all(client) == data
-        sender.join()
 
 
 def test_a_connection_to_a_task_that_does_not_run_is_cut(hosts: Hosts) -> None:
@@ -310,16 +300,14 @@ def test_what_is_sent_between_hosts_cannot_be_read(tmp_path: Path) -> None:
         made["a"].write_config({**places, "b": replace(places["b"], port=recorder.port)})
         for host in made.values():
             host.start()
-        with connected(made) as (client, server):
-            client.sendall(tensor)
-            client.shutdown(socket.SHUT_WR)
+        with connected(made) as (client, server), sending(client, data=tensor):
             assert read_all(server) == tensor
         assert len(recorder.recorded) > len(tensor)
         assert tensor[:16] not in recorder.recorded
         assert b"\x16\x03" in recorder.recorded  # a handshake of TLS
 
 
-def test_a_change_of_the_files_leaves_connections_alone(tmp_path: Path) -> None:
+def test_a_change_of_the_files_leaves_connections_alone_and_a_killed_forwarder_serves_again(tmp_path: Path) -> None:
     with forwarding_hosts(tmp_path, "a", "b") as made:
         for host in made.values():
             host.start()
@@ -344,17 +332,10 @@ def test_a_change_of_the_files_leaves_connections_alone(tmp_path: Path) -> None:
             wait_for(reaches_the_new_port)
             client.sendall(b"still here")
             assert server.recv(100) == b"still here"
-
-
-def test_a_forwarder_that_was_killed_serves_again(tmp_path: Path) -> None:
-    with forwarding_hosts(tmp_path, "a", "b") as made:
-        for host in made.values():
-            host.start()
-        with connected(made) as (client, _):
-            made["b"].stop()
+            b.stop()
             with pytest.raises(ConnectionResetError):
                 client.recv(1)
-        made["b"].start()
+        b.start()
         with connected(made) as (client, server):
             client.sendall(b"again")
             assert server.recv(100) == b"again"

@@ -1,4 +1,4 @@
-"""JSON values into typed ones: what fits is taken, and what does not is named with its place."""
+"""JSON values into typed ones: what does not fit is named with its place, and a newer format is not damage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Optional
 
 import pytest
 
-from tfcluster.protocol.serialization import DecodeError, decode
+from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.protocol.serialization import DecodeError, NewerFormatError, decode, from_stored, to_stored
 
 
 class Colour(str, Enum):
@@ -106,3 +107,20 @@ def test_a_missing_field_is_named_although_it_has_a_default_value() -> None:
 def test_a_type_without_a_decoder_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="no decoder for"):
         decode(set[int], [])
+
+
+def test_a_field_without_a_default_is_required() -> None:
+    with pytest.raises(DecodeError, match=r"^start_time: missing$"):
+        from_stored(ProcessHandle, {"pid": 1}, 1)
+
+
+def test_a_document_without_a_format_has_the_first_one() -> None:
+    handle = ProcessHandle(1, 2)
+    assert from_stored(ProcessHandle, {"pid": 1, "start_time": 2}, 1) == handle
+    assert from_stored(ProcessHandle, to_stored(handle, 2), 2) == handle
+    assert from_stored(ProcessHandle, to_stored(handle, 1), 2) == handle
+
+
+def test_a_newer_format_is_not_damage() -> None:
+    with pytest.raises(NewerFormatError, match=r"its format is 3, and this version \(.+\) reads formats up to 2"):
+        from_stored(ProcessHandle, {"format": 3, "handle": "elsewhere"}, 2)
