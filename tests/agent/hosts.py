@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -88,15 +87,10 @@ def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -
 
 @dataclass
 class Hosts:
-    """The hosts a and b.
-
-    Attributes:
-        sandbox: Where their agents find their folders.
-        topology: What is up.
-    """
+    """The hosts a and b."""
 
     sandbox: Sandbox
-    topology: ClusterTopology = field(default_factory=topology_of)
+    topology: ClusterTopology = field(default_factory=topology_of)  # what is up
     streams: list[OwnStream[Any, Any]] = field(default_factory=list)
 
     def stream(self, host: str, request: Request[E, R], *, start: bool = False) -> OwnStream[E, R]:
@@ -155,11 +149,7 @@ class Hosts:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        for host in "ab":
-            wait_for(partial(self.is_ready, host), 60)
-
-    def is_ready(self, host: str) -> bool:
-        return bool(self.status(host)["state"] == "running")
+        wait_for(lambda: all(self.status(host)["state"] == "running" for host in "ab"), 60)
 
     def status(self, host: str) -> Any:
         """What STATUS says."""

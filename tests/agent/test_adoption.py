@@ -7,6 +7,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,19 +35,44 @@ def task(machine: TaskStateMachine, process: ProcessHandle | None) -> TaskRuntim
 def through_the_journal(
     machine: TaskStateMachine, process: ProcessHandle | None, now: float, probes: int = 1000
 ) -> tuple[TaskStateMachine, TaskEvent | None]:
-    return restore(FRESH, task(machine, process).to_record(), now, probes)
+    record = task(machine, process).to_record()
+    assert (record.process, record.started, record.last_exit) == (process, 1700000000.0, LastExit("SIGKILL", 1.0))
+    return restore(replace(FRESH, policy=machine.policy), record, now, probes)
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_terminal_states_are_restored_unchanged(state: TaskState) -> None:
-    machine = replace(FRESH, state=state, restarts=4, exit_times=(1.0, 2.0))
-    assert through_the_journal(machine, None, 50.0) == (machine, None)
-
-
-def test_a_back_off_keeps_its_deadline() -> None:
-    machine = replace(FRESH, state=TaskState.BACKING_OFF, restarts=1, exit_times=(1.0, 2.0), deadline=3.0)
-    assert through_the_journal(machine, None, 2.5) == (machine, None)
-    assert through_the_journal(machine, None, 99.0) == (machine, None), "overdue, it is due at once"
+@pytest.mark.parametrize(
+    ("before", "process", "after", "event"),
+    [
+        *(({"state": state}, None, {"state": state}, None) for state in sorted(TERMINAL_STATES)),
+        ({"state": TaskState.BACKING_OFF, "deadline": 3.0}, None, {"deadline": 3.0}, None),
+        ({"state": TaskState.STARTING}, None, {"state": TaskState.STARTING}, TaskEvent.UNSTARTED),
+        # An exit without an agent is counted.
+        ({"state": TaskState.READY}, None, {}, TaskEvent.FAILED_EXIT),
+        ({"state": TaskState.UNRESPONSIVE}, None, {}, TaskEvent.FAILED_EXIT),
+        ({"state": TaskState.STOPPING}, PROCESS, {"state": TaskState.STARTING}, TaskEvent.STOP),
+        ({"state": TaskState.STOPPING}, None, {"state": TaskState.STOPPED}, None),
+        (
+            {"state": TaskState.STOPPING, "restart_pending": True},
+            PROCESS,
+            {"state": TaskState.STARTING},
+            TaskEvent.RESTART,
+        ),
+        ({"state": TaskState.STOPPING, "restart_pending": True}, None, {"state": TaskState.STOPPED}, TaskEvent.START),
+    ],
+)
+@pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
+def test_what_the_next_agent_does_with_a_task(
+    policy: str,
+    before: dict[str, Any],
+    process: ProcessHandle | None,
+    after: dict[str, Any],
+    event: TaskEvent | None,
+) -> None:
+    machine = replace(FRESH, policy=replace(POLICY, policy=policy), restarts=2, exit_times=(1.0,), **before)
+    restored, found = through_the_journal(machine, process, 5.0)
+    assert found is event
+    assert (restored.policy, restored.restarts, restored.exit_times) == (machine.policy, 2, (1.0,))
+    assert {name: getattr(restored, name) for name in after} == after
 
 
 def test_a_back_off_ends_at_a_reboot() -> None:
@@ -102,51 +128,6 @@ def test_a_process_that_waits_to_be_released_is_killed() -> None:
         record = task(replace(FRESH, state=TaskState.STARTING), process).to_record()
         assert drop_unreleased(record, lambda: set()).process is None
         assert child.wait() == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING, TaskState.STARTING}))
-def test_an_exit_without_an_agent_is_counted(state: TaskState) -> None:
-    machine = replace(FRESH, state=state, exit_times=(1.0,))
-    restored, event = through_the_journal(machine, None, 5.0)
-    assert event is TaskEvent.FAILED_EXIT
-    assert restored.handle(event, 5.0, 0.5)[0].exit_times == (1.0, 5.0)
-
-
-@pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
-def test_a_task_that_was_about_to_start_is_started_with_any_policy(policy: str) -> None:
-    machine = replace(
-        FRESH, policy=replace(POLICY, policy=policy), state=TaskState.STARTING, restarts=2, exit_times=(1.0,)
-    )
-    restored, event = restore(TaskStateMachine(machine.policy), task(machine, None).to_record(), 5.0, 0)
-    assert event is TaskEvent.UNSTARTED
-    assert restored.handle(event, 5.0, 0.5) == (machine, Action.SPAWN)
-
-
-def test_a_task_that_was_being_stopped_is_stopped() -> None:
-    machine = replace(FRESH, state=TaskState.STOPPING, deadline=9.0)
-    restored, event = through_the_journal(machine, PROCESS, 5.0)
-    assert event is TaskEvent.STOP
-    stopping, action = restored.handle(event, 5.0, 0.5)
-    assert (stopping.state, action, stopping.deadline) == (
-        TaskState.STOPPING,
-        Action.TERMINATE,
-        5.0 + FRESH.stop_timeout,
-    )
-    restored, event = through_the_journal(machine, None, 5.0)
-    assert (restored.state, event) == (TaskState.STOPPED, None)
-
-
-def test_a_task_that_was_being_restarted_is_restarted() -> None:
-    machine = replace(FRESH, state=TaskState.STOPPING, restart_pending=True)
-    restored, event = through_the_journal(machine, PROCESS, 5.0)
-    assert (restored.state, event) == (TaskState.STARTING, TaskEvent.RESTART)
-    restored, event = through_the_journal(machine, None, 5.0)
-    assert (restored.state, event) == (TaskState.STOPPED, TaskEvent.START)
-
-
-def test_the_last_exit_and_the_start_time_are_recorded() -> None:
-    record = task(FRESH, PROCESS).to_record()
-    assert (record.process, record.started, record.last_exit) == (PROCESS, 1700000000.0, LastExit("SIGKILL", 1.0))
 
 
 @pytest.mark.parametrize("agents", [1, 2, 5, 100])

@@ -205,6 +205,8 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
         break_system(patch, number)
         assert task.process is not None
         task.process.kill()
+        while task.process is not None:
+            await asyncio.sleep(0.01)
         for _ in range(10):  # more attempts than the limit of restarts
             await asyncio.sleep(0.02)
         state = task.machine.state, task.machine.restarts, len(task.machine.exit_times), vars(task)["process"]
@@ -240,3 +242,19 @@ async def test_a_server_that_cannot_be_started_at_first_waits(
     record = folder.journal.read()
     assert record is not None
     assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
+
+
+async def test_the_next_agent_moves_the_secrets_from_where_the_earlier_one_had_them(
+    folder: StateDir, supervisor: TaskSupervisor
+) -> None:
+    """With another XDG_RUNTIME_DIR."""
+    task = task_of("worker:0", "a", env={"TOKEN": "hunter2"}, secrets=("TOKEN",))
+    supervisor.apply(topology_of([task]), [])
+    record = folder.journal.read()
+    assert record is not None
+    elsewhere = record.secrets.rename(folder.path / "elsewhere")
+    supervisor._secrets = SecretStore(record.secrets)
+    await supervisor.adopt(replace(record, secrets=elsewhere))
+    assert [each.spec.env for each in supervisor.tasks.values()] == [{"TOKEN": "hunter2"}]
+    assert not elsewhere.exists()
+    assert "hunter2" in record.secrets.read_text()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,11 @@ from tfcluster.protocol.codec import Message, encode
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(settings, "HELPER_RESTART_SECONDS", 0.01)
+    before = os.listdir("/proc/self/fd")
+    yield
+    assert os.listdir("/proc/self/fd") == before
 
 
 class Helper(HelperProcess):
@@ -54,94 +57,73 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    before = os.listdir("/proc/self/fd")
-    asyncio.run(asyncio.wait_for(story(), 60))
-    assert os.listdir("/proc/self/fd") == before
-
-
 def pid_of(helper: HelperProcess) -> int:
     assert helper.process is not None
     return helper.process.pid
 
 
-def test_it_is_forked_at_the_first_message_and_after_its_exit() -> None:
-    async def story() -> None:
-        helper = Helper()
-        helper.send({"text": "one"})
-        first = pid_of(helper)
-        helper.ensure_started()
-        assert pid_of(helper) == first
-        await until(lambda: len(helper.messages) == 2)
-        helper.kill()
-        await until(lambda: helper.exits)
+async def test_it_is_forked_at_the_first_message_and_after_its_exit() -> None:
+    helper = Helper()
+    helper.send({"text": "one"})
+    first = pid_of(helper)
+    helper.ensure_started()
+    assert pid_of(helper) == first
+    await until(lambda: len(helper.messages) == 2)
+    helper.kill()
+    await until(lambda: helper.exits)
+    assert helper.process is None
+    helper.send({"text": "two"})
+    assert pid_of(helper) != first
+    await until(lambda: len(helper.messages) == 4)
+    assert [message["text"] for message in helper.messages] == ["begun", "one", "begun", "two"]
+    helper.stop()
+    assert helper.process is None
+    await asyncio.sleep(0.05)
+    assert helper.exits == 1, "it was told to stop"
+
+
+async def test_one_that_restarts_is_forked_again_when_it_dies_or_is_stopped_by_a_signal() -> None:
+    helper = Lasting()
+    helper.start_later(0.0)
+    await until(lambda: helper.process is not None)
+    first = pid_of(helper)
+    assert helper.kill_if_stopped() is None
+    os.kill(first, signal.SIGSTOP)
+    await until(lambda: helper.kill_if_stopped() == first)
+    await until(lambda: helper.process is not None and pid_of(helper) != first)
+    helper.stop()
+    await asyncio.sleep(0.1)
+    assert helper.process is None, "it is not started again"
+
+
+async def test_one_that_cannot_be_forked_is_tried_again() -> None:
+    helper = Helper()
+    with free_descriptors(1):
+        helper.start_or_retry()
         assert helper.process is None
-        helper.send({"text": "two"})
-        assert pid_of(helper) != first
-        await until(lambda: len(helper.messages) == 4)
-        assert [message["text"] for message in helper.messages] == ["begun", "one", "begun", "two"]
-        helper.stop()
-        assert helper.process is None
-        await asyncio.sleep(0.05)
-        assert helper.exits == 1, "it was told to stop"
-
-    play(story)
+    await until(lambda: helper.process is not None)
+    helper.stop()
 
 
-def test_one_that_restarts_is_forked_again_when_it_dies_or_is_stopped_by_a_signal() -> None:
-    async def story() -> None:
-        helper = Lasting()
-        helper.start_later(0.0)
-        await until(lambda: helper.process is not None)
-        first = pid_of(helper)
-        assert helper.kill_if_stopped() is None
-        os.kill(first, signal.SIGSTOP)
-        await until(lambda: helper.kill_if_stopped() == first)
-        await until(lambda: helper.process is not None and pid_of(helper) != first)
-        helper.stop()
-        await asyncio.sleep(0.1)
-        assert helper.process is None, "it is not started again"
-
-    play(story)
+async def test_one_that_cannot_be_watched_is_not_adopted() -> None:
+    helper, process = Helper(), ProcessHandle.from_pid(os.getpid())
+    assert process is not None
+    with free_descriptors(1), pytest.raises(OSError, match="Too many open files"):
+        helper.watch(process)
+    assert helper.process is None
 
 
-def test_one_that_cannot_be_forked_is_tried_again() -> None:
-    async def story() -> None:
-        helper = Helper()
-        with free_descriptors(1):
-            helper.start_or_retry()
-            assert helper.process is None
-        await until(lambda: helper.process is not None)
-        helper.stop()
-
-    play(story)
-
-
-def test_one_that_cannot_be_watched_is_not_adopted() -> None:
-    async def story() -> None:
-        helper, process = Helper(), ProcessHandle.from_pid(os.getpid())
-        assert process is not None
-        with free_descriptors(1), pytest.raises(OSError, match="Too many open files"):
-            helper.watch(process)
-        assert helper.process is None
-
-    play(story)
-
-
-def test_one_that_outlives_the_agent_begins_when_it_is_released() -> None:
-    async def story() -> None:
-        helper = Lasting()
-        helper.ensure_started()
-        await asyncio.sleep(0.1)
-        assert helper.messages == []
-        helper.release()
-        helper.release()
-        await until(lambda: helper.messages)
-        await asyncio.sleep(0.05)
-        assert [message["text"] for message in helper.messages] == ["begun"]
-        helper.stop()
-
-    play(story)
+async def test_one_that_outlives_the_agent_begins_when_it_is_released() -> None:
+    helper = Lasting()
+    helper.ensure_started()
+    await asyncio.sleep(0.1)
+    assert helper.messages == []
+    helper.release()
+    helper.release()
+    await until(lambda: helper.messages)
+    await asyncio.sleep(0.05)
+    assert [message["text"] for message in helper.messages] == ["begun"]
+    helper.stop()
 
 
 @pytest.mark.parametrize("is_released", [True, False])
@@ -182,4 +164,4 @@ def test_a_later_agent_adopts_what_was_released(is_released: bool, tmp_path: Pat
         await until(lambda: helper.process is not None and pid_of(helper) != pid)
         helper.stop()
 
-    play(later_agent)
+    asyncio.run(later_agent())

@@ -25,12 +25,7 @@ LEADING = "alpha"
 
 
 class Watch:
-    """A host's watch of the others, whose tasks answer as `results` says; `probed` has the tasks that were asked.
-
-    Args:
-        path: The file of the notices.
-        host: The name of the host.
-    """
+    """A host's watch of the others, whose tasks answer as `results` says; `probed` has the tasks that were asked."""
 
     def __init__(self, path: Path, host: str) -> None:
         self.results = dict.fromkeys("abcd", OK)

@@ -37,11 +37,7 @@ RUN = run_request("script", {"args": []}, upload="", upload_name="data.bin")
 
 
 class UploadAgent:
-    """An agent that stores the upload of each request in a file.
-
-    Attributes:
-        cancelled: How many requests were cancelled.
-    """
+    """An agent that stores the upload of each request in a file, and counts the requests that were cancelled."""
 
     is_idle = False
 

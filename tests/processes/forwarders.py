@@ -44,21 +44,13 @@ def write_certificate(path: Path, certificate: Certificate) -> Path:
 
 @dataclass
 class ForwardingHost:
-    """A host with a forwarder.
-
-    Attributes:
-        name: Its name in the cluster.
-        folder: Where the files of its forwarder are.
-        namespace: The descriptor of the network namespace of its tasks.
-        port: The TLS port.
-        task_port: The port of its only task.
-    """
+    """A host with a forwarder, whose files are in a folder."""
 
     name: str
     folder: Path
-    namespace: int
-    port: int
-    task_port: int
+    namespace: int  # the descriptor of the network namespace of its tasks
+    port: int  # the TLS port
+    task_port: int  # that of its only task
     process: subprocess.Popen[bytes] | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
