@@ -62,11 +62,7 @@ def through_the_journal(
 )
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
 def test_what_the_next_agent_does_with_a_task(
-    policy: str,
-    before: dict[str, Any],
-    process: ProcessHandle | None,
-    after: dict[str, Any],
-    event: TaskEvent | None,
+    policy: str, before: dict[str, Any], process: ProcessHandle | None, after: dict[str, Any], event: TaskEvent | None
 ) -> None:
     machine = replace(FRESH, policy=replace(POLICY, policy=policy), restarts=2, exit_times=(1.0,), **before)
     restored, found = through_the_journal(machine, process, 5.0)

@@ -253,17 +253,7 @@ def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
     assert tail(tmp_path / "log", 5) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        BLOCK - 1,
-        BLOCK,
-        BLOCK + 1,
-        2 * BLOCK - 1,
-        2 * BLOCK,
-        2 * BLOCK + 1,
-    ],
-)
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1])
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_lines_as_long_as_a_block_are_complete(tmp_path: Path, size: int, end: bytes) -> None:
     path = tmp_path / "log"

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfcluster import settings
-from tfcluster.agent.runs.state_machine import (
-    _TRANSITIONS,
-    RunAction,
-    RunMachineEvent,
-    RunPhase,
-    RunStateMachine,
-)
+from tfcluster.agent.runs.state_machine import _TRANSITIONS, RunAction, RunMachineEvent, RunPhase, RunStateMachine
 
 # The phase after each event and the actions that it requests; `.` is an event without an effect.
 _TABLE = """

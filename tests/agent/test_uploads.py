@@ -23,14 +23,7 @@ from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Reply, Request, Response, encode_request
 from tfcluster.protocol.api.runs import EventRecord
-from tfcluster.protocol.codec import (
-    Frame,
-    FrameDecoder,
-    FrameKind,
-    encode_chunk,
-    encode_frame,
-    encode_greeting,
-)
+from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame, encode_greeting
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
 RUN = run_request("script", {"args": []}, upload="", upload_name="data.bin")

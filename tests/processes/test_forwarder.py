@@ -107,10 +107,7 @@ def test_a_connection_that_ends_in_the_middle_of_a_block_is_cut_and_not_ended(ho
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(hosts["a"].folder / "a.pem")
-    with (
-        hosts["b"].listen() as listener,
-        context.wrap_socket(hosts["b"].reach()) as other,
-    ):
+    with hosts["b"].listen() as listener, context.wrap_socket(hosts["b"].reach()) as other:
         other.sendall(struct.pack("!HI", hosts["b"].task_port, 100) + b"the first ten")
         with listener.accept()[0] as server:
             server.settimeout(60)

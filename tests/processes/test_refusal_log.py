@@ -115,10 +115,7 @@ def test_without_a_descriptor_a_connection_waits_and_the_forwarder_does_not_spin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(settings, "FORWARD_EXHAUSTED_SECONDS", 0.25)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         listener.setblocking(False)
         with free_descriptors(0):
             before = time.monotonic()

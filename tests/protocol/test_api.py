@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.strategies import JSON, values_of
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import (
-    Request,
-    decode_request,
-    decode_response,
-    encode_request,
-)
+from tfcluster.protocol.api import Request, decode_request, decode_response, encode_request
 from tfcluster.protocol.api import cluster as _cluster  # noqa: F401
 from tfcluster.protocol.api import files as _files  # noqa: F401
 from tfcluster.protocol.api import logs as _logs  # noqa: F401
