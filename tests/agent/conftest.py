@@ -14,7 +14,6 @@ from tfcluster.agent.state.journal import Journal
 
 @pytest.fixture
 def hosts(sandbox: Sandbox) -> Iterator[Hosts]:
-    """Both hosts, with nothing up."""
     with hosts_in(sandbox) as hosts:
         yield hosts
 

@@ -54,7 +54,6 @@ TASKS = (task_of("ps:0", "b"), task_of("worker:0", "a"), task_of("worker:1", "b"
 
 
 def shorts(status: Any) -> list[str]:
-    """The tasks of a status, in short."""
     return [f"{task['job']}:{task['index']}" for task in status["tasks"]]
 
 
@@ -76,7 +75,6 @@ class OwnStream(ResponseStream[E, R]):
 
 
 def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -> RunRequest:
-    """The request for a run of a program."""
     installed = find(program)
     assert installed is not None
     traits = installed.traits(dict(parameters))
@@ -87,8 +85,6 @@ def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -
 
 @dataclass
 class Hosts:
-    """The hosts a and b."""
-
     sandbox: Sandbox
     topology: ClusterTopology = field(default_factory=topology_of)  # what is up
     streams: list[OwnStream[Any, Any]] = field(default_factory=list)
@@ -99,7 +95,6 @@ class Hosts:
         return OwnStream(transport, AgentConnection(transport.open(start=start)), request)
 
     def ask(self, host: str, request: Request[Any, Any], *, start: bool = False) -> Any:
-        """Send a request to a host's agent and return its reply as JSON values."""
         with contextlib.closing(self.stream(host, request, start=start)) as response:
             return to_json(response.result())
 
@@ -152,11 +147,9 @@ class Hosts:
         wait_for(lambda: all(self.status(host)["state"] == "running" for host in "ab"), 60)
 
     def status(self, host: str) -> Any:
-        """What STATUS says."""
         return self.ask(host, StatusRequest())
 
     def task(self, short: str) -> Any:
-        """A task as the agent of its host tells of it."""
         job, _, index = short.partition(":")
         (host,) = {task.host for task in self.topology.tasks if task.short == short}
         tasks = self.status(host)["tasks"]
@@ -170,7 +163,6 @@ class Hosts:
         return events
 
     def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[EventRecord, Done]:
-        """Submit a run at the head."""
         return self.stream("a", run_request(program, parameters, **arguments))
 
     def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[EventRecord, Done]]:
@@ -184,12 +176,10 @@ class Hosts:
         return identity, run
 
     def result(self, run: OwnStream[EventRecord, Done]) -> Any:
-        """The result event of a run."""
         with contextlib.closing(run):
             return list(run)[-1].record
 
     def kill_agent(self, host: str) -> int:
-        """Kill the agent of a host; its pid."""
         pid = int(self.status(host)["hosts"][0]["agent_pid"])
         pidfd = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
@@ -199,7 +189,6 @@ class Hosts:
         return pid
 
     def down(self, host: str) -> None:
-        """Take a host's part down, if it is up."""
         try:
             response = self.stream(host, DownRequest(1.0))
             response.result()
@@ -218,7 +207,6 @@ def change(topology: ClusterTopology, observed: ObservedState | None) -> ApplyRe
 
 
 def _whole(states: Sequence[ObservedState]) -> ObservedState:
-    """What all hosts observe together."""
     generations = {name: generation for state in states for name, generation in state.generations.items()}
     return replace(states[0], tasks=tuple(task for state in states for task in state.tasks), generations=generations)
 

@@ -34,8 +34,6 @@ def receive(folder: Path, sizes: dict[str, int], *chunks: bytes) -> None:
 
 
 def send(manifest: bytes, *contents: bytes) -> list[object]:
-    """Send a tree as a command does, and return what the agent answers."""
-
     async def exchange() -> list[object]:
         async def grant(size: int) -> None:
             return

@@ -83,7 +83,6 @@ sys.stdin.read()
 
 
 def connections_to(port: int) -> int:
-    """The established connections to a port of this machine."""
     lines = "".join(Path(f"/proc/net/{table}").read_text() for table in ("tcp", "tcp6")).splitlines()
     return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
 

@@ -17,8 +17,6 @@ from tfcluster.transport.local import connect, start_agent
 
 
 class IdleAgent:
-    """An agent without a cluster."""
-
     is_idle = True
 
     def __init__(self) -> None:

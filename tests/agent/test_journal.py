@@ -80,7 +80,6 @@ def test_garbage_is_refused(journal: Journal, text: bytes) -> None:
 
 
 def of_this_process(record: Record) -> Record:
-    """Return a record in which the ps runs, as this process."""
     process = ProcessHandle.from_pid(os.getpid())
     ps = replace(record.tasks["/job:ps/task:0"], process=process)
     return replace(record, tasks={**record.tasks, "/job:ps/task:0": ps})
@@ -367,7 +366,6 @@ JSON_VALUES = st.recursive(
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of all values in a JSON value."""
     yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:

@@ -57,7 +57,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """A cluster with two tasks."""
     return Cluster(tmp_path / "demo" / "localhost", "ps:0", "worker:0")
 
 

@@ -223,46 +223,8 @@ def test_no_descriptor_is_left_open(task: Task) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-BLOCK = settings.IO_BLOCK_BYTES
-
-
-@pytest.mark.parametrize(
-    ("content", "lines", "expected"),
-    [
-        (b"", 3, []),
-        (b"a\nb\nc\n", 2, ["b", "c"]),
-        (b"a\nb\nc\n", 3, ["a", "b", "c"]),
-        (b"a\nb\nc\n", 4, ["a", "b", "c"]),
-        (b"a\nb\nc\n", 1, ["c"]),
-        (b"a\nb\nc\n", 0, []),
-        (b"a\nb\nc", 1, ["c"]),
-        (b"a\nb\nc", 2, ["b", "c"]),
-        (b"c", 1, ["c"]),
-        (b"\n\n\n", 2, ["", ""]),
-        (b"a\n\n", 2, ["a", ""]),
-        (b"\xff\n\xc3\xa9\n", 2, ["\N{REPLACEMENT CHARACTER}", "é"]),
-    ],
-)
-def test_the_last_lines(tmp_path: Path, content: bytes, lines: int, expected: list[str]) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(content)
-    assert tail(path, lines) == (expected, len(content))
-
-
 def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
     assert tail(tmp_path / "log", 5) == ([], 0)
-
-
-@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1])
-@pytest.mark.parametrize("end", [b"", b"\n"])
-def test_lines_as_long_as_a_block_are_complete(tmp_path: Path, size: int, end: bytes) -> None:
-    path = tmp_path / "log"
-    long = b"x" * (size - 1 - len(end))
-    path.write_bytes(b"first\nsecond\n" + long + b"y" + end)
-    third = long.decode() + "y"
-    assert tail(path, 1) == ([third], size + 13)
-    assert tail(path, 2) == (["second", third], size + 13)
-    assert tail(path, 9) == (["first", "second", third], size + 13)
 
 
 def test_only_as_much_is_read_as_the_lines_need(tmp_path: Path) -> None:

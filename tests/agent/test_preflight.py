@@ -39,7 +39,6 @@ from tfcluster.spec.load import parse_spec
 
 
 def check(inputs: HostCheckInput) -> tuple[Allocation, list[FailedCheck]]:
-    """Run all checks in this process."""
     return run_checks(inputs, check_host(inputs))
 
 
@@ -320,8 +319,6 @@ def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Nvml:
-    """In place of NVIDIA's management library."""
-
     def __init__(self, count: int, init: int = 0, get: int = 0) -> None:
         self.calls: list[str] = []
         self.nvmlInit_v2 = self._answering("init", init)

@@ -48,7 +48,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture
 def client(up: Hosts) -> Iterator[AgentClient]:
-    """A client of the agent on host a."""
     client = AgentClient(LocalTransport(CLUSTER, "a"))
     yield client
     client.close()
@@ -91,7 +90,6 @@ def test_requests_are_served_side_by_side(up: Hosts, client: AgentClient, tmp_pa
 
 
 def own_connections() -> list[str]:
-    """The connections to the agents of the sandbox that are established."""
     sockets = Path("/proc/net/unix").read_text().splitlines()
     return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
 

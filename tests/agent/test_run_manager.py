@@ -62,7 +62,6 @@ def runs(tmp_path: Path) -> RunManager:
 
 
 def next_agent(runs: RunManager, clear: Callable[[str], Awaitable[None]] = clear) -> RunManager:
-    """The manager of the agent that follows."""
     later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
     later.adopt()
     return later

@@ -59,7 +59,6 @@ class BlockedAgent(UploadAgent):
 
 
 def serve_upload(path: Path, use: Callable[[socket.socket], None]) -> UploadAgent:
-    """Serve a connection, whose other end a thread uses, by an agent that stores the upload."""
     return serve(UploadAgent(path), use)
 
 

@@ -21,7 +21,6 @@ from tfcluster.processes.groups.member_states import read_observations
 
 
 def monitor_of_a_run(members: int | None) -> Any:
-    """Return the monitor of one script, or of a group of them."""
     group = None if members is None else SimpleNamespace(on=lambda host: range(members))
     options = RunOptions("script", ProgramTraits(is_script=True), {})
     record = SimpleNamespace(options=options, stopping=None, is_part=False)

@@ -37,7 +37,6 @@ forward(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log"), network, (user
 
 
 def write_certificate(path: Path, certificate: Certificate) -> Path:
-    """Write a certificate as an agent does, and return the file."""
     path.write_text(certificate.to_pem())
     return path
 
@@ -55,7 +54,6 @@ class ForwardingHost:
     environment: dict[str, str] = field(default_factory=dict)
 
     def place(self) -> Forwarder:
-        """Return what the others know of its forwarder."""
         return Forwarder("127.0.0.1", self.port, (self.task_port,))
 
     def inside(self, function: Callable[[], T]) -> T:
@@ -76,8 +74,6 @@ class ForwardingHost:
         return socket.create_connection(("127.0.0.1", self.port), 60)
 
     def listen(self) -> socket.socket:
-        """Listen on the port of the task."""
-
         def bind() -> socket.socket:
             listener = bind_all_addresses(self.task_port, reuse=True)
             listener.listen()
@@ -88,7 +84,6 @@ class ForwardingHost:
 
     @property
     def config(self) -> Path:
-        """Return the file that says what is forwarded."""
         return self.folder / f"{self.name}.json"
 
     def write_config(self, forwarders: dict[str, Forwarder]) -> None:
@@ -97,12 +92,10 @@ class ForwardingHost:
 
     @property
     def log(self) -> str:
-        """Return what the forwarder has written."""
         files = [self.folder / f"{self.name}.{suffix}" for suffix in ("log", "stderr")]
         return "".join(file.read_text() for file in files if file.exists())
 
     def start(self) -> None:
-        """Start the forwarder; returns when it listens."""
         with open(self.folder / f"{self.name}.stderr", "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _RUN, str(self.config), str(self.namespace)],
@@ -119,7 +112,6 @@ class ForwardingHost:
         return any(row[1].endswith(f":{self.port:04X}") and row[3] == "0A" for row in rows)
 
     def stop(self) -> None:
-        """Kill the forwarder."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

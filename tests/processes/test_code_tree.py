@@ -27,7 +27,6 @@ _FILES = [
 
 @pytest.fixture
 def plan(tmp_path: Path) -> RunPlan:
-    """A run whose tree has just been made."""
     cache, folder = tmp_path / "cache", tmp_path / "run"
     cache.mkdir()
     folder.mkdir()

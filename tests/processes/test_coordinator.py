@@ -36,7 +36,6 @@ GroupCoordinator(plan, Group(members, {{}}, "{SECRET}", "127.0.0.1"), None).run(
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    """The events that the coordinator has written."""
     path = folder / EVENTS
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -32,7 +32,6 @@ Hosts = dict[str, ForwardingHost]
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """The hosts a and b, with their forwarders."""
     with forwarding_hosts(tmp_path_factory.mktemp("forwarders"), "a", "b") as made:
         for host in made.values():
             host.start()

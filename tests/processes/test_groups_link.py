@@ -64,7 +64,6 @@ class Coordinator:
 
 @contextmanager
 def host_link(address: str, host: str) -> Iterator[GroupLink]:
-    """The connection of a host."""
     link = connect(address, SECRET, host)
     try:
         yield link
@@ -96,7 +95,6 @@ def impatience() -> Iterator[None]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Read until the other side has closed the connection."""
     connection.settimeout(60)
     try:
         while connection.recv(1000):

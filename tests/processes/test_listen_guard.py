@@ -46,7 +46,6 @@ def report(value):
 
 
 def run(body: str, *arguments: str) -> Any:
-    """Run a program that reports a value, and return the value."""
     command = [sys.executable, "-c", _PROGRAM + body, *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr

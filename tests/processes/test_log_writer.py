@@ -128,7 +128,6 @@ def test_positions_continue_in_a_recreated_buffer(paths: tuple[Path, Path]) -> N
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, fail: Callable[..., Any]) -> None:
-    """Have the second call of a function fail, once."""
     real, calls = getattr(module, name), []
 
     def call(*arguments: Any) -> Any:

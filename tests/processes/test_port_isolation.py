@@ -63,7 +63,6 @@ with ThreadPoolExecutor() as threads:
 
 
 def python(machine: Machine, program: str, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """Start a program on a machine."""
     return subprocess.Popen(
         machine.command(*before, sys.executable, "-c", program, *arguments),
         cwd=ROOT,

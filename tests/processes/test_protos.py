@@ -73,7 +73,6 @@ SERVERS: list[tuple[dict[str, list[str]], str, int, int]] = [
 
 @pytest.fixture(scope="module")
 def tensorflow() -> Any:
-    """What TensorFlow says of our messages."""
     cases = [(server_def(*case).hex(), *case) for case in SERVERS]
     environment = {
         **os.environ,

@@ -33,7 +33,6 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for the values of a type."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     origin, arguments = get_origin(kind), get_args(kind)
