@@ -165,16 +165,6 @@ class Hosts:
     def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[EventRecord, Done]:
         return self.stream("a", run_request(program, parameters, **arguments))
 
-    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[EventRecord, Done]]:
-        """Submit a run of a user's script; its id, and the answer behind that."""
-        script, folder = str(path), str(path.parent)
-        parameters = {"args": list(arguments), "path": script, "argument": script, "cwd": folder, "seed": None}
-        run = self.run("script", parameters, upload=path.name, **options)
-        identity = next(run).record["run"]
-        with path.open("rb") as file:
-            run.send_file(file)
-        return identity, run
-
     def result(self, run: OwnStream[EventRecord, Done]) -> Any:
         with contextlib.closing(run):
             return list(run)[-1].record

@@ -35,19 +35,14 @@ async def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
     await asyncio.wait_for(agent.quitting.wait(), 30)
 
 
-def test_an_agent_without_a_cluster_exits_if_no_command_connects(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_a_cluster_exits_if_no_command_connects_or_one_has_asked_nothing(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after an `up` that was killed as soon as it had started the agent."""
     variables = hosts.sandbox.with_settings({"AGENT_FIRST_REQUEST_SECONDS": 0.1})
     monkeypatch.setenv("TEST_SETTINGS", variables["TEST_SETTINGS"])
     assert start_agent(CLUSTER, "a")
     wait_for(lambda: not hosts.sandbox.leftovers())
-
-
-def test_an_agent_without_a_cluster_exits_once_a_connection_without_requests_has_ended(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variables = hosts.sandbox.with_settings({"AGENT_FIRST_REQUEST_SECONDS": 0.1})
-    monkeypatch.setenv("TEST_SETTINGS", variables["TEST_SETTINGS"])
     connection = None
     while connection is None:  # the first agents may exit before this has connected
         start_agent(CLUSTER, "a")

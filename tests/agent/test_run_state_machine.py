@@ -89,11 +89,6 @@ def test_a_driver_is_requested_from_a_limited_number_of_fork_servers() -> None:
     assert machine.handle(RunMachineEvent.FORK_SERVER_EXITED) == (machine, (RunAction.CLAIM,))
 
 
-def test_the_count_of_requests_survives_other_events() -> None:
-    machine, _ = RunStateMachine(RunPhase.REQUESTED, driver_requests=2).handle(RunMachineEvent.DRIVER_STARTED)
-    assert machine == RunStateMachine(RunPhase.RUNNING, driver_requests=2)
-
-
 @given(events=st.lists(st.sampled_from(_EXTERNAL), max_size=30), has_driver=st.booleans())
 def test_a_stopped_run_ends_once(events: list[RunMachineEvent], has_driver: bool) -> None:
     """Whatever happens, a run that is cancelled ends when its driver has exited, and is finalized exactly once."""

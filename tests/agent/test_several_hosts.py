@@ -105,41 +105,6 @@ def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) ->
     assert pair.result(pair.run("pi", PI))["state"] == "succeeded", "the next run finds the new server"
 
 
-LEAVE_A_VARIABLE = """
-import sys
-import tensorflow.compat.v1 as tf
-from tfcluster.programs.api import current_run
-
-tf.disable_eager_execution()
-run = current_run()
-with tf.container(sys.argv[1] or run.run), tf.device("/job:ps/task:0"):
-    kept = tf.get_variable("kept", initializer=5.0)
-with tf.Session(f"grpc://{run.head_address}") as session:
-    if not sys.argv[1]:
-        session.run(kept.initializer)
-with tf.Session(f"grpc://{run.head_address}") as session:
-    print("run", run.run)
-    print("kept", bool(session.run(tf.is_variable_initialized(kept))))
-"""
-
-
-def test_the_variables_of_a_run_on_another_hosts_ps_are_cleared(pair: Hosts, tmp_path: Path) -> None:
-    path = tmp_path / "leave.py"
-    path.write_text(LEAVE_A_VARIABLE)
-
-    def printed(container: str) -> dict[str, str]:
-        _, run = pair.script(path, container)
-        lines = [event.record for event in run]
-        assert lines[-1]["state"] == "succeeded", lines
-        output = "".join(line["data"] for line in lines if line["event"] == "output" and line["stream"] == "stdout")
-        replies = [line.split() for line in output.splitlines()]
-        return {words[0]: words[1] for words in replies if len(words) == 2}
-
-    first = printed("")
-    assert first["kept"] == "True", "it is there while the run goes on"
-    assert printed(first["run"])["kept"] == "False"
-
-
 def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(pair: Hosts) -> None:
     run = pair.run("expfit", EXPFIT)
     identity = next(run).record["run"]
@@ -183,32 +148,6 @@ def allocated(prepared: Mapping[str, Any]) -> ClusterTopology:
 def can_connect(port: int) -> bool:
     with socket.socket() as dialling:
         return dialling.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.mark.slow
-def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
-    prepared = hosts.prepare(topology_of())
-    ports = {host: sorted(replies["allocation"]["ports"].values()) for host, replies in prepared.items()}
-    addresses = [f"localhost:{port}" for port in ports["b"]]
-    refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
-    assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and no process listens"
-    listening = hosts.hold("b", allocated(prepared), listens=True)
-    next(listening)
-    assert hosts.ask("a", ReachRequest(tuple(addresses), 30.0)) == {"failures": {}}
-    with socket.socket() as caller:
-        caller.connect(("127.0.0.1", ports["b"][0]))
-        other = hosts.hold("b", allocated(prepared), listens=True)  # of another command at the same time
-        next(other)
-        other.close()
-        listening.close()
-        caller.settimeout(30)
-        with pytest.raises(ConnectionResetError):
-            caller.recv(1)  # nothing was ever served there
-    wait_for(lambda: not can_connect(ports["b"][0]))
-    with socket.socket(socket.AF_INET6) as binder, pytest.raises(OSError, match="in use"):
-        binder.bind(("", ports["b"][0]))
-    hosts.apply(topology_of(), prepared)
-    assert sorted(hosts.topology.ports_on("b")) == ports["b"], "where servers listen now"
 
 
 @pytest.mark.slow

@@ -58,10 +58,6 @@ class BlockedAgent(UploadAgent):
         yield Reply(Done())
 
 
-def serve_upload(path: Path, use: Callable[[socket.socket], None]) -> UploadAgent:
-    return serve(UploadAgent(path), use)
-
-
 def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAgent:
     own, other = socket.socketpair()
     using = threading.Thread(target=use, args=(other,))
@@ -83,7 +79,10 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
     return agent
 
 
-def upload_from(source: Any, errors: list[ClusterError]) -> Callable[[socket.socket], None]:
+def upload(path: Path, source: Any) -> list[ClusterError]:
+    """Send a file as a command does to an agent that stores it; return the error of the command, if there is one."""
+    errors: list[ClusterError] = []
+
     def use(connection: socket.socket) -> None:
         channel = LocalAgentConnection(connection)
         channel.send(encode_greeting())
@@ -98,7 +97,8 @@ def upload_from(source: Any, errors: list[ClusterError]) -> Callable[[socket.soc
         finally:
             agent.close()
 
-    return use
+    serve(UploadAgent(path), use)
+    return errors
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,8 @@ def test_a_file_arrives_unchanged(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     source = tmp_path / "source"
     source.write_bytes(data)
-    errors: list[ClusterError] = []
     with source.open("rb") as file:
-        serve_upload(tmp_path / "sent" / "data.bin", upload_from(file, errors))
-    assert errors == []
+        assert upload(tmp_path / "sent" / "data.bin", file) == []
     assert (tmp_path / "sent" / "data.bin").read_bytes() == data
 
 
@@ -126,11 +124,9 @@ def test_a_pipe_is_sent_while_it_is_filled(tmp_path: Path) -> None:
 
     filling = threading.Thread(target=fill)
     filling.start()
-    errors: list[ClusterError] = []
     with open(reading, "rb") as pipe:
-        serve_upload(tmp_path / "sent" / "data.bin", upload_from(pipe, errors))
+        assert upload(tmp_path / "sent" / "data.bin", pipe) == []
     filling.join()
-    assert errors == []
     assert (tmp_path / "sent" / "data.bin").read_bytes() == data
 
 
@@ -144,7 +140,7 @@ def test_a_disconnect_during_the_upload_cancels_the_request(tmp_path: Path, sent
             connection.sendall(sent)
             wait_for(path.exists)
 
-    assert serve_upload(path, use).cancelled == 1
+    assert serve(UploadAgent(path), use).cancelled == 1
 
 
 def send_request(connection: socket.socket) -> FrameDecoder:
@@ -183,12 +179,11 @@ def test_more_than_the_window_is_refused(tmp_path: Path) -> None:
 def test_an_error_of_the_agent_ends_the_upload(tmp_path: Path) -> None:
     """A run that ends must not wait for a standard input from which nothing comes."""
     (tmp_path / "sent").touch()
-    errors: list[ClusterError] = []
     reading, writing = os.pipe()
     with open(reading, "rb") as silent:
-        serve_upload(tmp_path / "sent" / "data.bin", upload_from(silent, errors))
+        [error] = upload(tmp_path / "sent" / "data.bin", silent)
     os.close(writing)
-    assert errors[0].message.endswith("sent/data.bin: cannot store the uploaded file: File exists")
+    assert error.message.endswith("sent/data.bin: cannot store the uploaded file: File exists")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "a\0b"])
@@ -200,8 +195,7 @@ def test_a_name_is_not_a_path(name: str) -> None:
 
 def test_an_upload_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "UPLOAD_MIN_FREE_BYTES", 2**62)
-    errors: list[ClusterError] = []
-    with open("/dev/zero", "rb") as file:
-        serve_upload(tmp_path / "sent" / "data.bin", upload_from(file, errors))
     path = tmp_path / "sent" / "data.bin"
-    assert [error.message for error in errors] == [f"{path}: cannot store the uploaded file: No space left on device"]
+    with open("/dev/zero", "rb") as file:
+        [error] = upload(path, file)
+    assert error.message == f"{path}: cannot store the uploaded file: No space left on device"

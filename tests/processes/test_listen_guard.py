@@ -215,6 +215,11 @@ else:
     assert run(body) == 31
 
 
+_UNRESTRICTED = """
+listener = bound(socket.AF_INET)
+listener.listen()
+report([reason, device_of(listener)])
+"""
 # Has the kernel fail seccomp() with EPERM, as the profile of a container may.
 _FORBID = """
 import ctypes
@@ -240,29 +245,21 @@ def supported():
 """
 
 
-def test_support_is_checked_in_a_child_process() -> None:
-    body = """
-reason = supported()
-unrestricted = bound(socket.AF_INET)
-unrestricted.listen()
-report([reason, device_of(unrestricted)])
-"""
-    assert run(_TRY + body) == ["isolated", ""]
-
-
-def test_forbidden_seccomp_is_reported() -> None:
-    reason = run(_TRY + _FORBID + "report(supported())")
-    assert reason == (
-        "ports cannot be closed before they listen: the kernel refused a seccomp filter (Operation not permitted)"
-    )
-
-
-def test_another_trap_of_system_calls_is_reported() -> None:
-    reason = run(_TRY + "isolate()\nreport(supported())")
-    assert reason == (
-        "ports cannot be closed before they listen: another program (such as a container manager) traps system calls "
-        "of this process already"
-    )
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("", "isolated"),
+        (_FORBID, "the kernel refused a seccomp filter (Operation not permitted)"),
+        (
+            "isolate()",
+            "another program (such as a container manager) traps system calls of this process already",
+        ),
+    ],
+)
+def test_support_is_checked_in_a_child_process(before: str, reason: str) -> None:
+    found, device = run(f"{_TRY}{before}\nreason = supported()\n{_UNRESTRICTED}")
+    assert found == (reason if reason == "isolated" else f"ports cannot be closed before they listen: {reason}")
+    assert device == ("lo" if before == "isolate()" else "")
 
 
 def test_a_descriptor_that_is_given_to_another_socket_meanwhile_does_not_listen() -> None:

@@ -126,11 +126,6 @@ def test_a_response_without_devices_has_none() -> None:
     assert parse_status(b"") == ([], 0)
 
 
-@pytest.mark.parametrize("case", SERVERS)
-def test_the_same_server_is_the_same_bytes(case: tuple[dict[str, list[str]], str, int, int]) -> None:
-    assert server_def(*case) == server_def(*case)
-
-
 def test_a_request_to_clear_a_container_is_its_name_in_the_first_field() -> None:
     # What servers make of it is tested with real variables in end_to_end/test_runs.py.
     assert cleanup_request("pi-1") == b"\x0a\x04pi-1"
