@@ -1,4 +1,4 @@
-"""Two hosts of one cluster, for tests that bring it up and down, and journals that are closed."""
+"""Two hosts of one cluster, ports, and journals that are closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ import pytest
 
 from tests.agent.hosts import Hosts, hosts_in
 from tests.conftest import Sandbox
+from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Journal
+from tfcluster.os.network import bind_all_addresses
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that is free, chosen by the kernel."""
+    with bind_all_addresses(0) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def ports() -> Iterator[PortAllocator]:
+    allocator = PortAllocator()
+    yield allocator
+    allocator.release_except(())
 
 
 @pytest.fixture

@@ -47,13 +47,6 @@ def folder(tmp_path: Path) -> Iterator[StateDir]:
 
 
 @pytest.fixture
-def ports() -> Iterator[PortAllocator]:
-    allocator = PortAllocator()
-    yield allocator
-    allocator.release_except(())
-
-
-@pytest.fixture
 def supervisor(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
     nothing: Any = Nothing()
     secrets, network = SecretStore(folder.path / "demo.secrets"), ClusterNetwork("network", lambda: None)

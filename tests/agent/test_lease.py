@@ -6,8 +6,7 @@ from tfcluster.agent.context import Lease
 
 
 class FakeClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now

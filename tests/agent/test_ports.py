@@ -33,21 +33,6 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-@pytest.fixture
-def port() -> int:
-    """A port that is free, chosen by the kernel."""
-    with stream() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def ports() -> Iterator[PortAllocator]:
-    created = PortAllocator()
-    yield created
-    created.release_except(())
-
-
 def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address: str = "") -> bool:
     with stream(family) as binder:
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.test_ports import may_bind
 from tfcluster import settings, tf_install
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import (
@@ -77,13 +78,6 @@ def topology_of(jobs: str) -> ClusterTopology:
 
 
 @pytest.fixture
-def ports() -> Iterator[PortAllocator]:
-    allocator = PortAllocator()
-    yield allocator
-    allocator.release_except(())
-
-
-@pytest.fixture
 def taken() -> Iterator[list[int]]:
     """Two ports that this process listens on."""
     with ExitStack() as stack:
@@ -96,46 +90,30 @@ def taken() -> Iterator[list[int]]:
         yield port_numbers
 
 
-@pytest.fixture
-def free() -> int:
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
-def is_held(port: int) -> bool:
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as binder:
-        try:
-            binder.bind(("", port))
-        except OSError:
-            return True
-        return False
-
-
 def test_missing_ports_are_allocated_by_task_and_reserved(
-    ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
+    ports: PortAllocator, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Counting up begins at the very port that a later task names.
-    monkeypatch.setattr(settings, "FIRST_PORT", free)
+    monkeypatch.setattr(settings, "FIRST_PORT", port)
     monkeypatch.setattr(settings, "LAST_PORT", 65535)
-    topology = topology_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{free}', localhost]")
+    topology = topology_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{port}', localhost]")
     chosen = allocation_of(topology, ports, []).ports
     assert list(chosen) == ["/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:2"]
-    assert free not in chosen.values()
+    assert port not in chosen.values()
     assert len(set(chosen.values())) == 3
-    assert all(map(is_held, [free, *chosen.values()]))
+    assert not any(map(may_bind, [port, *chosen.values()]))
 
 
 def test_a_port_that_cannot_be_used_is_reported_with_the_reason(
-    ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
+    ports: PortAllocator, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: socket.socket, address: tuple[object, ...]) -> None:
-        if address[1] == free:
+        if address[1] == port:
             raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
-    (problem,) = problems_of(topology_of(f"ps: ['localhost:{free}']"), ports, [])
-    assert problem.message == f"ps:0: port {free} cannot be used: Permission denied"
+    (problem,) = problems_of(topology_of(f"ps: ['localhost:{port}']"), ports, [])
+    assert problem.message == f"ps:0: port {port} cannot be used: Permission denied"
 
 
 def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocator) -> None:
@@ -148,21 +126,21 @@ def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocat
 
 
 def test_all_failures_are_reported_at_once_with_their_checks(
-    ports: PortAllocator, taken: list[int], free: int, monkeypatch: pytest.MonkeyPatch
+    ports: PortAllocator, taken: list[int], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "MIN_FREE_DISK_BYTES", 1 << 62)
     monkeypatch.setitem(tf_install.PACKAGES_OF_TENSORFLOW, "absent", "absent-package")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     one, two = taken
-    ps = f"ps: ['localhost:{one}', 'localhost:{free}', 'localhost:{two}']"
+    ps = f"ps: ['localhost:{one}', 'localhost:{port}', 'localhost:{two}']"
     topology = topology_of(f"{ps}, worker: {{tasks: 2, gpus: 2}}, chief: {{tasks: 1, gpus: 1}}")
     topology = elsewhere(topology, "gamma", "192.0.2.1")
     failures = failures_of(topology, ports, ["0", "1", "2", "3"], "gamma")
     assert [failure.check for failure in failures] == ["ports", "ports", "addresses", "gpus", "disk", "packages"]
-    port, other, address, gpus, space, package = (failure.error for failure in failures)
-    assert port.message.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
-    assert "Stop that process" in port.hint
-    assert other.message.startswith(f"ps:2: port {two} is taken by process {os.getpid()} (")
+    first, second, address, gpus, space, package = (failure.error for failure in failures)
+    assert first.message.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
+    assert "Stop that process" in first.hint
+    assert second.message.startswith(f"ps:2: port {two} is taken by process {os.getpid()} (")
     tasks = "ps:0, ps:1, ps:2, worker:0, worker:1, chief:0"
     assert address.message.startswith(f"{tasks}: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
@@ -271,25 +249,25 @@ def test_gpus_of_a_task_are_not_assigned_to_others(ports: PortAllocator) -> None
 
 
 def test_the_ports_of_the_running_cluster_are_neither_checked_nor_allocated(
-    ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch, free: int
+    ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
-    monkeypatch.setattr(settings, "FIRST_PORT", free)
+    monkeypatch.setattr(settings, "FIRST_PORT", port)
     monkeypatch.setattr(settings, "LAST_PORT", 65535)
     topology = topology_of(f"worker: ['localhost:{taken[0]}', localhost]")
-    chosen = allocation_of(topology, ports, [], own_ports={taken[0], free}).ports
+    chosen = allocation_of(topology, ports, [], own_ports={taken[0], port}).ports
     assert list(chosen) == ["/job:worker/task:1"]
-    assert free not in chosen.values()
+    assert port not in chosen.values()
 
 
-def test_reserve_ports_reserves_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
-    topology = topology_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
+def test_reserve_ports_reserves_all_or_none(ports: PortAllocator, taken: list[int], port: int) -> None:
+    topology = topology_of(f"worker: ['localhost:{port}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
         reserve_ports(HostCheckInput(topology, "localhost", Path("/"), ports, ()))
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
     assert caught.value.hint == "Nothing was changed. Run the command again: it makes a new plan."
     assert not ports.reserved
     reserve_ports(HostCheckInput(topology, "localhost", Path("/"), ports, (), {taken[0]}))
-    assert ports.reserved == {free}
+    assert ports.reserved == {port}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, 
         events,
         None,
         lambda: append(events, event("run") + b'{"event": "prog'),
-        lambda: append(events, b'ress"}\n'),
+        lambda: append(events, b'ress"}\n{"event": "truncated\n'),
         lambda: append(events, event("result")),
         lambda: append(events, event("late")),
     )
@@ -114,12 +114,6 @@ def test_a_task_that_is_down_is_told_before_what_tensorflow_prints_about_it(file
         {"event": "metric"},
         {"event": "result"},
     ]
-
-
-def test_a_truncated_event_is_skipped(files: tuple[Path, OutputRecorder]) -> None:
-    events, _ = files
-    append(events, event("run") + b'{"event": "progr\n' + event("result"))
-    assert [each["event"] for each in follow_steps(events, None)] == ["run", "result"]
 
 
 def test_output_that_a_full_disk_has_truncated_does_not_damage_the_next(files: tuple[Path, OutputRecorder]) -> None:

@@ -43,6 +43,21 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
         each.unlock()
 
 
+@pytest.fixture
+def folder(folders: Folders) -> StateDir:
+    """A folder that this agent has locked."""
+    made = folders()
+    made.make()
+    assert made.lock()
+    return made
+
+
+@pytest.fixture
+def other(folders: Folders) -> StateDir:
+    """The same folder, as another agent has it."""
+    return folders()
+
+
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -98,10 +113,7 @@ def test_a_lock_file_removed_while_it_is_opened_is_recreated(
     assert not other.lock()
 
 
-def test_a_deleted_folder_stays_locked_and_is_recreated(folders: Folders, tmp_path: Path) -> None:
-    folder, other = folders(), folders()
-    folder.make()
-    assert folder.lock()
+def test_a_deleted_folder_stays_locked_and_is_recreated(folder: StateDir, other: StateDir, tmp_path: Path) -> None:
     folder.publish_socket(tmp_path / "socket")
     where = (folder.path / "lock").read_text()
     on_recreated: list[None] = []
@@ -122,10 +134,7 @@ def test_a_deleted_folder_stays_locked_and_is_recreated(folders: Folders, tmp_pa
     assert folder.logs.is_dir()
 
 
-def test_a_folder_that_cannot_be_recreated_is_reported_and_recreated_later(folders: Folders) -> None:
-    folder = folders()
-    folder.make()
-    assert folder.lock()
+def test_a_folder_that_cannot_be_recreated_is_reported_and_recreated_later(folder: StateDir) -> None:
     shutil.rmtree(folder.path)
     folder.path.touch()
     for _ in range(2):
@@ -136,11 +145,8 @@ def test_a_folder_that_cannot_be_recreated_is_reported_and_recreated_later(folde
 
 
 def test_the_first_lock_excludes_an_agent_of_another_network_namespace(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch
+    folder: StateDir, other: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, other = folders(), folders()
-    folder.make()
-    assert folder.lock()
     monkeypatch.setattr(procfs, "namespace", lambda kind, pid=None: 1)  # the name of the second lock has it
     before = os.listdir("/proc/self/fd")
     assert not other.lock()
@@ -152,10 +158,7 @@ def test_the_first_lock_excludes_an_agent_of_another_network_namespace(
         folder.repair()
 
 
-def test_a_removed_second_lock_is_recreated(folders: Folders, tmp_path: Path) -> None:
-    folder, other = folders(), folders()
-    folder.make()
-    assert folder.lock()
+def test_a_removed_second_lock_is_recreated(folder: StateDir, other: StateDir, tmp_path: Path) -> None:
     assert folder._second_lock is not None
     path = folder._second_lock.path
     before = os.listdir("/proc/self/fd")
@@ -215,9 +218,7 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     assert "XDG_STATE_HOME" in caught.value.hint
 
 
-def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
-    folder = folders()
-    folder.make()
+def test_the_logged_tasks_are_those_with_a_log(folder: StateDir) -> None:
     for short in ("worker:1", "ps:0", "worker:0"):
         folder.log_of(short).touch()
     folder.log_of("worker:1").with_name("worker:1.log.1").touch()
@@ -228,10 +229,8 @@ def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
     assert StateDir(folder.path / "none").logged_tasks() == []
 
 
-def test_cleanup_removes_empty_folders_and_keeps_that_of_another_host(folders: Folders, tmp_path: Path) -> None:
-    folder, other = folders(), tmp_path / "demo" / "alpha"
-    folder.make()
-    assert folder.lock()
+def test_cleanup_removes_empty_folders_and_keeps_that_of_another_host(folder: StateDir, tmp_path: Path) -> None:
+    other = tmp_path / "demo" / "alpha"
     folder.journal.path.write_text("{}")
     folder.agent_log.touch()
     folder.fork_server_log.touch()
@@ -245,10 +244,7 @@ def test_cleanup_removes_empty_folders_and_keeps_that_of_another_host(folders: F
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cleanup_keeps_only_logs_and_runs(folders: Folders) -> None:
-    folder = folders()
-    folder.make()
-    assert folder.lock()
+def test_cleanup_keeps_only_logs_and_runs(folder: StateDir) -> None:
     folder.journal.path.write_text("{}")
     folder.journal.path.with_suffix(".json.new").write_text("{")
     folder.journal.path.with_suffix(".copy").write_text("{}")

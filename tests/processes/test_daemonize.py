@@ -73,32 +73,25 @@ report({
     assert forked(body, before=before) == {**expected, "leads a session": True, "interrupt": True}
 
 
-def test_output_is_appended_to_a_private_log(tmp_path: Path) -> None:
+def test_output_is_appended_to_a_private_log_at_the_end_of_each_line_also_what_c_prints(tmp_path: Path) -> None:
     log = tmp_path / "log"
     body = """
-daemonize.detach("t", log=Path(arguments[0]), keep=[report_fd])
+import ctypes
+log = Path(arguments[0])
+daemonize.detach("t", log=log, keep=[report_fd])
 os.write(1, b"one\\n")
 os.write(2, b"two\\n")
-report(oct(os.stat(arguments[0]).st_mode & 0o777))
-"""
-    assert forked(body, str(log)) == "0o600"
-    assert forked(body, str(log)) == "0o600"
-    assert log.read_text() == "one\ntwo\none\ntwo\n"
-
-
-def test_what_c_prints_into_a_log_is_there_with_the_end_of_each_line(tmp_path: Path) -> None:
-    body = """
-import ctypes
-daemonize.detach("t", log=Path(arguments[0]), keep=[report_fd])
 libc = ctypes.CDLL(None)
 error = ctypes.c_void_p.in_dll(libc, "stderr")
-libc.printf(b"one\\n")
-libc.fputs(b"tw", error)
-before = Path(arguments[0]).read_text()
-libc.fputs(b"o\\n", error)
-report([before, Path(arguments[0]).read_text()])
+libc.printf(b"three\\n")
+libc.fputs(b"fo", error)
+before = log.read_text()
+libc.fputs(b"ur\\n", error)
+report([oct(log.stat().st_mode & 0o777), before, log.read_text()])
 """
-    assert forked(body, str(tmp_path / "log")) == ["one\n", "one\ntwo\n"]
+    whole = "one\ntwo\nthree\nfour\n"
+    assert forked(body, str(log)) == ["0o600", "one\ntwo\nthree\n", whole]
+    assert forked(body, str(log))[2] == 2 * whole
 
 
 _SHOW = """

@@ -76,18 +76,15 @@ def test_files_are_numbered_from_the_newest_and_none_is_too_long(tmp_path: Path)
     assert [len(path.read_bytes().splitlines()) for path in files_of(tmp_path / "log")][-2:] == [1, 1]
 
 
-def test_a_log_of_one_file_is_replaced(tmp_path: Path) -> None:
-    log = RotatingLog(tmp_path / "log", 100, 1)
-    log.append(b"".join(b"line %02d\n" % number for number in range(20)), 0, NOON)
-    assert files_of(tmp_path / "log") == [tmp_path / "log"]
-    assert texts(tmp_path / "log")[-1] == b"line 19"
-
-
-def test_a_lower_limit_deletes_files(tmp_path: Path) -> None:
+def test_a_lower_limit_deletes_files_and_one_file_is_replaced(tmp_path: Path) -> None:
     RotatingLog(tmp_path / "log", 50, 5).append(b"".join(b"line %d\n" % number for number in range(9)), 0, NOON)
     assert len(files_of(tmp_path / "log")) == 5
     assert RotatingLog(tmp_path / "log", 50, 2).recover() == 63
     assert texts(tmp_path / "log") == [b"line 7", b"line 8"]
+    log = RotatingLog(tmp_path / "log", 50, 1)
+    log.append(b"line 9\nline 10\n", log.recover(), NOON)
+    assert files_of(tmp_path / "log") == [tmp_path / "log"]
+    assert texts(tmp_path / "log") == [b"line 10"]
 
 
 def test_a_partial_line_stays_in_the_buffer(paths: tuple[Path, Path]) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.namespaces import Machine, Network, network
-from tfcluster.os.network import Address
 from tfcluster.processes.servers.port_isolation import PortIsolationError, restrict_to_peers
 
 PORT = 4000
@@ -176,32 +175,19 @@ def test_without_the_capability_a_port_is_restricted_or_reported(machines: Netwo
             assert is_ignored(other, alpha.ipv4)
 
 
-@pytest.fixture
-def unused_socket() -> Iterator[socket.socket]:
-    """A socket that does not listen yet."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        yield listener
-
-
-def many_addresses() -> list[Address]:
-    return [ip_address("10.0.0.0") + number for number in range(3000)]
-
-
-def test_too_many_addresses_are_an_error(unused_socket: socket.socket) -> None:
-    port = unused_socket.getsockname()[1]
-    with pytest.raises(PortIsolationError, match=f"port {port}: 3000 addresses do not fit in a socket's filter$"):
-        restrict_to_peers(unused_socket, many_addresses())
-
-
-def test_too_little_memory_for_the_addresses_is_an_error(
-    unused_socket: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_too_many_addresses_or_too_little_memory_for_them_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
-    port = unused_socket.getsockname()[1]
-    message = f"port {port}: 300 addresses require a larger sysctl net.core.optmem_max$"
-    with pytest.raises(PortIsolationError, match=message):
-        restrict_to_peers(unused_socket, many_addresses()[:300])
+    addresses = [ip_address("10.0.0.0") + number for number in range(3000)]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        with pytest.raises(PortIsolationError, match=f"port {port}: 3000 addresses do not fit in a socket's filter$"):
+            restrict_to_peers(listener, addresses)
+        monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+        message = f"port {port}: 300 addresses require a larger sysctl net.core.optmem_max$"
+        with pytest.raises(PortIsolationError, match=message):
+            restrict_to_peers(listener, addresses[:300])
