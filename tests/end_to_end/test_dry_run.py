@@ -68,7 +68,10 @@ hosts:
     python: {wrapper}
     env: {env}
     setup: [touch {folder / "setup"}]
-  beta: {{address: {sandbox.network.address("beta")}, python: {sys.executable}}}
+  beta:
+    address: {sandbox.network.address("beta")}
+    python: {folder / "made"}
+    setup: [ln -s {sys.executable} {folder / "made"}]
 jobs: {{worker: {{tasks: 2}}}}
 """
     )
@@ -80,14 +83,22 @@ def test_nothing_of_a_spec_is_run_but_its_python_isolated(fresh: Over, tmp_path:
     before = listing(fresh)
     for command in COMMANDS:
         result = fresh(*command, spec)
-        assert not [name for name in ("setup", "imported", "shell") if (tmp_path / name).exists()]
+        assert not [name for name in ("setup", "imported", "shell", "made") if (tmp_path / name).exists()]
         told = " ".join((result.stdout + result.stderr).split())
         assert "`setup:` has not been run there" in told
         assert "PYTHONPATH" in told
         assert listing(fresh) == before
         wait_for(lambda: not fresh.network.leftovers())
+    plan = fresh.json("up", "--dry-run", spec)
+    what = f"python: {tmp_path / 'made'} does not exist yet; `setup:` might create it: not checked"
+    assert {"host": "beta", "what": what} in plan["not_examined"]
+    assert [operation["operation"] for operation in plan["operations"]] == ["start"] * 2
+    checks = fresh.json("doctor", spec)["checks"]
+    unexamined = [(check["host"], check["check"]) for check in checks if not check["examined"]]
+    assert {("beta", "host"), ("beta", "tasks")} <= {*unexamined}
+    assert all(check["ok"] for check in checks)
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == len(COMMANDS)
+    assert len(calls) == len(COMMANDS) + 2
     assert all(call.startswith("-I -B -c ") for call in calls)
 
     fresh("up", spec)
@@ -153,34 +164,6 @@ def test_no_agent_is_started_where_one_has_died(fresh: Over) -> None:
         assert listing(fresh) == before
     fresh.wait_until("running")
     fresh("down")
-
-
-@pytest.mark.slow
-def test_a_python_that_setup_has_yet_to_make_is_no_failure(fresh: Over, tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    spec = fresh.spec(
-        f"""
-name: wide
-hosts:
-  alpha:
-    address: {fresh.network.address("alpha")}
-    python: {made}
-    setup: [ln -s {sys.executable} {made}]
-  beta: {{address: {fresh.network.address("beta")}, python: {sys.executable}}}
-jobs: {{worker: {{tasks: 2}}}}
-"""
-    )
-    what = f"python: {made} does not exist yet; `setup:` might create it: not checked"
-    result = fresh("up", "--dry-run", spec, "-o", "json")
-    plan = json.loads(result.stdout)
-    assert plan["not_examined"][0] == {"host": "alpha", "what": what}
-    assert [operation["operation"] for operation in plan["operations"]] == ["start"] * 2
-    assert f"host 'alpha': {what}" in result.stderr
-    checks = fresh.json("doctor", spec)["checks"]
-    assert [check["check"] for check in checks if not check["examined"]] == ["host", "tasks"]
-    assert all(check["ok"] for check in checks)
-    assert "not checked" in fresh("doctor", spec).stdout
-    assert not made.exists()
 
 
 # Each would run a program on this machine, or name a file that is none of the host's, were it taken as it stands.
