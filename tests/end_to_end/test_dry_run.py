@@ -58,6 +58,9 @@ def hostile(sandbox: Over, folder: Path) -> Path:
     wrapper = folder / "python"
     wrapper.write_text(_WRAPPER.format(calls=folder / "calls", python=sys.executable))
     wrapper.chmod(0o755)
+    plain = folder / "plain"
+    plain.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    plain.chmod(0o755)
     env = f"{{PYTHONPATH: {folder / 'path'}, BASH_ENV: {folder / 'bashenv'}, EVIL_WORD: applied}}"
     return sandbox.spec(
         f"""
@@ -71,7 +74,7 @@ hosts:
   beta:
     address: {sandbox.network.address("beta")}
     python: {folder / "made"}
-    setup: [ln -s {sys.executable} {folder / "made"}]
+    setup: [cp {plain} {folder / "made"}]
 jobs: {{worker: {{tasks: 2}}}}
 """
     )
