@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox
+from tests.conftest import ROOT, Sandbox, make_sandbox
+
+pytestmark = pytest.mark.slow
 
 EIGHT = """
 name: eight
@@ -25,7 +25,6 @@ restart: {policy: on-failure, backoff: {initial: 0.1, max: 0.5}, limit: 100 in 6
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster of eight tasks of three jobs."""
     with make_sandbox(tmp_path_factory.mktemp("eight")) as sandbox:
         sandbox("up", sandbox.spec(EIGHT))
         yield sandbox
@@ -35,7 +34,6 @@ def mean(sandbox: Sandbox, *arguments: str | Path) -> Any:
     return sandbox.json("run", "mean", *arguments)["result"]
 
 
-@pytest.mark.slow
 def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     path = eight.folder / "numbers.npy"
     values = np.random.default_rng(1).normal(1e3, 2, 1009)
@@ -60,7 +58,6 @@ def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     assert moments.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
 
 
-@pytest.mark.slow
 def test_fewer_numbers_than_tasks(eight: Sandbox) -> None:
     path = eight.folder / "three.csv"
     path.write_text("x,y\n1,a\n2,b\n6,c\n")
@@ -69,23 +66,6 @@ def test_fewer_numbers_than_tasks(eight: Sandbox) -> None:
     assert result["variance"] == pytest.approx(14 / 3)
 
 
-def test_standard_input_and_results_for_people(demo: Sandbox) -> None:
-    with subprocess.Popen(
-        [*COMMAND, "run", "mean", "-", "--devices", "/job:ps"],
-        env=demo.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        output, error = process.communicate("1\n2\n6\n", timeout=90)
-    assert process.returncode == 0, error
-    lines = output.splitlines()
-    assert lines[0] == "mean = 3.0, variance 4.666666666666667 (the population's), of 3 numbers"
-    assert lines[2:4] == ["1 slice, mean:", "  ps:0: 3.0 of 3 numbers"]
-
-
-@pytest.mark.slow
 def test_bad_input(eight: Sandbox) -> None:
     path = eight.folder / "bad.txt"
     path.write_text("1\n2\n3;4\n")
@@ -100,10 +80,8 @@ def test_bad_input(eight: Sandbox) -> None:
         assert "'--slices'" in eight("run", "mean", "--random", "5", f"--slices={slices}", code=2).stderr
 
 
-@pytest.mark.slow
 def test_the_example_script_that_uses_map_reduce(eight: Sandbox) -> None:
-    output = eight("run", "script", "-o", "json", ROOT / "examples" / "sum_of_squares.py").stdout
-    result = json.loads(output.splitlines()[-1])
+    result = eight.json_lines("run", ROOT / "examples" / "sum_of_squares.py")[-1]
     log = eight.folder / "state" / "tfcluster" / "eight" / "localhost" / "runs" / result["run"] / "output.log"
     assert "is 1686874309 modulo 2^31 - 1" in log.read_text()
     assert sum(work["shards"] for work in result["devices"].values()) == 1000
@@ -143,14 +121,12 @@ def assert_a_kill_costs_no_bit(sandbox: Sandbox, whole: Any, bits: tuple[str, ..
     assert result["notes"] == ["worker:1 was lost; its work in progress was done again"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", LONG)
 def test_a_task_that_is_killed_in_mid_run_costs_no_bit(demo: Sandbox, program: str) -> None:
     whole = demo.json("run", *LONG[program])
     assert_a_kill_costs_no_bit(demo, whole, BITS[program], *LONG[program])
 
 
-@pytest.mark.slow
 def test_a_task_that_is_killed_while_it_maps_more_than_two_gigabytes(eight: Sandbox) -> None:
     path = eight.folder / "large.npy"
     count = 2**31 + 5
@@ -161,21 +137,3 @@ def test_a_task_that_is_killed_while_it_maps_more_than_two_gigabytes(eight: Sand
     whole = eight.json("run", *arguments)
     assert (whole["result"]["mean"], whole["result"]["count"]) == (pytest.approx(1000 / count, rel=1e-14), count)
     assert_a_kill_costs_no_bit(eight, whole, MOMENTS, *arguments)
-
-
-@pytest.mark.slow
-def test_a_run_whose_tasks_are_all_lost_names_them(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: strict\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n"))
-    pids = [task["pid"] for task in sandbox.status()["tasks"]]
-    process = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-    for _ in range(2):
-        process.stdout.readline()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    killed = time.monotonic()
-    output, _ = process.communicate(timeout=60)
-    assert time.monotonic() - killed < 30  # some 5 s alone
-    assert process.returncode == 1
-    message = json.loads(output.splitlines()[-1])["error"]["message"]
-    assert "worker:0" in message
-    assert "worker:1" in message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ with tf.Graph().as_default() as graph:
 """
 
 
-def events(output: str, kind: str) -> list[dict[str, Any]]:
-    return [event for event in map(json.loads, output.splitlines()) if event["event"] == kind]
+def events(lines: list[Any], kind: str) -> list[dict[str, Any]]:
+    return [event for event in lines if event["event"] == kind]
 
 
 def devices(placements: Iterable[dict[str, Any]]) -> dict[str, str]:
@@ -39,24 +38,22 @@ def worker(index: int) -> str:
 
 
 def test_placement_is_streamed_before_the_result_once_each_and_only_of_the_run(demo: Sandbox) -> None:
-    output = demo(*_GRAPH, "--log-placement", "-o", "json").stdout
-    assert json.loads(output.splitlines()[-1])["event"] == "result"
+    output = demo.json_lines(*_GRAPH, "--log-placement")
+    assert output[-1]["event"] == "result"
     placements = events(output, "placement")
     assert placements[0].keys() == {"event", "op", "type", "device"}
     assert len({event["op"] for event in placements}) == len(placements)
     found = devices(placements)
     assert (found["y1"], found["y2"]) == (worker(0), worker(1))
-    result = json.loads(output.splitlines()[-1])["result"]["operations"]
+    result = output[-1]["result"]["operations"]
     assert {name: found[name].replace("/replica:0", "") for name in result} == {
         name: told["device"] for name, told in result.items()
     }
     # Moved, as a newcomer does it; and what the run before had placed does not come again.
-    moved = demo("run", "graph", "--device", "y1=/job:ps/task:0", "--log-placement", "-o", "json").stdout
+    moved = demo.json_lines("run", "graph", "--device", "y1=/job:ps/task:0", "--log-placement")
     assert devices(events(moved, "placement"))["y1"] == "/job:ps/replica:0/task:0/device:CPU:0"
-
-
-def test_without_the_option_nothing_is_placed_aloud(demo: Sandbox) -> None:
-    assert events(demo(*_GRAPH, "-o", "json").stdout, "placement") == []
+    # Without the option nothing is reported.
+    assert events(demo.json_lines(*_GRAPH), "placement") == []
 
 
 def test_people_see_a_line_for_each_and_a_summary_for_each_device(demo: Sandbox) -> None:
@@ -76,8 +73,8 @@ def test_every_program_reports_its_placements(demo: Sandbox) -> None:
         ("linear", "--steps", "300"),
         ("expfit", "--mode", "data-parallel", "--steps", "20"),
     ):
-        output = demo("run", *program, "--log-placement", "-o", "json").stdout
-        result = json.loads(output.splitlines()[-1])
+        output = demo.json_lines("run", *program, "--log-placement")
+        result = output[-1]
         placed = {event["device"].replace("/replica:0", "") for event in events(output, "placement")}
         assert set(result["devices"]) <= placed, program
         graphs = events(output, "graph")
@@ -88,16 +85,15 @@ def test_every_program_reports_its_placements(demo: Sandbox) -> None:
 def test_the_placements_of_a_scripts_sessions_are_reported(demo: Sandbox) -> None:
     path = demo.folder / "six_by_seven.py"
     path.write_text(_SCRIPT)
-    output = demo("run", "--log-placement", "-o", "json", path).stdout
+    output = demo.json_lines("run", "--log-placement", path)
     assert devices(events(output, "placement"))["answer"] == worker(1)
-    assert any("not labelled with its run" in note for note in json.loads(output.splitlines()[-1])["notes"])
+    assert any("not labelled with its run" in note for note in output[-1]["notes"])
 
 
 @pytest.mark.slow
 def test_the_logs_show_the_placement_of_all_runs(demo: Sandbox) -> None:
     runs = [demo.json(*_GRAPH, "--log-placement")["run"] for _ in range(2)]
-    output = demo("logs", "--placement", "-o", "json").stdout
-    found = devices(events(output, "placement"))
+    found = devices(events(demo.json_lines("logs", "--placement"), "placement"))
     assert [found[f"{run}/y2"] for run in runs] == [worker(1), worker(1)]
     lines = demo("logs", "--placement", "--no-prefix").stdout.splitlines()
     assert f"/job:worker/task:1/device:CPU:0  {runs[0]}/y2 (Sub)" in lines
@@ -110,16 +106,13 @@ def test_the_placed_graph_is_drawn(demo: Sandbox, tmp_path: Path) -> None:
     output = demo(*_GRAPH, "--placement-graph", path)
     assert f"the placed graph is in {path}" in output.stderr
     assert " (Sub)" not in output.stdout, "drawn, not listed"
-    boxes = {
-        str(group[2].text): group[1].get("fill")
-        for group in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}g")
-    }
+    groups = ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}g")
+    boxes = {str(group[2].text): group[1].get("fill") for group in groups}
     assert {"y1", "y2", "y"} <= boxes.keys()
     assert boxes["y1"] != boxes["y2"]
     demo("run", "pi", "--samples", "1e6", "--placement-graph", tmp_path / "pi.dot")
     assert (tmp_path / "pi.dot").read_text().count("subgraph") in (1, 2), "a device that is late has nothing to do"
     refused = demo("run", "graph", "--placement-graph", tmp_path / "graph.gif", code=2).stderr
     assert "does not end in .svg, .dot" in refused
-    assert (
-        "cannot be combined with --detach" in demo("run", "graph", "--placement-graph", path, "--detach", code=2).stderr
-    )
+    detached = demo("run", "graph", "--placement-graph", path, "--detach", code=2).stderr
+    assert "cannot be combined with --detach" in detached

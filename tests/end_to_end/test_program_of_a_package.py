@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -10,18 +9,14 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import EXAMPLE, ROOT, Sandbox
+from tests.conftest import COMMAND, EXAMPLE, ROOT, Sandbox
 
 FILE = re.compile(r"^```\w+\n# ([\w/.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("run", "dice", "--rounds", "50", "--seed", "3")
 
 
 def install(folder: Path) -> dict[str, str]:
-    """Install the sample package of docs/packages.md in a folder as pip does.
-
-    Returns:
-        The environment variables with which Python finds it there.
-    """
+    """Install the sample package of docs/packages.md as pip does; return the variables with which Python finds it."""
     files = dict(FILE.findall((ROOT / "docs" / "packages.md").read_text()))
     project = files["pyproject.toml"]
     name, version = re.search(r'name = "(.+)"\nversion = "(.+)"', project).groups()  # type: ignore[union-attr]
@@ -38,7 +33,7 @@ def install(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def installed(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return install(tmp_path_factory.mktemp("site"))
 
 
@@ -49,57 +44,36 @@ def test_it_runs_with_its_options_summary_and_json_output(sandbox: Sandbox, inst
     assert (result["event"], result["program"], result["state"]) == ("result", "dice", "succeeded")
     assert sum(result["result"]["counts"]) == 5000
     assert sum(done["shards"] for done in result["devices"].values()) == 50
-    one = json.loads(
-        sandbox(*RUN, "--devices", "/job:worker/task:1", "-o", "json", env=installed).stdout.splitlines()[-1]
-    )
+    one = sandbox.json(*RUN, "--devices", "/job:worker/task:1", env=installed)
     assert one["result"] == result["result"], "the same seed gives the same result"
     assert list(one["devices"]) == ["/job:worker/task:1/device:CPU:0"]
 
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "tfcluster", *RUN],
-        env={**sandbox.environment, **installed, "TERM": "xterm-256color"},
-        cwd=str(sandbox.folder),
-        encoding="utf-8",
-        timeout=60,
-    )
+    child = sandbox.at_terminal(*COMMAND, *RUN, env=installed)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
     assert f"6: {result['result']['counts'][5]} times" in str(child.before)
     assert "rounds=50 seed=3" in sandbox("runs", env=installed).stdout
+    # The result is shown where the package is not installed, too.
+    shown = sandbox("attach", result["run"]).stdout
+    assert f"counts = {result['result']['counts']}" in shown
+    assert "seed = 3" in shown
 
 
-def test_its_options_are_in_the_help_and_in_completions(sandbox: Sandbox, installed: dict[str, str]) -> None:
-    assert "dice    Rolls dice and counts the points." in sandbox("run", "--help", env=installed).stdout
-    shown = sandbox("run", "dice", "--help", env=installed).stdout
+def test_its_options_are_in_the_help_and_in_completions(demo: Sandbox, installed: dict[str, str]) -> None:
+    assert "dice    Rolls dice and counts the points." in demo("run", "--help", env=installed).stdout
+    shown = demo("run", "dice", "--help", env=installed).stdout
     assert "Roll 100 dice in each round" in shown
     assert shown.index("--rounds") < shown.index("--seed") < shown.index("--help")
-    assert "is not in the range x>=1" in sandbox("run", "dice", "--rounds", "0", env=installed, code=2).stderr
-    assert "Did you mean 'dice'?" in sandbox("run", "dicee", env=installed, code=2).stderr
+    assert "is not in the range x>=1" in demo("run", "dice", "--rounds", "0", env=installed, code=2).stderr
+    assert "Did you mean 'dice'?" in demo("run", "dicee", env=installed, code=2).stderr
     for words, completed in (("tfcluster run d", "plain,dice"), ("tfcluster run dice --ro", "plain,--rounds")):
-        completion = {
-            **installed,
-            "_TFCLUSTER_COMPLETE": "bash_complete",
-            "COMP_LINE": words,
-            "BREAKS": "",
-        }
-        assert completed in sandbox(env=completion).stdout.splitlines()
+        completion = {**installed, "_TFCLUSTER_COMPLETE": "bash_complete", "COMP_LINE": words, "BREAKS": ""}
+        assert completed in demo(env=completion).stdout.splitlines()
 
 
 @pytest.mark.slow
-def test_it_must_be_installed_on_the_host_of_the_head_task(sandbox: Sandbox, installed: dict[str, str]) -> None:
-    sandbox("up", EXAMPLE)
-    error = sandbox(*RUN, env=installed, code=1).stderr
+def test_it_must_be_installed_on_the_host_of_the_head_task(demo: Sandbox, installed: dict[str, str]) -> None:
+    error = demo(*RUN, env=installed, code=1).stderr
     assert "error: the program 'dice' is not installed on the host of the head task (localhost:" in error
     assert f"hint: Programs run there; install the package: {sys.executable} -m pip install tfcluster-dice" in error
-
-
-@pytest.mark.slow
-def test_a_result_is_shown_where_the_package_is_not_installed(sandbox: Sandbox, installed: dict[str, str]) -> None:
-    sandbox("up", EXAMPLE, env=installed)
-    sandbox(*RUN, env=installed)
-    (run,) = sandbox.json("runs")
-    shown = sandbox("attach", run["run"]).stdout
-    assert f"counts = {run['result']['counts']}" in shown
-    assert "seed = 3" in shown

@@ -27,20 +27,9 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_p
     (tmp_path / "other.py").touch()
     (tmp_path / "below").mkdir()
     commit = git(tmp_path, "git init -q && git add . && git commit -qm one && git rev-parse HEAD")
-    words = (
-        "run",
-        "script",
-        "--name",
-        "base.1",
-        "--timeout",
-        "70",
-        "--start-timeout",
-        "60",
-        "../train.py",
-        "--name",
-        "x y",
-    )
-    demo(*words, cwd=tmp_path / "below", env={"TFCLUSTER_CLUSTER": "demo"}, code=3)
+    options = ["--name", "base.1", "--timeout", "70", "--start-timeout", "60"]
+    env = {"TFCLUSTER_CLUSTER": "demo"}
+    demo("run", "script", *options, "../train.py", "--name", "x y", cwd=tmp_path / "below", env=env, code=3)
     record = demo.json("runs", "base.1")
     assert record["run"].startswith("base.1-")
     assert record["parameters"]["args"] == ["--name", "x y"]
@@ -82,17 +71,10 @@ def test_a_program_is_run_again_with_the_same_seed_but_not_with_a_pipe(demo: San
     assert values[0] == values[1]
     assert list(again["devices"]) == ["/job:worker/task:1/device:CPU:0"]
 
-    run = subprocess.run(
-        [*demo.command, "run", "mean", "-", "-o", "json"],
-        input="1\n2\n",
-        cwd=demo.folder,
-        env=demo.environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=True,
-    )
-    name = json.loads(run.stdout.splitlines()[-1])["run"]
+    run = demo.execute(*demo.command, "run", "mean", "-", "-o", "json", input="1\n2\n")
+    result = json.loads(run.stdout.splitlines()[-1])
+    name = result["run"]
+    assert result["result"]["mean"] == 1.5
     assert f"{name} read its input from a pipe or from standard input" in demo("rerun", name, code=2).stderr
 
 

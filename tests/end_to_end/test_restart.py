@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,6 @@ from tests.conftest import COMMAND, Sandbox, wait_for
 from tests.control_groups import memory_group
 
 SPEC = "name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"
-
-
-def pids(sandbox: Sandbox) -> dict[str, int]:
-    """The pid of each task of a cluster that is ready, by short name."""
-    return {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
 
 
 def events(sandbox: Sandbox, *words: str) -> list[tuple[str, str, str]]:
@@ -37,18 +33,20 @@ def restarted_by_itself(sandbox: Sandbox, short: str) -> Any:
     os.kill(before["pid"], signal.SIGKILL)
 
     def again() -> Any:
-        job, index = short.split(":")
-        for task in sandbox.wait_until("running")["tasks"]:
-            if (task["job"], task["index"]) == (job, int(index)):
-                return task if task["restarts"] > before["restarts"] else None
-        return None
+        after = next(task for task in sandbox.wait_until("running")["tasks"] if task["name"] == short)
+        return after if after["restarts"] > before["restarts"] else None
 
     return wait_for(again)
 
 
 def test_restart_on_purpose(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    first = pids(sandbox)
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_settings({"STATUS_REUSE_SECONDS": 600.0}))
+    first = sandbox.tasks("pid")
+
+    # Requests for the status share one until something changes.
+    status = sandbox.status()
+    time.sleep(0.3)  # the uptime has changed
+    assert sandbox.status() == status
 
     # There is no terminal to ask on, so the ps stays, and with it all that was named.
     refused = sandbox("restart", code=2).stderr
@@ -57,13 +55,13 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
         "hint: Add --yes to restart anyway.",
     ]
     assert "no task 'worker:9'" in sandbox("restart", "worker:9", code=2).stderr
-    assert pids(sandbox) == first
+    assert sandbox.tasks("pid") == first
 
     # The count begins again.
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
     restart = sandbox("restart", "worker:1", "--yes")
     assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
-    second = pids(sandbox)
+    second = sandbox.tasks("pid")
     assert [short for short in first if first[short] == second[short]] == ["worker:0", "ps:0"]
     worker = sandbox.task("worker:1")
     assert (worker["restarts"], worker["last_exit"]["reason"]) == (0, "SIGTERM")
@@ -71,11 +69,16 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_a_restart_asks_before_a_run_fails(sandbox: Sandbox) -> None:
+def test_a_restart_asks_before_a_run_fails_and_does_not_mention_one_that_continues(sandbox: Sandbox) -> None:
     waiting = sandbox.with_fault(
         "tfcluster.programs.expfit.run", "run = lambda *_, **__: __import__('time').sleep(600)"
     )
     sandbox("up", sandbox.spec(SPEC), env=waiting)
+    other = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
+    wait_for(lambda: [each["state"] for each in sandbox.status()["runs"]] == ["running"])
+    assert "LOST" not in sandbox("restart", "worker:1").stderr
+    assert [(each["run"], each["state"]) for each in sandbox.status()["runs"]] == [(other, "running")]
+    sandbox("cancel", other)
     run = sandbox.start("run", "expfit", "--mode", "data-parallel")
     (name,) = wait_for(lambda: [run["run"] for run in sandbox.status()["runs"] if run["state"] == "running"])
     assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
@@ -91,10 +94,10 @@ def test_a_restart_asks_before_a_run_fails(sandbox: Sandbox) -> None:
 def test_a_rolling_restart(sandbox: Sandbox) -> None:
     """One after another, the ps first, each when the one before is ready."""
     sandbox("up", sandbox.spec(SPEC))
-    before, told = pids(sandbox), len(events(sandbox))
+    before, told = sandbox.tasks("pid"), len(events(sandbox))
     status = sandbox.json("restart", "--rolling", "--yes")
     assert status["state"] == "running"
-    assert not set(pids(sandbox).values()) & set(before.values())
+    assert not set(sandbox.tasks("pid").values()) & set(before.values())
     steps = [
         (task, word)
         for task, word, detail in events(sandbox)[told:]
@@ -107,31 +110,15 @@ def test_a_rolling_restart(sandbox: Sandbox) -> None:
 @pytest.mark.slow
 def test_at_a_terminal_a_restart_asks(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    before = pids(sandbox)
+    before = sandbox.tasks("pid")
     for answer, code in (("n", 1), ("y", 0)):
-        terminal = pexpect.spawn(
-            f"{sys.executable} -m tfcluster restart ps",
-            env={**sandbox.environment, "TERM": "dumb"},
-            cwd=str(sandbox.folder),
-            encoding="utf-8",
-            timeout=60,
-        )
+        terminal = sandbox.at_terminal(*COMMAND, "restart", "ps", env={"TERM": "dumb"})
         terminal.expect("LOST: the variables of ps:0\r\nContinue and lose that\\? \\[y/N\\]: ")
         terminal.sendline(answer)
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == code, terminal.before
-        assert (pids(sandbox)["ps:0"] == before["ps:0"]) is (answer == "n")
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_is_not_mentioned(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    run = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
-    wait_for(lambda: [each["state"] for each in sandbox.status()["runs"]] == ["running"])
-    assert "LOST" not in sandbox("restart", "worker:1").stderr
-    assert [(each["run"], each["state"]) for each in sandbox.status()["runs"]] == [(run, "running")]
-    sandbox("cancel", run)
+        assert (sandbox.tasks("pid")["ps:0"] == before["ps:0"]) is (answer == "n")
 
 
 @pytest.mark.slow
@@ -164,7 +151,7 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
     assert "2 tasks restarted" in sandbox("restart").stdout
     assert [task["restarts"] for task in sandbox.status()["tasks"]] == [0, 0]
     # Of tasks that are restarted one after another, those behind one that fails stay as they are.
-    before = pids(sandbox)
+    before = sandbox.tasks("pid")
     log_buffer = next(sandbox.folder.glob("state/tfcluster/limits/localhost/log-buffers/ps:0"))
     log_buffer.rename(sandbox.folder / "away")
     log_buffer.mkdir()
@@ -190,33 +177,16 @@ def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox)
 @pytest.mark.slow
 def test_an_out_of_memory_kill_is_reported(sandbox: Sandbox) -> None:
     with memory_group() as group:
-        up = subprocess.run(
-            [*COMMAND, "up", str(sandbox.spec("name: hungry\njobs:\n  worker: {tasks: 2}\n"))],
-            env=sandbox.environment,
-            cwd=sandbox.folder,
-            timeout=90,
-            check=False,
-            preexec_fn=group.join,
-        )
-        assert up.returncode == 0
+        spec = sandbox.spec("name: hungry\njobs:\n  worker: {tasks: 2}\n")
+        assert sandbox.execute(*COMMAND, "up", spec, preexec_fn=group.join).returncode == 0
         worker = sandbox.task("worker:0")["pid"]
         # The kernel picks the process with the highest score, and none with the lowest possible.
         for pid in sandbox.processes():
             with contextlib.suppress(OSError):  # a helper may just have ended
                 Path(f"/proc/{pid}/oom_score_adj").write_text("1000" if pid == worker else "-1000")
-        eater = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import os, sys\n"
-                "input()\n"
-                "data = []\n"
-                f"while os.path.exists('/proc/{worker}/fd'):\n"
-                "    data.append(bytearray(1 << 20))\n",
-            ],
-            stdin=subprocess.PIPE,
-            preexec_fn=group.join,
-        )
+        eat = f"while os.path.exists('/proc/{worker}/fd'):\n    data.append(bytearray(1 << 20))\n"
+        program = [sys.executable, "-c", f"import os\ninput()\ndata = []\n{eat}"]
+        eater = subprocess.Popen(program, stdin=subprocess.PIPE, preexec_fn=group.join)
         group.limit(1 << 30)
         eater.communicate(b"\n", timeout=120)
         again = wait_for(lambda: next((t for t in sandbox.wait_until("running")["tasks"] if t["restarts"]), None))

@@ -1,29 +1,32 @@
-"""Things that break underneath: folders that move, helpers that hang, commands that die, descriptors that run out."""
+"""Things that break underneath: folders, helpers that hang, commands that die, descriptors, ports that others take."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import select
 import signal
-import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, HANG, HANGING_AGENT, Sandbox, wait_for
-from tfcluster.version import PROTOCOL
+from tests.conftest import COMMAND, HANG, HANGING_AGENT, Result, Sandbox, running, wait_for
+from tests.stuck import is_stuck, silent_file_system
+
+pytestmark = pytest.mark.slow
 
 SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
 def helper(sandbox: Sandbox, word: str) -> int:
-    """The pid of one of the agent's helpers, once it is there."""
     return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(word)])[0])
 
 
-@pytest.mark.slow
 def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox("up", sandbox.spec(SPEC))
     elsewhere = {"XDG_RUNTIME_DIR": str(tmp_path / "elsewhere")}
@@ -34,38 +37,24 @@ def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_p
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.slow
-def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*HANGING_AGENT))
-    os.kill(sandbox.agent(), HANG)  # so that it cannot create the socket again
-    next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
-    sooner = sandbox.with_settings({"AGENT_CONNECT_SECONDS": 1.0})
-    commands = [sandbox.start(command, env=sooner) for command in ("status", "up", "down")]
-    for command in commands:
-        _, error = command.communicate(timeout=90)
-        assert command.returncode == 5, error
-        assert "does not listen at" in error
-        assert f"{sandbox.folder}/state/tfcluster/tough/localhost/lock" in error
-    sandbox.kill_agent()
-    assert sandbox.status()["state"] == "running"
-
-
-@pytest.mark.slow
-def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("has_socket", [True, False])
+def test_an_agent_that_hangs_is_named_and_can_be_replaced(sandbox: Sandbox, has_socket: bool) -> None:
     sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*HANGING_AGENT))
     agent = sandbox.agent()
     os.kill(agent, HANG)
-    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0})
-    commands = [sandbox.start(command, env=sooner) for command in ("status", "down", "logs")]
-    for command in commands:
+    if not has_socket:  # it cannot create it again
+        next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
+    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0, "AGENT_CONNECT_SECONDS": 1.0})
+    lock = f"{sandbox.folder}/state/tfcluster/tough/localhost/lock"
+    told = [f"the agent (pid {agent}) has not answered within 2 s"] if has_socket else ["does not listen at", lock]
+    for command in [sandbox.start(word, env=sooner) for word in ("status", "down", "logs" if has_socket else "up")]:
         _, error = command.communicate(timeout=90)
         assert command.returncode == 5, error
-        assert f"the agent (pid {agent}) has not answered within 2 s" in error
+        assert all(each in error for each in told), error
     sandbox.kill_agent()
     assert sandbox.status()["state"] == "running"
 
 
-@pytest.mark.slow
 def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     first = helper(sandbox, " log writer")
@@ -83,24 +72,6 @@ def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sa
     sandbox.wait_until("running")
 
 
-@pytest.mark.slow
-def test_an_unreadable_journal_is_kept_and_reported(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    status = sandbox.status()
-    journal = next(sandbox.folder.glob("state/**/journal.json"))
-    kept = journal.read_text()
-    damaged = json.dumps({"topology": 1, "protocol": PROTOCOL})
-    sandbox.kill_agent()
-    journal.write_text(damaged)
-    journal.with_suffix(".copy").write_text(damaged)
-    error = sandbox("status", code=1).stderr
-    assert f"{journal} is damaged" in error
-    assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())
-    journal.write_text(kept)
-    assert sandbox.status()["state"] == "running"
-
-
-@pytest.mark.slow
 def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     for task in sandbox.status()["tasks"]:
@@ -114,7 +85,6 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
     sandbox("up")
 
 
-@pytest.mark.slow
 def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox("run", "pi", "--samples", "1000")
@@ -124,22 +94,15 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: San
         sandbox("run", "pi", "--samples", "1000")
         assert helper(sandbox, " fork server") != stopped
     assert sandbox("events").stdout.count("fork-server-killed") == 2
-
-
-@pytest.mark.slow
-def test_a_fork_server_that_hangs_does_not_hold_up_down(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    sandbox("run", "pi", "--samples", "1000")
+    # Nor does it hold up `down`.
     os.kill(helper(sandbox, " fork server"), signal.SIGSTOP)
     waiting = sandbox.start("run", "pi", "--samples", "1e14")
     wait_for(lambda: sandbox.status()["runs"][-1]["state"] in ("queued", "running"))
     sandbox("down")
-    _, error = waiting.communicate(timeout=60)
+    assert "was cancelled" in waiting.communicate(timeout=60)[1]
     assert waiting.returncode == 1
-    assert "was cancelled" in error
 
 
-@pytest.mark.slow
 def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_command_dies(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = sandbox.agent()
@@ -160,69 +123,35 @@ def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_comman
     wait_for(lambda: descriptors() <= before)  # the end of a command is seen, or a health check over, a moment later
 
 
-@pytest.mark.slow
-def test_too_few_file_descriptors_are_reported_and_down_cleans_up(sandbox: Sandbox) -> None:
-    spec = sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\nrestart: {policy: never}\n")
-    up = subprocess.run(
-        [*COMMAND, "up", str(spec), "--timeout", "20"],
-        env=sandbox.environment,
-        cwd=sandbox.folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (110, 110)),  # for the ports, not for all servers
-    )
-    assert up.returncode == 4
-    assert "Too many open files" in up.stderr
-    assert "Traceback" not in up.stderr
-    sandbox("down")
-    assert sandbox.leftovers() == []
+def with_descriptors(sandbox: Sandbox, limit: int, *words: str) -> Result:
+    """Run a command that may have so many open files; it does not crash."""
+    limited = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, limit))
+    result = sandbox.execute(*COMMAND, *words, preexec_fn=limited)
+    assert result.returncode == 0 or "Too many open files" in result.stderr
+    assert "Traceback" not in result.stderr
+    return result
 
 
-@pytest.mark.slow
-def test_too_few_file_descriptors_for_the_ports_are_reported(sandbox: Sandbox) -> None:
-    spec = sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\n")
-    up = subprocess.run(
-        [*COMMAND, "up", str(spec)],
-        env=sandbox.environment,
-        cwd=sandbox.folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
-    )
-    assert up.returncode == 1
-    assert "Too many open files" in up.stderr
-    assert "Traceback" not in up.stderr
+@pytest.mark.parametrize(("limit", "code"), [(110, 4), (64, 1)], ids=["for all servers", "for the ports"])
+def test_too_few_file_descriptors_are_reported_and_nothing_is_left(sandbox: Sandbox, limit: int, code: int) -> None:
+    sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\nrestart: {policy: never}\n")
+    assert with_descriptors(sandbox, limit, "up", "--timeout", "20").returncode == code
+    sandbox("down", code=0 if code == 4 else 3)
     wait_for(lambda: not sandbox.leftovers())
 
 
-@pytest.mark.slow
 def test_servers_are_not_taken_for_dead_when_descriptors_run_out(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    before = sandbox.status()
+    before = sandbox.tasks("pid")
     for limit in (16, 17, 18):  # the agent runs out at another step of its adoption with each
         if any(title.endswith(" agent on localhost") for title in sandbox.processes().values()):
             sandbox.kill_agent()
-        status = subprocess.run(
-            [*COMMAND, "status"],
-            env=sandbox.environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, limit)),
-        )
-        assert status.returncode == 0 or "Too many open files" in status.stderr
-        assert "Traceback" not in status.stderr
-    after = sandbox.wait_until("running")
-    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
-    assert [task["restarts"] for task in after["tasks"]] == [0, 0, 0]
+        with_descriptors(sandbox, limit, "status")
+    sandbox.wait_until("running")
+    assert sandbox.tasks("pid") == before
+    assert {*sandbox.tasks("restarts").values()} == {0}
 
 
-@pytest.mark.slow
 def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
     one = sandbox.spec("name: same\njobs:\n  worker: {tasks: 1}\n", "one.yaml")
     two = sandbox.spec("name: same\njobs:\n  trainer: {tasks: 1}\n", "two.yaml")
@@ -234,8 +163,7 @@ def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
     assert task["job"] in ("worker", "trainer")
 
 
-@pytest.mark.slow
-def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:
+def test_following_ends_well_with_the_cluster_and_does_not_disturb_a_later_down(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     followers = [sandbox.start("logs", "-f"), sandbox.start("events", "-f")]
     for follower in followers:
@@ -244,32 +172,13 @@ def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:
     outputs = [follower.communicate(timeout=60)[0] for follower in followers]
     assert [follower.returncode for follower in followers] == [0, 0]
     assert outputs[1].splitlines()[-1].split()[2:] == ["cluster", "down"]
-
-
-@pytest.mark.slow
-def test_down_of_a_cluster_whose_logs_are_being_read(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    sandbox("down")
     reading = sandbox.start("logs", "-f", "-c", "tough", "-n", "1")
     reading.stdout.readline()
     assert "is not running" in sandbox("down", "-c", "tough", code=3).stderr
     reading.send_signal(signal.SIGINT)
     reading.communicate(timeout=60)
-    wait_for(lambda: not sandbox.leftovers())
 
 
-@pytest.mark.parametrize("command", ["status", "logs"])
-def test_output_that_cannot_be_written_is_no_mistake_of_ours(demo: Sandbox, command: str) -> None:
-    buffered = {name: value for name, value in demo.environment.items() if name != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [*COMMAND, command], env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert result.returncode == 1
-    assert result.stderr == "error: No space left on device\n"
-
-
-@pytest.mark.slow
 def test_events_include_their_cause(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
@@ -295,15 +204,107 @@ def test_events_include_their_cause(sandbox: Sandbox) -> None:
     assert events[3]["detail"] == "SIGKILL; restarting immediately"
 
 
-@pytest.mark.slow
-def test_a_journal_that_cannot_be_written_for_a_while(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC + "restart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"))
-    obstacle = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".json.new")
-    obstacle.mkdir()  # where the next record would be written
-    worker = sandbox.task("worker:0")["pid"]
-    os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: worker not in sandbox.processes())
-    obstacle.rmdir()
-    wait_for(lambda: sandbox.wait_until("running")["tasks"][1]["pid"] != worker)
-    sandbox("down")
-    assert sandbox.leftovers() == []
+READ = """
+import os
+import tensorflow.compat.v1 as tf
+
+with tf.Graph().as_default(), tf.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+    with tf.device("/job:worker/task:1"):
+        session.run(tf.io.read_file(os.environ["STUCK_FILE"]))
+"""
+
+
+@pytest.mark.needs("root")
+def test_down_names_a_server_that_waits_for_its_disk(
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """SIGKILL does not end it."""
+    mounted = tmp_path_factory.mktemp("mounted")  # not beside the script, whose folder Python looks through
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_settings({"KILL_SECONDS": 2.0}))
+    pid = sandbox.task("worker:1")["pid"]
+    with silent_file_system(mounted):
+        run = sandbox.start("run", sandbox.spec(READ, "read.py"), env={"STUCK_FILE": str(mounted / "data")})
+        wait_for(lambda: is_stuck(pid))
+        failed = sandbox("down", "--grace", "1", code=1, timeout=40)
+        assert f"worker:1 (pid {pid}) of cluster 'tough': still running 2 s after SIGKILL" in failed.stderr
+        assert not [title for title in sandbox.processes().values() if title.split()[-1] in ("ps:0", "worker:0")]
+        run.wait(30)
+    assert "tough is down" in sandbox("down").stdout
+
+
+TAKEN = "name: taken\njobs:\n  worker: {tasks: 2}\n"
+
+_LISTEN = """
+import socket, sys
+with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", int(sys.argv[1])))
+    server.listen()
+    print("listening", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def taken(port: int) -> Iterator[int]:
+    """Another process listens on a port; gives its pid."""
+    with running(sys.executable, "-c", _LISTEN, str(port), stdin=-1, stdout=-1) as stranger:
+        assert stranger.stdout.readline() == "listening\n"
+        yield stranger.pid
+
+
+def port_of(sandbox: Sandbox, short: str) -> int:
+    return int(sandbox.task(short)["address"].rpartition(":")[2])
+
+
+def kill_all(sandbox: Sandbox) -> None:
+    """End the agent and all servers, as a machine does that is switched off."""
+    servers = [os.pidfd_open(pid) for pid in sandbox.tasks("pid").values()]
+    sandbox.kill_agent()
+    for server in servers:
+        signal.pidfd_send_signal(server, signal.SIGKILL)
+    # A pidfd is readable when the last thread has exited: a process loses its mark before its sockets are closed.
+    wait_for(lambda: len(select.select(servers, [], [], 0)[0]) == len(servers))
+    for server in servers:
+        os.close(server)
+
+
+def test_the_holder_is_named_and_the_task_is_started_when_the_port_is_free(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(TAKEN))
+    port = port_of(sandbox, "worker:0")
+    kill_all(sandbox)
+    with taken(port) as stranger:
+
+        def named() -> bool:
+            last = sandbox.task("worker:0", code=4)["last_exit"]
+            return f"port {port} is taken by process {stranger} (" in last["detail"]
+
+        wait_for(named)
+        task = sandbox.task("worker:0", code=4)
+        assert (task["state"], task["last_exit"]["reason"]) == ("backing-off", "not started")
+        assert f"port {port} is taken by process {stranger}" in sandbox("status", code=4).stdout
+        wait_for(lambda: sandbox.task("worker:1", code=4)["state"] == "ready")
+        # However long it takes: its end is not the task's.
+        events = sandbox("events", "-o", "json").stdout
+        assert events.count('"blocked"') == 1
+        assert sandbox.task("worker:0", code=4)["restarts"] == 0
+        assert "Could not start gRPC server" not in sandbox("logs").stdout
+        # A restart waits for it, too.
+        restart = sandbox.start("restart", "worker:0", "--yes")
+        wait_for(lambda: sandbox("events", "-o", "json").stdout.count('"blocked"') == 2)
+    _, error = restart.communicate(timeout=90)
+    assert restart.returncode == 0, error
+    assert sandbox.wait_until("running")["tasks"][0]["address"].endswith(f":{port}")
+
+
+def test_a_task_without_restarts_reports_who_has_its_port(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(TAKEN + "restart: {policy: never}\n"))
+    port = port_of(sandbox, "worker:0")
+    kill_all(sandbox)
+    wait_for(lambda: sandbox.status(code=4)["state"] == "failed")
+    sandbox.kill_agent()
+    with taken(port) as stranger:
+        error = sandbox("up", code=4).stderr
+        assert f"port {port} is taken by process {stranger}" in error
+    sandbox("up")
+    assert sandbox.status()["state"] == "running"

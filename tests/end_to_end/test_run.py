@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import Sandbox, lines_of, mostly_slow, wait_for
+from tfcluster.cli.main import cli
 
 STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 
 
-def events(output: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output.splitlines()]
-
-
 def test_events_end_with_the_result(demo: Sandbox) -> None:
-    *earlier, result = events(demo("run", "pi", "--samples", "20_000_001", "--seed", "7", "-o", "json").stdout)
+    *earlier, result = demo.json_lines("run", "pi", "--samples", "20_000_001", "--seed", "7")
     assert earlier[0]["event"] == "run"
     assert {event["event"] for event in earlier[1:]} <= {"progress"}
     assert list(result) == ["event", "run", "program", "state", "seconds", "result", "devices", "notes"]
@@ -61,16 +58,12 @@ def test_runs_of_other_sizes_before_do_not_disturb(demo: Sandbox) -> None:
         assert abs(result["pi"] - 3.14159265) < 5 * result["stderr"], samples
 
 
-@pytest.mark.slow
-def test_another_seed_gives_another_count(demo: Sandbox) -> None:
-    counts = {demo.json("run", "pi", "--samples", "1e6", "--seed", seed)["result"]["inside"] for seed in "123"}
-    assert len(counts) == 3
-
-
 def test_a_seed_is_chosen_and_shown(demo: Sandbox) -> None:
     first = demo.json("run", "pi", "--samples", "1000")["result"]
-    again = demo.json("run", "pi", "--samples", "1000", "--seed", str(first["seed"]))["result"]
-    assert first["inside"] == again["inside"]
+    again, other = (
+        demo.json("run", "pi", "--samples", "1000", "--seed", str(first["seed"] + more))["result"] for more in (0, 1)
+    )
+    assert first["inside"] == again["inside"] != other["inside"]
 
 
 def test_fewer_gpus_than_asked_for(demo: Sandbox) -> None:
@@ -88,30 +81,31 @@ def test_missing_devices(demo: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("samples", ["0", "-5", "1.5", "1e99", "nan", "many", "inf", "1e999999999"])
-def test_samples_that_make_no_sense(demo: Sandbox, samples: str) -> None:
-    assert "'--samples'" in demo("run", "pi", f"--samples={samples}", code=2).stderr
+def test_samples_that_make_no_sense(samples: str) -> None:
+    result = CliRunner().invoke(cli, ["run", "pi", f"--samples={samples}"])
+    assert result.exit_code == 2
+    assert "'--samples'" in result.output
 
 
 @pytest.mark.slow
 def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> None:
     demo("run", "pi", "--samples", "3e8")  # as many compile what many more do
-    before = max(task["rss_bytes"] for task in demo.status()["tasks"])
+    before = max(demo.tasks("rss_bytes").values())
     process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")
     first, *others = [json.loads(process.stdout.readline())["event"] for _ in range(12)]
     assert (first, set(others)) == ("run", {"progress"})
-    after = max(task["rss_bytes"] for task in demo.status()["tasks"])
+    after = max(demo.tasks("rss_bytes").values())
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert after < before + 200 * 2**20, "a shard of 2^22 points would be 32 MB for each of its many operations"
-    result = demo("run", "pi", "--samples", "1e14", "--timeout", "0.5", "-o", "json", code=124)
-    final = events(result.stdout)[-1]
+    final = demo.json("run", "pi", "--samples", "1e14", "--timeout", "0.5", code=124)
     assert final["state"] == "failed"
     assert final["error"]["message"].endswith("timed out after 0.5 s")
 
 
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
 def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox, number: signal.Signals) -> None:
-    pids = [task["pid"] for task in demo.status()["tasks"]]
+    pids = demo.tasks("pid")
     process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")
     run = json.loads(process.stdout.readline())["run"]
     json.loads(process.stdout.readline())  # it makes progress
@@ -119,17 +113,11 @@ def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox,
     output, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert "Traceback" not in error
-    assert events(output)[-1]["state"] == "cancelled"
-    assert demo.status()["runs"][-1] | {"seconds": 0} == {
-        "run": run,
-        "program": "pi",
-        "script": None,
-        "state": "cancelled",
-        "seconds": 0,
-        "gpu_memory_bytes": None,
-    }
-    assert not [title for title in demo.processes().values() if run in title], "the driver is gone"
-    assert [task["pid"] for task in demo.status()["tasks"]] == pids
+    assert lines_of(output)[-1]["state"] == "cancelled"
+    fixed = {"program": "pi", "script": None, "state": "cancelled", "gpu_memory_bytes": None}
+    assert demo.status()["runs"][-1] | {"seconds": 0} == {"run": run, "seconds": 0, **fixed}
+    assert not demo.pids(run), "the driver is gone"
+    assert demo.tasks("pid") == pids
     demo("run", "pi", "--samples", "1e5")
 
 
@@ -160,7 +148,7 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         os.kill(sandbox.task(task)["pid"], signal.SIGKILL)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 1
-        final = events(output)[-1]
+        final = lines_of(output)[-1]
         assert final["state"] == "failed"
         assert final["error"]["message"].startswith(f"{task} died (SIGKILL) and has failed during expfit-")
         error = sandbox("run", "pi", "--strict", code=4, timeout=30).stderr
@@ -168,25 +156,9 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"
 
 
-def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:
-    error = sandbox("run", "pi", code=3).stderr
-    assert "no cluster is running" in error
-
-
-def test_results_for_people(demo: Sandbox) -> None:
-    lines = demo("run", "pi", "--samples", "1e7", "--seed", "7").stdout.splitlines()
-    assert lines[0] == ("pi = 3.14082 ± 0.00052 (standard error), 95% interval 3.13981 to 3.14184")
-    assert lines[1] == ("7,852,060 of 10,000,000 random points in the unit square are inside the quarter circle")
-    assert lines[2].endswith("seed 7")
-    assert lines[4].split() == ["DEVICE", "OPS", "SAMPLES"]
-    used = [line.split()[0] for line in lines[5:]]
-    assert used, "at least one; a device that is late finds nothing left to do"
-    assert set(used) <= {f"/job:worker/task:{index}/device:CPU:0" for index in range(2)}
-
-
 def test_every_option_can_come_from_the_environment(demo: Sandbox) -> None:
     environment = {"TFCLUSTER_RUN_SAMPLES": "123", "TFCLUSTER_RUN_SEED": "5", "TFCLUSTER_RUN_OUTPUT": "json"}
-    result = events(demo("run", "pi", env=environment).stdout)[-1]["result"]
+    result = lines_of(demo("run", "pi", env=environment).stdout)[-1]["result"]
     assert (result["samples"], result["seed"]) == (123, 5)
-    flagged = events(demo("run", "pi", "--samples", "9", env=environment).stdout)[-1]["result"]
+    flagged = lines_of(demo("run", "pi", "--samples", "9", env=environment).stdout)[-1]["result"]
     assert flagged["samples"] == 9, "a flag beats the environment"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,22 +33,14 @@ input("interrupt me: ")
 @pytest.fixture
 def shell(demo: Sandbox) -> Iterator[pexpect.spawn[str]]:
     """A shell with job control at a terminal of 40 lines and 100 columns, whose prompt is `shell> `."""
-    child = pexpect.spawn(
-        "bash",
-        ["--norc", "--noprofile", "-i"],
-        env={**demo.environment, "TERM": "xterm", "PS1": "shell> ", "INPUTRC": "/dev/null"},
-        cwd=str(demo.folder),
-        dimensions=(40, 100),
-        encoding="utf-8",
-        timeout=120,
-    )
+    env = {"TERM": "xterm", "PS1": "shell> ", "INPUTRC": "/dev/null"}
+    child = demo.at_terminal("bash", "--norc", "--noprofile", "-i", env=env)
     child.expect_exact("shell> ")
     yield child
     child.close(force=True)
 
 
 def run(shell: pexpect.spawn[str], demo: Sandbox, text: str) -> None:
-    """Start a script from the shell."""
     script: Path = demo.spec(text, "at_a_terminal.py")
     shell.sendline(shlex.join([*demo.command, "run", str(script)]))
 
@@ -126,11 +117,9 @@ print("\\n\\tdone", "\\x1b[32mgreen\\x1b[0m", "é", end="")
 
 def test_what_a_script_writes_to_a_terminal_is_what_python_writes(demo: Sandbox) -> None:
     script = demo.spec(BAR, "bar.py")
-    environment = {name: value for name, value in demo.environment.items() if name != "PYTHONUNBUFFERED"}
     shown = []
-    for command in ([sys.executable], [*demo.command, "run"]):
-        arguments = [*command[1:], str(script)]
-        child = pexpect.spawn(command[0], arguments, env=environment, cwd=str(demo.folder), timeout=120)
+    for command in ((sys.executable,), (*demo.command, "run")):
+        child = demo.at_terminal("env", "-u", "PYTHONUNBUFFERED", *command, script, encoding=None)
         child.expect(pexpect.EOF)
         child.close()
         assert child.exitstatus == 0
@@ -154,19 +143,9 @@ def test_a_terminal_of_another_session_is_read_like_a_pipe(demo: Sandbox) -> Non
     try:
         # As after `setsid`: the terminal does not control the session.
         command = [*demo.command, "run", str(script)]
-        process = subprocess.Popen(
-            command,
-            env=demo.environment,
-            cwd=demo.folder,
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
         os.write(master, b"typed\n")
-        assert process.communicate(timeout=60) == ("[typed]\n", "")
-        assert process.returncode == 0
+        result = demo.execute(*command, stdin=terminal, start_new_session=True)
+        assert (result.stdout, result.stderr, result.returncode) == ("[typed]\n", "", 0)
     finally:
         os.close(master)
         os.close(terminal)

@@ -16,14 +16,12 @@ jobs:
 
 @pytest.mark.slow
 def test_no_command_shows_a_secret(sandbox: Sandbox) -> None:
-    spec = sandbox.spec(SPEC)
-    shown = [sandbox("validate", spec, "-o", "json"), sandbox("up", spec, "--dry-run", "-o", "json")]
-    shown += [sandbox("up", spec, "-o", "json"), sandbox("doctor", spec, "-o", "json")]
+    sandbox.spec(SPEC)
+    shown = [sandbox(*words.split(), "-o", "json") for words in ("validate", "up --dry-run", "up", "doctor")]
     sandbox.spec(SPEC.replace("xyzzy-1", "xyzzy-2"))
-    shown += [sandbox("up", spec, "--dry-run"), sandbox("up", spec, "--dry-run", "-o", "json"), sandbox("up", spec)]
-    shown += [sandbox("scale", "worker=2"), sandbox("status"), sandbox("status", "-o", "json")]
-    shown += [sandbox("events"), sandbox("events", "-o", "json"), sandbox("logs"), sandbox("devices", "-o", "json")]
-    shown += [sandbox("down"), sandbox("events")]
+    plain = ("up --dry-run", "up --dry-run -o json", "up", "scale worker=2", "status", "status -o json", "events")
+    more = ("events -o json", "logs", "devices -o json", "down", "events")
+    shown += [sandbox(*words.split()) for words in (*plain, *more)]
     assert any("env TOKEN changed" in each.stdout for each in shown)
     assert_nothing_is_shown_or_kept(sandbox, shown)
 

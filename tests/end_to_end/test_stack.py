@@ -48,7 +48,6 @@ print("end", line.strip(), child.exitcode)
 
 
 def start(demo: Sandbox, *arguments: str, env: dict[str, str] | None = None) -> tuple[Command, str]:
-    """Start the script, and return the command and the run's id when the script is ready."""
     script = demo.folder / "waits.py"
     script.write_text(SCRIPT)
     command = demo.start("run", script, *arguments, env=env, stdin=subprocess.PIPE)
@@ -110,6 +109,6 @@ def test_of_a_task_its_state_its_threads_and_its_last_lines_are_shown(demo: Sand
     assert "it answers" in demo("stack", "worker:1").stdout
 
 
-@pytest.mark.parametrize(("name", "code"), [("worker:7", 2), ("/job:worker", 2), ("nothing-1234", 2)])
-def test_a_name_that_is_not_of_one_task_or_run_is_refused(demo: Sandbox, name: str, code: int) -> None:
-    assert f"'{name}'" in demo("stack", name, code=code).stderr
+@pytest.mark.parametrize("name", ["worker:7", "/job:worker", "nothing-1234"])
+def test_a_name_that_is_not_of_one_task_or_run_is_refused(demo: Sandbox, name: str) -> None:
+    assert f"'{name}'" in demo("stack", name, code=2).stderr

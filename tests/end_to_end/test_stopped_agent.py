@@ -1,4 +1,4 @@
-"""An agent that a signal has stopped is continued by the next command, or replaced; a driver is by its agent."""
+"""What a signal has stopped is continued or replaced: an agent by the next command, other processes by their agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 
 from tests.conftest import (
     BARE_FORK_SERVER,
-    EXAMPLE,
     LAZY_FORK_SERVER,
     Sandbox,
     make_sandbox,
@@ -45,7 +44,6 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster, which tests leave up."""
     with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
         sandbox.spec("import time\nprint('begun', flush=True)\ntime.sleep(600)\n", "sleeps.py")
@@ -54,32 +52,28 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def pids_of_tasks(sandbox: Sandbox) -> list[int]:
-    return [task["pid"] for task in sandbox.status()["tasks"]]
-
-
 @pytest.mark.slow
 def test_each_command_continues_a_stopped_agent(stopped: Sandbox) -> None:
-    agent, tasks = stopped.agent(), pids_of_tasks(stopped)
+    agent, tasks = stopped.agent(), stopped.tasks("pid")
     for command in (["status"], ["logs", "-n", "1"], ["run", "script.py"], ["up"], ["down"]):
         os.kill(agent, signal.SIGSTOP)
         assert f"the agent of 'stopped' was stopped (pid {agent}): continued\n" in stopped(*command).stderr
         if command != ["down"]:
-            assert (stopped.agent(), pids_of_tasks(stopped)) == (agent, tasks)
+            assert (stopped.agent(), stopped.tasks("pid")) == (agent, tasks)
     assert stopped.leftovers() == []
     stopped("up")
 
 
 @pytest.mark.slow
 def test_an_agent_that_is_stopped_again_is_replaced_once(stopped: Sandbox) -> None:
-    agent, tasks = stopped.agent(), pids_of_tasks(stopped)
+    agent, tasks = stopped.agent(), stopped.tasks("pid")
     with stopped_repeatedly(agent):
         commands = [stopped.start("status") for _ in range(3)]
         errors = [command.communicate(timeout=60)[1] for command in commands]
     assert [command.returncode for command in commands] == [0, 0, 0], errors
     assert "".join(errors).count("was stopped") == 1
     assert f"the agent of 'stopped' was stopped (pid {agent}): replaced\n" in "".join(errors)
-    assert (stopped.agent() != agent, pids_of_tasks(stopped)) == (True, tasks)
+    assert (stopped.agent() != agent, stopped.tasks("pid")) == (True, tasks)
     assert not list(stopped.folder.glob("**/replace-*"))
 
 
@@ -151,7 +145,6 @@ def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
 
 
 def start_script(sandbox: Sandbox) -> tuple[str, int]:
-    """Start waits.py, and return its run and the pid of its driver."""
     run = sandbox("run", "--detach", "waits.py").stdout.strip()
     (output,) = sandbox.folder.glob(f"state/tfcluster/*/localhost/runs/{run}")
     log = output / "output.log"
@@ -186,12 +179,30 @@ def test_down_ends_a_run_whose_driver_is_stopped(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_the_process_that_starts_the_members_of_a_launch_is_continued(sandbox: Sandbox) -> None:
-    sandbox("up", EXAMPLE)
-    sandbox.spec("import os, time\nprint(os.getppid(), flush=True)\ntime.sleep(600)\n", "waits.py")
-    run = sandbox("launch", "--detach", "waits.py").stdout.strip()
-    hosts = wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(f"{run} host")])
-    os.kill(hosts[0], signal.SIGSTOP)
+def test_the_process_that_starts_the_members_of_a_launch_is_continued(demo: Sandbox) -> None:
+    demo.spec("import time\ntime.sleep(600)\n", "waits.py")
+    run = demo("launch", "--detach", "waits.py").stdout.strip()
+    [host] = wait_for(lambda: demo.pids(f"{run} host"))
+    os.kill(host, signal.SIGSTOP)
     time.sleep(1)  # it may be continued before it could be seen to be stopped
-    wait_for(lambda: not is_frozen(hosts[0]), seconds=30)
-    sandbox("cancel", run)
+    wait_for(lambda: not is_frozen(host), seconds=30)
+    demo("cancel", run)
+
+
+@pytest.mark.slow
+def test_a_stopped_server_is_replaced_after_half_as_many_probes(sandbox: Sandbox) -> None:
+    fast = sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.3, "PROBE_TIMEOUT_SECONDS": 1.0})
+    sandbox("up", sandbox.spec("name: frozen\njobs: {worker: {tasks: 1}}\n"), env=fast)
+    pid = sandbox.task("worker:0")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: sandbox.task("worker:0", code=None)["pid"] not in (pid, None))
+    assert "it does not answer" in sandbox("events").stdout
+    _, first_process, *_ = sandbox("logs", "--agent").stdout.split(" started: ")
+    assert first_process.count("did not answer a probe") == settings.FAILED_PROBES_MAX
+
+
+def test_a_stopped_health_prober_is_replaced_at_the_next_check(stopped: Sandbox) -> None:
+    [pid] = stopped.pids("health")
+    os.kill(pid, signal.SIGSTOP)
+    stopped.wait_for_event(f"the health prober, pid {pid}, was stopped by a signal")
+    assert stopped.wait_until("running")

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 
 import pytest
 
-from tests.conftest import Sandbox, mostly_slow
+from tests.conftest import Result, Sandbox, mostly_slow
 
 SPEC = "jobs: {worker: {tasks: 1}}\n"
 
 
-def shell(sandbox: Sandbox, arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+def shell(sandbox: Sandbox, arguments: str, before: str = "") -> Result:
     """Run a command by a shell, which closes its streams or lowers its limits."""
-    command = f"{before}exec {shlex.join(sandbox.command)} {arguments}"
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=sandbox.folder,
-        env=sandbox.environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    return sandbox.execute("bash", "-c", f"{before}exec {shlex.join(sandbox.command)} {arguments}")
 
 
 @pytest.mark.parametrize("closed", mostly_slow(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], fast=[">&-"]))
@@ -39,6 +29,12 @@ def test_closed_streams_are_no_error(sandbox: Sandbox, closed: str) -> None:
 def test_a_result_that_a_stream_cannot_encode_is_escaped(demo: Sandbox) -> None:
     result = demo("run", "pi", "--samples", "1e4", "--seed", "1", env={"PYTHONIOENCODING": "ascii"})
     assert result.stdout.startswith("pi = 3.121 \\xb1 0.017 (standard error)")
+
+
+@pytest.mark.parametrize("command", mostly_slow(["status", "logs"], fast=["logs"]))
+def test_output_that_cannot_be_written_is_no_mistake_of_ours(demo: Sandbox, command: str) -> None:
+    result = shell(demo, f"{command} > /dev/full", before="unset PYTHONUNBUFFERED; ")
+    assert (result.returncode, result.stderr) == (1, "error: No space left on device\n")
 
 
 def test_a_limit_that_is_too_low_is_named(sandbox: Sandbox) -> None:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 
 import pexpect
 import pytest
 
-from tests.conftest import EXAMPLE, Sandbox, wait_for
+from tests.conftest import COMMAND, EXAMPLE, Sandbox, wait_for
 
 _GREEN = "\x1b[32m"
 _CURSOR_UP_OR_HIDE = re.compile(r"\x1b\[(?:1A|\?25l)")
 
 
 def at_a_terminal(sandbox: Sandbox, arguments: str, columns: int = 100, env: Mapping[str, str] | None = None) -> str:
-    """What a command writes to a terminal, until it ends well."""
-    child = pexpect.spawn(
-        f"{sys.executable} -m tfcluster {arguments}",
-        env={**sandbox.environment, "TERM": "xterm-256color", **(env or {})},
-        cwd=str(sandbox.folder),
-        dimensions=(40, columns),
-        encoding="utf-8",
-        timeout=60,
-    )
+    child = sandbox.at_terminal(*COMMAND, *shlex.split(arguments), env=env, dimensions=(40, columns))
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
@@ -76,21 +67,14 @@ def test_status_fits_the_terminal(demo: Sandbox, columns: int) -> None:
     assert all("localhost:" in line and "ready" in line and line.rstrip().endswith("CPU:0") for line in table[1:])
 
 
-def test_nothing_moves_when_output_goes_to_a_file(sandbox: Sandbox) -> None:
+def test_nothing_moves_when_output_goes_to_a_file(demo: Sandbox, sandbox: Sandbox) -> None:
     shown = at_a_terminal(sandbox, f"up {EXAMPLE} --dry-run")
     assert "OPERATION" in shown
-    child = pexpect.spawn(
-        "sh",
-        ["-c", f"{sys.executable} -m tfcluster up {EXAMPLE} > printed"],
-        env={**sandbox.environment, "TERM": "xterm-256color"},
-        cwd=str(sandbox.folder),
-        encoding="utf-8",
-        timeout=60,
-    )
+    child = demo.at_terminal("sh", "-c", f"{shlex.join(COMMAND)} restart worker:1 --yes > printed")
     child.expect(pexpect.EOF)
     child.close()
     assert not _CURSOR_UP_OR_HIDE.search(str(child.before))
-    assert "demo is up" in (sandbox.folder / "printed").read_text()
+    assert "1 task restarted" in (demo.folder / "printed").read_text()
 
 
 @pytest.mark.slow
@@ -100,14 +84,7 @@ def test_a_question_is_asked_before_something_is_lost(sandbox: Sandbox) -> None:
     before = sandbox.task("ps:0")["pid"]
     sandbox.spec(spec % ", cpus: 2")
     for answer, code in (("", 1), ("y", 0)):
-        child = pexpect.spawn(
-            f"{sys.executable} -m tfcluster up",
-            env={**sandbox.environment, "TERM": "xterm-256color"},
-            cwd=str(sandbox.folder),
-            dimensions=(40, 100),
-            encoding="utf-8",
-            timeout=60,
-        )
+        child = sandbox.at_terminal(*COMMAND, "up")
         child.expect_exact("lose that? [y/N]")
         assert "\x1b[33mrestart" in str(child.before)
         child.sendline(answer)
