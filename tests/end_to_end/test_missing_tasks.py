@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,27 +13,6 @@ from tests.conftest import BARE_FORK_SERVER, Sandbox, make_sandbox, wait_for
 
 SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 DEAD = "worker:1 died (SIGKILL) and has failed"
-
-#: Uses a variable on a task without end; when that fails, it hangs until there is a file.
-USER = """
-import os, sys, time
-import tensorflow as tf
-
-tf.compat.v1.disable_eager_execution()
-with tf.device(sys.argv[1]):
-    variable = tf.compat.v1.get_variable("variable", initializer=5.0)
-session = tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"])
-session.run(variable.initializer)
-print("begun", flush=True)
-try:
-    while True:
-        time.sleep(0.05)
-        session.run(variable)
-except tf.errors.OpError:
-    while not os.path.exists(sys.argv[2]):
-        time.sleep(0.05)
-    raise
-"""
 
 
 @pytest.fixture(scope="module")
@@ -74,25 +52,6 @@ def test_a_script_runs_and_is_told_which_task_is_down(partial: Sandbox) -> None:
     result = partial("run", partial.spec("print('hello')\n", "hello.py"))
     assert result.stdout == "hello\n"
     assert f"note: {DEAD}: running without it" in result.stderr.splitlines()
-
-
-@pytest.mark.slow
-def test_a_script_that_fails_names_the_task_that_it_lost(partial: Sandbox, tmp_path: Path) -> None:
-    partial("up", partial.spec(SPEC))  # starts worker:1 again
-    path = tmp_path / "user.py"
-    path.write_text(USER)
-    process = partial.start("run", path, "/job:worker/task:1", tmp_path / "go on")
-    assert "begun\n" in iter(process.stdout.readline, "")
-    kill(partial, "worker:1")
-    assert f"note: {DEAD}\n" in iter(process.stderr.readline, ""), "while the script hangs"
-    (tmp_path / "go on").touch()
-    _, error = process.communicate(timeout=90)
-    assert process.returncode == 1
-    first, second, hint = error.splitlines()[-3:]
-    assert first.startswith("error: user.py failed: ")
-    assert second.startswith("during user-")
-    assert second.endswith(f": {DEAD}")
-    assert hint == "hint: `tfcluster status` shows the tasks, `tfcluster events` what happened to them."
 
 
 SHARDS = """

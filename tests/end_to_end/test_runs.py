@@ -6,12 +6,11 @@ import json
 import os
 import signal
 import subprocess
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.conftest import Command, Sandbox, wait_for
+from tests.conftest import Command, Sandbox, lines_of, read_until, wait_for
 
 SPEC = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 #: Makes variables of both kinds on the ps in a container, or tells whether they are there.
@@ -61,28 +60,12 @@ print(map_reduce(lambda shard: shard, 2))
 COUNT = "import itertools, time\nfor number in itertools.count():\n    print(number)\n    time.sleep(0.05)\n"
 
 
-def events(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def printed_both(sandbox: Sandbox, run: str) -> bool:
-    return "[True, True]" in sandbox("logs", run).stdout
-
-
-def is_forgotten(sandbox: Sandbox, run: str) -> bool:
-    """Whether its variables are gone: a server that is busy when a run ends is asked once more to forget them."""
-    return output_of(sandbox, "variables.py", "look", run) == ["[False, False]"]
-
-
 def record(sandbox: Sandbox, run: str) -> Any:
     return next(each for each in sandbox.json("runs") if each["run"] == run)
 
 
 def driver_of(sandbox: Sandbox, run: str) -> int:
-    def drivers() -> list[int]:
-        return [pid for pid, title in sandbox.processes().items() if title.endswith(f" {run}")]
-
-    return int(wait_for(drivers)[0])
+    return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(f" {run}")])[0])
 
 
 def reaches(sandbox: Sandbox, run: str, state: str) -> None:
@@ -95,8 +78,7 @@ def numbers(found: list[dict[str, Any]]) -> list[int]:
 
 
 def output_of(sandbox: Sandbox, *arguments: str) -> list[str]:
-    """What a script printed."""
-    found = events(sandbox("run", "-o", "json", *arguments).stdout)
+    found = sandbox.json_lines("run", *arguments)
     return [event["line"] for event in found if event["event"] == "output" and event["line"].startswith("[")]
 
 
@@ -132,23 +114,10 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     assert "no run 'nobody'" in demo("cancel", "nobody", code=2).stderr
     result = demo.json("run", "pi", "--samples", "1000", "--seed", "3")
     (last,) = demo.json("runs", "-n", "1")
-    fields = [
-        "run",
-        "program",
-        "parameters",
-        "state",
-        "seconds",
-        "started",
-        "result",
-        "error",
-        "timeout",
-        "origin",
-        "missing_output",
-        "script",
-    ]
-    assert list(last) == fields
+    fields = "run program parameters state seconds started result error timeout origin missing_output script"
+    assert list(last) == fields.split()
     assert (last["run"], last["result"]) == (result["run"], result["result"])
-    assert events(demo("attach", last["run"], "-o", "json").stdout)[-1] == result
+    assert lines_of(demo("attach", last["run"], "-o", "json").stdout)[-1] == result
     row = demo("runs", "-n", "1").stdout.splitlines()[1].split()
     assert (row[:3], row[6:9]) == (
         [result["run"], "pi", "succeeded"],
@@ -187,7 +156,7 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
     demo.spec(VARIABLES, "variables.py")
     one, other = (demo("run", "--detach", "variables.py", "hold", "").stdout.strip() for _ in range(2))
     for run in (one, other):
-        wait_for(partial(printed_both, demo, run))
+        read_until(demo.start("logs", run, "-f").stdout, "[True, True]")
         assert output_of(demo, "variables.py", "look", run) == ["[True, True]"]
     assert output_of(demo, "variables.py", "make", "of-nobody") == ["[True, True]"]
     assert output_of(demo, "variables.py", "make", "") == ["[True, True]"]
@@ -198,8 +167,12 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
     assert output_of(demo, "variables.py", "look", other) == ["[True, True]"], "another run's stay"
     demo("cancel", other)
     reaches(demo, other, "cancelled")
-    for run in (one, other, finished):
-        wait_for(partial(is_forgotten, demo, run))
+
+    def all_are_forgotten() -> bool:  # a server that is busy when a run ends is asked once more
+        looks = [output_of(demo, "variables.py", "look", run) for run in (one, other, finished)]
+        return looks == [["[False, False]"]] * 3
+
+    wait_for(all_are_forgotten)
     assert output_of(demo, "variables.py", "look", "of-nobody") == ["[True, True]"]
 
 
@@ -250,10 +223,10 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     codes, read = {}, {}
     for name, command in commands.items():
         codes[name] = command.wait(90)
-        read[name] = events((sandbox.folder / name).read_text())
+        read[name] = lines_of((sandbox.folder / name).read_text())
         folder = next(sandbox.folder.glob(f"state/**/{read[name][0]['run']}"))
         own = [event for event in read[name] if event["event"] != "output"]
-        assert own == events((folder / "events.jsonl").read_text()), "none is missing, none comes twice"
+        assert own == lines_of((folder / "events.jsonl").read_text()), "none is missing, none comes twice"
         said = numbers(read[name])
         assert said == list(range(len(said)))
     assert codes == {"answer": 0, "bound": 124, "interrupted": 130}
@@ -278,7 +251,6 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     assert ends == {**by_run, detached: "failed", last: "cancelled"}
     assert "was cancelled" in sandbox("attach", "-c", "busy", last, code=1).stderr
     sandbox("logs", "-c", "busy", last)
-    wait_for(lambda: not sandbox.leftovers())
 
 
 @pytest.mark.slow
@@ -287,9 +259,8 @@ def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> Non
     sandbox("up", sandbox.spec(SPEC), env=sooner)
     sandbox.spec("import time\nwhile True:\n    time.sleep(60)\n", "waits.py")
     run = sandbox("run", "--detach", "waits.py").stdout.strip()
-    tasks = sandbox.status()["tasks"]
-    for task in tasks:
-        os.kill(task["pid"], signal.SIGKILL)
+    for pid in sandbox.tasks("pid").values():
+        os.kill(pid, signal.SIGKILL)
     error = sandbox("attach", run, code=1).stderr
     for name in ("ps:0", "worker:0", "worker:1"):
         assert f"{name} died (SIGKILL) and has failed" in error

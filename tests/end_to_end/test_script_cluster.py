@@ -36,6 +36,9 @@ sums = [coordinator.schedule(step, args=(numbers,)) for _ in range(10)]
 coordinator.join()
 print("weight", weight.numpy(), weight.device)
 print("sums of batches:", all(int(each.fetch()) >= 6 for each in sums))
+file = open("result.txt", "w")
+file.write("42")
+def result(): return file  # its sessions and threads are still there when the interpreter ends and closes it
 """
 SESSIONS = """
 import tensorflow.compat.v1 as tf
@@ -69,6 +72,7 @@ def test_a_parameter_server_strategy_has_the_script_as_its_chief(guide: Sandbox)
     printed = [line for line in result.stdout.splitlines() if line.startswith(("weight", "sums"))]
     assert printed == ["weight 10.0 /job:ps/replica:0/task:0/device:CPU:0", "sums of batches: True"]
     assert "note: TF_CONFIG leaves out tuner: strategies refuse other jobs" in result.stderr
+    assert (guide.folder / "result.txt").read_text() == "42"
     assert "cuInit" not in result.stdout + result.stderr, "the fork server has looked for GPUs already"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,10 @@ class Case:
     umask: int = 0o022
     script: str = "script.py"
     module: str | None = None
+    error: str = ""  # in the record of the run, behind the name of the script
 
     @property
     def words(self) -> list[str]:
-        """What stands behind `python`."""
         return [*([f"./{self.script}"] if self.module is None else ["-m", self.module]), *self.arguments]
 
 
@@ -119,6 +121,45 @@ except KeyboardInterrupt:
     print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, signal.SIG_IGN))
 interrupt()
 """
+CSV = """
+import csv
+file = open("rows.csv", "w")
+writer = csv.writer(file)
+for number in range(200):
+    writer.writerow([number, number ** 2])
+def rows(): return writer  # so that only the end of the interpreter closes the file
+"""
+RECORDS = """
+import tensorflow as tf
+writer = tf.io.TFRecordWriter("train.tfrecord")
+for number in range(100):
+    writer.write(str(number).encode() * 10)
+def records(): return writer
+"""
+DESTRUCTORS = """
+class Resource:
+    def __init__(self): self.itself = self
+    def __del__(self):
+        with open("released.txt", "a") as file:
+            file.write("released")
+import builtins; open = builtins.open
+resource = Resource()
+"""
+# What TensorFlow's own modules keep: a connection to servers, a default session, the events of a default writer.
+STATE = """
+import glob, os
+import tensorflow as tf
+from tensorflow.python.eager import context
+class Tag:
+    def __init__(self, name): self.name = name
+    def __del__(self, open=open):
+        with open(self.name, "w") as file:
+            file.write("released")
+context.context().tag = Tag("context.txt")
+tf.compat.v1.InteractiveSession().tag = Tag("session.txt")
+with tf.Graph().as_default() as graph:
+    tf.compat.v1.InteractiveSession(graph=graph).tag = Tag("another.txt")
+"""
 # Whether it runs in a fork of the fork server, which no fresh interpreter imports.
 SHOW_WARM = "import os, sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
 CASES = {
@@ -130,7 +171,6 @@ CASES = {
     "no standard input": Case("import sys\nprint(sys.stdin.read())\nprint(input())\n"),
     "exit code": Case("import sys\nsys.exit(3)\n"),
     "exit message": Case("import sys\nsys.exit('no data')\n"),
-    "exit code 255": Case("import os\nos._exit(255)\n"),
     "an exception": Case("def inner():\n    raise ValueError('no\\ndata')\n\n\ninner()\n"),
     "a syntax error": Case("print('x'\n"),
     "a partial line": Case("import sys\nprint('10 %\\r', end='')\nsys.stderr.write('no end')\n"),
@@ -159,30 +199,47 @@ CASES = {
     "a folder without __init__.py": Case(
         "print(__spec__.origin)\n", script="more/deep/part.py", module="more.deep.part"
     ),
-    "a module with a syntax error": Case("print('x'\n", module="script"),
-    "a module that sets a variable": Case(
-        SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n",
-        module="script",
-    ),
+    "a module that sets a variable": Case(SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n", module="script"),
     "a module of Python": Case("", ("--help",), module="json.tool"),
     "an unknown module": Case("", module="package.none"),
     "handlers of signals": Case(HANDLERS),
     "an interpreter's end": Case(
-        "import atexit, sys, threading\natexit.register(print, 'atexit')\n"
+        "import atexit, sys, threading\natexit.register(print, 'first')\natexit.register(print, 'last')\n"
         "threading.Timer(0.2, print, ['thread']).start()\nprint('main', file=sys.stderr)\n"
     ),
+    "a file that only the end of the interpreter closes": Case(CSV),
+    "a file of TensorFlow that is not closed": Case(RECORDS),
+    "destructors": Case(DESTRUCTORS),
+    "an exception that is no Exception": Case(
+        f"{CSV}class Stop(BaseException): pass\nraise Stop\n", error="failed: Stop"
+    ),
+    "a hook for exceptions that fails": Case(
+        f"{CSV}import os, sys\nos.close(2)\nsys.stderr = sys.excepthook = None\nraise ValueError('bad data')\n",
+        error="failed: ValueError: bad data",
+    ),
+    "no standard output": Case("import sys\nopen('left.txt', 'w').write('x')\nsys.stdout = sys.stderr = None\n"),
+    "output that is not written": Case(
+        "import sys\nsys.stderr = None\nsys.stdout = open('/dev/full', 'w')\nprint('lost')\n"
+    ),
+    "an exit code too large for C": Case("import sys\nsys.exit(2**70)\n"),
+    "exit code 256": Case("import sys\nsys.exit(256)\n"),
+    "exit by a thread": Case(
+        "import os, threading\nthreading.Thread(target=os._exit, args=(6,)).start()\n", error="ended with exit code 6"
+    ),
+    "exit by atexit": Case("import atexit, os\natexit.register(os._exit, 9)\nopen('left.txt', 'w').write('x')\n"),
 }
+if not version("tensorflow").startswith("2.14."):  # a warm interpreter of 2.14 leaves them to the kernel
+    CASES["what TensorFlow keeps"] = Case(STATE)
 
 # One of each kind, and none that imports TensorFlow in a fresh interpreter.
 FAST_CASES = [
-    *("place", "environment", "streams", "standard input", "exit code", "an exception", "a partial line", "SIGTERM"),
-    *("processes", "a module", "a package", "a folder without __init__.py", "an unknown module"),
-    "handlers of signals",
+    *("place", "environment", "streams", "standard input", "an exception", "a partial line", "SIGTERM", "processes"),
+    *("a module", "a package", "a folder without __init__.py", "an unknown module", "handlers of signals"),
+    *("a file that only the end of the interpreter closes", "an exception that is no Exception", "exit by a thread"),
 ]
 
 
 def folder_of(case: Case, path: Path) -> Path:
-    """A folder with the script and what is beside it."""
     for name in ("more/deep", "six", "package/inner"):
         (path / name).mkdir(parents=True)
     (path / "package" / "__init__.py").write_text("name = 'package'\n")
@@ -208,29 +265,28 @@ def own_lines(text: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, fast=FAST_CASES))
 def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: str) -> None:
+    """It writes the same files, too."""
     case = CASES[name]
-    folder = folder_of(case, tmp_path)
     inherited = {key: value for key, value in demo.environment.items() if key != "PYTHONUNBUFFERED"}
-    environment = {**inherited, **{key: value.format(folder=folder) for key, value in case.env.items()}}
-    if "PYTHONPATH" in case.env:
-        environment["PYTHONPATH"] += f":{inherited['PYTHONPATH']}"
-    run: Any = subprocess.run
-    python, ours = (
-        run(
-            [*command, *case.words],
-            cwd=folder,
-            env=environment,
-            umask=case.umask,
-            capture_output=True,
-            timeout=120,
-            check=False,
-            **({"stdin": subprocess.DEVNULL} if case.stdin is None else {"input": case.stdin}),
-        )
-        for command in ((sys.executable,), (*COMMAND, "run"))
-    )
+    results = []
+    for command in ((sys.executable,), (*COMMAND, "run")):
+        folder = folder_of(case, tmp_path / "folder")
+        environment = {**inherited, **{key: value.format(folder=folder) for key, value in case.env.items()}}
+        if "PYTHONPATH" in case.env:
+            environment["PYTHONPATH"] += f":{inherited['PYTHONPATH']}"
+        options: Any = {"stdin": subprocess.DEVNULL} if case.stdin is None else {"input": case.stdin}
+        options |= {"cwd": folder, "env": environment, "umask": case.umask, "capture_output": True, "timeout": 120}
+        result = subprocess.run([*command, *case.words], check=False, **options)
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        results.append((result, {path: path.read_bytes() for path in paths}))
+        shutil.rmtree(folder)
+    (python, expected_files), (ours, files) = results
     assert ours.stdout == python.stdout
     assert own_lines(ours.stderr) == own_lines(python.stderr)
     assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
+    assert files == expected_files
+    if case.error:
+        assert demo.json("runs")[-1]["error"]["message"] == f"script.py {case.error}"
 
 
 @pytest.mark.slow
@@ -249,15 +305,8 @@ def test_a_module_is_shown_by_its_name_and_a_missing_one_by_where_it_was_searche
 def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(demo: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "reads.py").write_text("import os\nprint(os.read(0, 4))\n")
     (tmp_path / "numbers").write_bytes(b"0123456789")
-    command = subprocess.run(
-        ["sh", "-c", '{ "$@"; cat; } < numbers', "sh", *COMMAND, "run", "reads.py"],
-        cwd=tmp_path,
-        env=demo.environment,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert command.stdout == b"b'0123'\n456789"
+    shell = ("sh", "-c", '{ "$@"; cat; } < numbers', "sh", *COMMAND)
+    assert demo.execute(*shell, "run", "reads.py", cwd=tmp_path).stdout == "b'0123'\n456789"
 
 
 INTERRUPTIBLE = """
@@ -343,7 +392,6 @@ NOTE = "note: interrupted, but the program is inside TensorFlow: press Ctrl-C ag
 
 
 def read_note(command: Command) -> None:
-    """Read what a command says up to the note that an interrupt was not handled."""
     assert NOTE in iter(command.stderr.readline, "")
 
 

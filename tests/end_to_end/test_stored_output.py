@@ -41,7 +41,6 @@ def digest(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox with a cluster, shared by the tests."""
     with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
         (sandbox.folder / "print.py").write_text(PRINT)
