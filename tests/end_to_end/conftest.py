@@ -1,8 +1,25 @@
-"""By which ways a test reaches its hosts."""
+"""Other machines, and by which ways a test reaches its hosts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from tests.namespaces import Network, network
+from tests.other_host import OtherHost, another_host
+
+
+@pytest.fixture
+def other_host(needs_network: None) -> Iterator[OtherHost]:
+    with another_host() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def machines(needs_network: None) -> Iterator[Network]:
+    with network("alpha", "beta", "stranger") as made:
+        yield made
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.namespaces import Machine, Network, network
+from tests.conftest import ROOT, running
+from tests.namespaces import Machine, Network
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.protocol.serialization import to_json
@@ -46,44 +47,21 @@ except grpc.RpcError as error:
 """
 
 
-@pytest.fixture
-def machines(needs_network: None) -> Iterator[Network]:
-    with network("alpha", "beta", "stranger") as made:
-        yield made
-
-
 def topology_of(network_word: str, *hosts: Host) -> ClusterTopology:
-    """A cluster with one task, on the first host."""
     restart = RestartPolicy("never", 0.1, 1.0, 5, 60.0)
     task = Task("worker", 0, hosts[0].name, hosts[0].address, PORT, 1, 0, {}, restart)
     return ClusterTopology("far", "far.yaml", network_word, (task,), hosts=hosts)
 
 
 @contextmanager
-def serving(machine: Machine, topology: ClusterTopology, folder: Path) -> Iterator[dict[str, object]]:
+def serving(machine: Machine, topology: ClusterTopology, folder: Path, before: str = "") -> Iterator[dict[str, Any]]:
     """What a server's process on a machine says once it serves, or does not; it lives while the block runs."""
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        process = subprocess.Popen(
-            machine.command(
-                *(
-                    sys.executable,
-                    "-c",
-                    _SERVE,
-                    json.dumps(to_json(topology)),
-                    str(folder / "log"),
-                    str(theirs.fileno()),
-                )
-            ),
-            cwd=ROOT,
-            pass_fds=[theirs.fileno()],
-        )
+    arguments = (json.dumps(to_json(topology)), str(folder / "log"), str(theirs.fileno()))
+    command = machine.command(sys.executable, "-c", before + _SERVE, *arguments)
+    with ours, theirs, running(*command, cwd=ROOT, pass_fds=[theirs.fileno()]):
         theirs.close()
-        try:
-            yield json.loads(ours.makefile().readline())
-        finally:
-            process.kill()
-            process.wait()
+        yield json.loads(ours.makefile().readline())
 
 
 def ask(machine: Machine, address: str, seconds: float = 30) -> str:
@@ -120,4 +98,22 @@ def test_an_unknown_host_is_named(tmp_path: Path, machines: Network) -> None:
     alpha = machines["alpha"]
     hosts = Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", "beta.invalid", ssh="beta")
     with serving(alpha, topology_of("closed", *hosts), tmp_path) as said:
-        assert str(said["error"]).startswith("host beta: its address 'beta.invalid' cannot be resolved")
+        assert said["error"].startswith("host beta: its address 'beta.invalid' cannot be resolved")
+
+
+# The kernel's refusal is simulated; the server, its process and its port are real.
+_REFUSE = """
+from tfcluster.processes.servers import port_isolation
+def refuse(listener, cluster):
+    raise port_isolation.PortIsolationError("the kernel refused to bind the port to loopback: not permitted")
+port_isolation.restrict = refuse
+"""
+
+
+def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, machines: Network) -> None:
+    alpha = machines["alpha"]
+    topology = topology_of("closed", Host("alpha", alpha.ipv4, ssh="alpha"))
+    with serving(alpha, topology, tmp_path, before=_REFUSE) as said:
+        assert "the kernel refused to bind the port to loopback: not permitted" in said["error"]
+        assert "`network: private` in the spec" in said["error"]
+        assert ask(alpha, f"{alpha.ipv4}:{PORT}", 1) == "DEADLINE_EXCEEDED"

@@ -11,11 +11,8 @@ import re
 import signal
 import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,9 +20,7 @@ import pytest
 
 from tests.accounts import account
 from tests.conftest import Sandbox, wait_for
-from tests.end_to_end.test_private_network import intrude, sandbox_of
-from tests.end_to_end.test_ssh import Over, dial, over
-from tfcluster.client.preflight.certificates import Authority
+from tests.end_to_end.test_private_network import intrude, sandbox_of, targets_of
 from tfcluster.os.process_handle import ProcessHandle
 
 #: tests/processes/test_forwarder.py and test_private_network.py are faster.
@@ -81,8 +76,7 @@ def forwarder(sandbox: Sandbox, host: str) -> ProcessHandle:
 
 def both(sandbox: Sandbox) -> bool:
     """Whether a run, which is on alpha, reaches the tasks of both hosts."""
-    events = sandbox("run", "pi", "--samples", "1e3", "-o", "json").stdout.splitlines()
-    return len(json.loads(events[0])["devices"]) == 2
+    return len(sandbox.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 2
 
 
 def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
@@ -101,10 +95,7 @@ def test_a_program_on_another_machine_is_told_where_to_start(two: Sandbox) -> No
         "import tfcluster; from tests.played import Played, module; module.make_transport = Played; "
         "cluster = tfcluster.connect('two'); print(cluster.name); cluster.target"
     )
-    argv = [*two.command[:-2], "-c", source]
-    result = subprocess.run(
-        argv, cwd=two.folder, env=two.environment, capture_output=True, text=True, timeout=90, check=False
-    )
+    result = two.execute(*two.command[:-2], "-c", source)
     assert result.stdout == "two\n", result.stderr
     assert "ClusterError: the servers of two are in its private network, and this machine is not" in result.stderr
     assert "hint: Start it on one: `tfcluster exec --on " in result.stderr
@@ -141,26 +132,16 @@ def test_the_logs_of_agents_show_whom_a_forwarder_has_refused(two: Sandbox) -> N
 
 
 def test_keys_are_in_no_file_that_others_can_read(two: Sandbox) -> None:
-    holding = [
-        path
-        for path in two.folder.rglob("*")
-        if path.is_file() and path.suffix != ".py" and b"PRIVATE KEY" in path.read_bytes()
-    ]
+    files = [path for path in two.folder.rglob("*") if path.is_file() and path.suffix != ".py"]
+    holding = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
     assert sorted(path.suffix for path in holding) == [".certificate", ".certificate", ".pem"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
 
 
 def test_another_account_of_a_host_is_refused_everywhere(two: Sandbox) -> None:
-    files = [*(two.folder / "state").rglob("*"), *(two.folder / "run").rglob("*")]
-    targets: dict[str, list[Any]] = {
-        "addresses": [],  # other programs of this machine may listen; see the test of what listens
-        "ports": [],
-        "pids": sorted(two.processes()),
-        "sockets": [str(path) for path in files if path.is_socket()],
-        "paths": [str(path) for path in files if path.parts[-2:] != ("state", "tfcluster")],
-    }
+    targets = targets_of(two)  # no addresses: other programs of this machine may listen; see the test of what listens
     assert {forwarder(two, host).pid for host in ("alpha", "beta")} <= set(targets["pids"])
-    assert {"authority.pem", "forwarding.json"} <= {path.name for path in files}
+    assert {"authority.pem", "forwarding.json"} <= {os.path.basename(path) for path in targets["paths"]}
     with account("tfc-x") as stranger:
         assert intrude(stranger, targets)["succeeded"] == []
 
@@ -198,8 +179,7 @@ def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None
     )
     two("up", two.spec(further), "--yes")
     assert state(two, "gamma", "forwarding.json")["forwarders"].keys() == {"alpha", "beta", "gamma"}
-    events = two("run", "pi", "--samples", "1e3", "-o", "json").stdout.splitlines()
-    assert len(json.loads(events[0])["devices"]) == 3
+    assert len(two.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 3
     two("up", two.spec(_SPEC), "--yes")
     wait_for(lambda: both(two))
     assert two.status()["tasks"][0]["host"] == "beta"
@@ -217,94 +197,6 @@ def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) ->
     after = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
     assert not set(before) & set(after)
     wait_for(lambda: both(two))
-
-
-#: Asks a forwarder's TLS port for a task's port, with a certificate if there is one; prints what it answers.
-_INTRUDER = """
-import contextlib, socket, ssl, struct, sys
-address, port, task_port, *certificate = sys.argv[1:]
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-if certificate:
-    context.load_cert_chain(certificate[0])
-answer = b""
-with contextlib.suppress(ssl.SSLError, ConnectionError):
-    connection = context.wrap_socket(socket.create_connection((address, int(port)), 60))
-    connection.sendall(struct.pack("!HI", int(task_port), 5) + b"hello")
-    answer = connection.recv(100)
-print("answered", answer)
-"""
-
-
-@pytest.mark.needs("sshd")
-def test_a_stranger_on_the_network_is_refused_by_each_host_and_named(tmp_path: Path) -> None:
-    with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
-        spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
-        sandbox("up", sandbox.spec(spec))
-        machines = sandbox.network.network
-        own = Authority.load(next(sandbox.network.home("here").rglob("authority.pem")))
-        foreign, other = Authority.create("foreign").issue("alpha"), Authority.create("wide").issue("alpha")
-        certificates = {
-            "none": None,
-            "foreign": foreign,
-            "other cluster": replace(other, authority=own.pem),
-            "unknown host": own.issue("stranger"),
-        }
-        for task in sandbox.status()["tasks"]:
-            task_port = task["address"].partition(":")[2]
-            place = forwarding_of(sandbox, task["host"])["forwarders"][task["host"]]
-            for name, certificate in certificates.items():
-                path = tmp_path / f"{name}.pem"
-                if certificate is not None:
-                    path.write_text(certificate.to_pem())
-                arguments = (_INTRUDER, place["address"], str(place["port"]), task_port)
-                command = machines["stranger"].command(sys.executable, "-c", *arguments)
-                result = subprocess.run(
-                    [*command, *([] if certificate is None else [str(path)])],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                assert result.stdout == "answered b''\n", name
-        address = sandbox.network.address("stranger")
-        reasons = ("it has no certificate", "is not from this cluster", "is of 'stranger', which is not in the cluster")
-
-        def logged() -> list[bool]:
-            lines = [line for line in sandbox("logs", "--agent").stdout.splitlines() if address in line]
-            return [
-                any(line.startswith(f"forwarder on {host} ") and reason in line for line in lines)
-                for host in ("alpha", "beta")
-                for reason in reasons
-            ]
-
-        wait_for(lambda: all(logged()))
-        assert both(sandbox)
-        assert {task["restarts"] for task in sandbox.status()["tasks"]} == {0}
-        sandbox("down")
-        assert not sandbox.network.leftovers()
-
-
-def forwarding_of(sandbox: Over, host: str) -> Any:
-    return json.loads(next(sandbox.network.home(host).rglob("forwarding.json")).read_text())
-
-
-@pytest.mark.needs("sshd")
-def test_a_link_that_is_lost_and_comes_back(tmp_path: Path) -> None:
-    with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
-        spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
-        sandbox("up", sandbox.spec(spec))
-        tasks = {task["host"]: task for task in sandbox.status()["tasks"]}
-        machines, address = sandbox.network.network, sandbox.network.address("beta")
-        port = int(tasks["beta"]["address"].partition(":")[2])
-        assert dial(machines["stranger"], address, port) == "ConnectionRefusedError"
-        assert dial(machines["alpha"], address, port) == "ConnectionRefusedError"  # only the forwarder listens
-        with sandbox.without("link", "beta"):
-            wait_for(lambda: sandbox.status(code=None)["hosts"][1]["state"] == "unreachable")
-        sandbox.wait_until("running")
-        wait_for(lambda: both(sandbox))
-        assert {task["pid"] for task in sandbox.status()["tasks"]} == {task["pid"] for task in tasks.values()}
-        sandbox("down")
-        assert not sandbox.network.leftovers()
 
 
 def test_down_leaves_neither_keys_nor_forwarders(two: Sandbox) -> None:

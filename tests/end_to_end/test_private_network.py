@@ -34,6 +34,9 @@ print("answered in", os.stat("/proc/self/ns/net").st_ino)
 """
 
 
+EMPTY: dict[str, list[Any]] = {"addresses": [], "ports": [], "pids": [], "sockets": [], "paths": []}
+
+
 @pytest.fixture(scope="module")
 def stranger(needs_root: None) -> Iterator[Account]:
     with account("tfc-x") as made:
@@ -71,12 +74,8 @@ def owned(needs_root: None) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def processes(sandbox: Sandbox, title: str) -> list[int]:
-    return [pid for pid, line in sandbox.processes().items() if title in line]
-
-
 def holder(sandbox: Sandbox) -> int:
-    (pid,) = wait_for(lambda: processes(sandbox, "private network"))
+    (pid,) = wait_for(lambda: sandbox.pids("private network"))
     return int(pid)
 
 
@@ -84,17 +83,22 @@ def namespace(pid: int | str) -> str:
     return os.readlink(f"/proc/{pid}/ns/net")
 
 
+def targets_of(sandbox: Sandbox) -> dict[str, list[Any]]:
+    """Return all processes, sockets and files of a sandbox, as `intrude` expects them."""
+    files = [*(sandbox.folder / "state").rglob("*"), *(sandbox.folder / "run").rglob("*")]
+    return {
+        **EMPTY,
+        "pids": sorted(sandbox.processes()),
+        "sockets": [str(path) for path in files if path.is_socket()],
+        "paths": [str(path) for path in files if path.parts[-2:] != ("state", "tfcluster")],
+    }
+
+
 def intrude(stranger: Account, targets: dict[str, Any]) -> dict[str, Any]:
     """Try everything as another account, and return how much was tried and what succeeded."""
-    result = subprocess.run(
-        stranger.command(sys.executable, str(ROOT / "tests" / "intrude.py")),
-        input=json.dumps(targets),
-        text=True,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    command = stranger.command(sys.executable, str(ROOT / "tests" / "intrude.py"))
+    data = json.dumps(targets)
+    result = subprocess.run(command, input=data, text=True, stdout=subprocess.PIPE, timeout=120, check=True)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -142,14 +146,9 @@ def test_a_program_outside_enters_or_is_told_how(owned: Sandbox) -> None:
     )
     command = [*owned.command[: owned.command.index(sys.executable)], sys.executable, "-c", ask]
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *arguments], env=owned.environment, cwd=owned.folder, capture_output=True, text=True, check=False
-        )
-
-    connected = run()
+    connected = owned.execute(*command)
     assert connected.stdout == "connected\n", connected.stderr
-    refused = run("threads")
+    refused = owned.execute(*command, "threads")
     assert refused.returncode == 1
     assert "a process with several threads" in refused.stderr
     assert "`tfcluster exec -- python PROGRAM`" in refused.stderr
@@ -157,15 +156,9 @@ def test_a_program_outside_enters_or_is_told_how(owned: Sandbox) -> None:
 
 @pytest.mark.needs("network")
 def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account) -> None:
-    status = owned.status()
-    files = [*(owned.folder / "state").rglob("*"), *(owned.folder / "run").rglob("*")]
-    targets: dict[str, list[Any]] = {
-        "addresses": addresses_of_this_machine(),
-        "ports": [int(task["address"].partition(":")[2]) for task in status["tasks"]],
-        "pids": sorted(owned.processes()),
-        "sockets": [str(path) for path in files if path.is_socket()],
-        "paths": [str(path) for path in files if path.parts[-2:] != ("state", "tfcluster")],
-    }
+    targets = targets_of(owned)
+    targets["addresses"] = addresses_of_this_machine()
+    targets["ports"] = [int(address.partition(":")[2]) for address in owned.tasks("address").values()]
     assert "127.0.0.1" in targets["addresses"]
     assert len(targets["pids"]) >= 7, "the tasks, the agent, the holder, the prober and the log writer"
     assert targets["sockets"]
@@ -191,17 +184,11 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
         (task,) = sandbox.status()["tasks"]
         data = attack.requests(found, secret, "/job:worker/replica:0/task:0/device:CPU:0")
         # Seconds: an open server works for long on what it is sent in a whole one.
-        arguments = ("127.0.0.1", task["address"].partition(":")[2], "0.1")
+        port = task["address"].partition(":")[2]
+        command = stranger.command(sys.executable, attack.__file__, "127.0.0.1", port, "0.1")
 
         def strike() -> int:
-            result = subprocess.run(
-                stranger.command(sys.executable, str(ROOT / "tests" / "attack.py"), *arguments),
-                input=data,
-                capture_output=True,
-                check=True,
-                timeout=120,
-            )
-            return int(result.stdout)
+            return int(subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
 
         if network == "open":
             wait_for(lambda: strike() and found.exists() and found.read_text() == "the owner's alone")
@@ -211,17 +198,18 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
             assert str(secret) not in intrude(stranger, {**EMPTY, "paths": [str(secret)]})["succeeded"]
 
 
-EMPTY: dict[str, list[Any]] = {"addresses": [], "ports": [], "pids": [], "sockets": [], "paths": []}
-
-
 @pytest.mark.slow
-def test_the_network_outlives_its_agent_and_its_holder(owned: Sandbox) -> None:
-    before = owned.status()
+def test_the_network_outlives_a_task_its_agent_and_its_holder(owned: Sandbox) -> None:
     inside = namespace(holder(owned))
+    killed = owned.task("worker:1")["pid"]
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: owned.wait_until("running")["tasks"][2]["pid"] != killed)
+    before = owned.tasks("pid")
+    assert {namespace(pid) for pid in before.values()} == {inside}
 
     def still_serves() -> None:
-        status = owned.wait_until("running")
-        assert [task["pid"] for task in status["tasks"]] == [task["pid"] for task in before["tasks"]]
+        owned.wait_until("running")
+        assert owned.tasks("pid") == before
         assert namespace(holder(owned)) == inside
         assert "answered in" in owned("exec", "--", sys.executable, "-c", ASK).stdout
 
@@ -230,7 +218,7 @@ def test_the_network_outlives_its_agent_and_its_holder(owned: Sandbox) -> None:
     still_serves()
     assert holder(owned) == first, "it is adopted"
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: processes(owned, "private network") not in ([], [first]))
+    wait_for(lambda: owned.pids("private network") not in ([], [first]))
     still_serves()
     second = holder(owned)
     owned.kill_agent()
@@ -238,29 +226,13 @@ def test_the_network_outlives_its_agent_and_its_holder(owned: Sandbox) -> None:
     still_serves()
 
 
-@pytest.mark.slow
-def test_a_task_comes_back_in_the_same_network(owned: Sandbox) -> None:
-    inside = namespace(holder(owned))
-    killed = owned.task("worker:1")["pid"]
-    os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: owned.wait_until("running")["tasks"][2]["pid"] != killed)
-    owned("restart", "worker:0", "--yes")
-    assert {namespace(task["pid"]) for task in owned.status()["tasks"]} == {inside}
-
-
-@pytest.mark.slow
-def test_a_program_runs_inside(owned: Sandbox) -> None:
-    assert owned.json("run", "pi", "--samples", "1e5")["state"] == "succeeded"
-
-
 def test_a_script_runs_inside(owned: Sandbox) -> None:
     script = owned.folder / "script.py"
     script.write_text(f"import sys\nprint('input', sys.stdin.read())\n{ASK}")
     inside = namespace(holder(owned)).strip("net:[]")
     line = [*owned.command, "run", str(script)]
-    options: dict[str, Any] = {"env": owned.environment, "cwd": owned.folder, "capture_output": True, "text": True}
     for command in (line, [*owned.command, "exec", "--", *COMMAND, "run", str(script)]):
-        ran = subprocess.run(command, input="of the command", check=False, **options)
+        ran = owned.execute(*command, input="of the command")
         assert ran.stdout == f"input of the command\nanswered in {inside}\n", ran.stderr
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from tests import attack
 from tests.conftest import ROOT, mostly_slow
-from tests.namespaces import Machine, Network, network
+from tests.end_to_end.test_network_of_hosts import PORT, topology_of
+from tests.namespaces import Machine, Network
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.protocol.serialization import to_json
 
-PORT = 4000
 _ATTACK_SECONDS = 600.0
 
 # Starts the server of a task again and again, and prints how many starts had the stranger's file written.
@@ -57,12 +56,6 @@ print(written)
 """
 
 
-@pytest.fixture(scope="module")
-def machines(needs_network: None) -> Iterator[Network]:
-    with network("alpha", "beta", "stranger") as made:
-        yield made
-
-
 @contextmanager
 def attacking(stranger: Machine, address: str, target: Path) -> Iterator[None]:
     """Have a machine send ready-made requests to a port as long as the block runs; they would write a file."""
@@ -86,25 +79,12 @@ def starts_with_a_file_written(
     Each start has `patience` seconds for that. What was queued before the server served is executed at once.
     """
     alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
-    hosts = (
-        (Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta")) if several else (THIS_MACHINE,)
-    )
-    task = Task("worker", 0, hosts[0].name, hosts[0].address, PORT, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
-    topology = ClusterTopology("attacked", "attacked.yaml", word, (task,), hosts=hosts)
+    several_hosts = (Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta"))
+    topology = json.dumps(to_json(topology_of(word, *(several_hosts if several else (THIS_MACHINE,)))))
     target = folder / "written"
+    command = alpha.command(sys.executable, "-c", _START, topology, str(target), str(starts), str(patience))
     with attacking(stranger, alpha.ipv4, target):
-        result = subprocess.run(
-            alpha.command(
-                sys.executable, "-c", _START, json.dumps(to_json(topology)), str(target), str(starts), str(patience)
-            ),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-    assert result.returncode == 0, result.stderr
-    return int(result.stdout)
+        return int(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=280, check=True).stdout)
 
 
 @pytest.mark.parametrize("starts", mostly_slow([10, 100], fast=[10]))
