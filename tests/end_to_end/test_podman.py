@@ -22,7 +22,6 @@ _NAME = "box1"
 
 @contextmanager
 def container(folder: Path) -> Iterator[list[str]]:
-    """A container, and the podman that knows it."""
     podman = ["podman", "--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
     podman += ["--root", str(folder / "root"), "--runroot", str(folder / "run")]
     limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]

@@ -19,7 +19,6 @@ from tfcluster.paths import PACKAGE_ROOT
 
 
 def reboot(sandbox: Sandbox, runtime_folder: Path) -> None:
-    """Kill every process of a sandbox, and remove what is in memory only."""
     while processes := sandbox.processes():
         for pid in processes:
             try:

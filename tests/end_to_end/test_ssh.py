@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +15,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from tests.conftest import (
 )
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import Machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd")]
 
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
@@ -112,15 +115,13 @@ def wide(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -
             yield sandbox
 
 
-@pytest.mark.slow
-def test_what_a_script_listens_on_is_for_the_clusters_hosts_alone(wide: Over, tmp_path: Path) -> None:
+def test_what_tasks_and_scripts_listen_on_is_for_the_clusters_hosts_alone(wide: Over, tmp_path: Path) -> None:
     (tmp_path / "listens.py").write_text(listening.SCRIPT)
     command = wide.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
-    line = next(line for line in command.stdout if line.startswith("PORTS"))
-    ports = json.loads(line.removeprefix("PORTS"))
+    ports = json.loads(read_until(command.stdout, "PORTS")[-1].removeprefix("PORTS"))
     assert ports.keys() == listening.KINDS
     machines, alpha = wide.network.network, wide.network.address("alpha")
-    for port in ports.values():
+    for port in (*ports.values(), int(wide.task("ps:0")["address"].partition(":")[2])):
         assert dial(machines["beta"], alpha, port) == dial(machines["alpha"], alpha, port) == "connected"
         assert dial(machines["stranger"], alpha, port) == "TimeoutError"
     wide("cancel", wide.json("runs")[-1]["run"])
@@ -135,61 +136,6 @@ def dial(machine: Machine, address: str, port: int) -> str:
     return result.stderr.strip().splitlines()[-1].partition(":")[0] if result.returncode else "connected"
 
 
-#: Waits for every task of the cluster.
-SESSION = """
-import os
-import tensorflow as tf
-with tf.Graph().as_default(), tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
-    session.run(tf.constant(1.0))
-"""
-
-
-def explain_wait(wide: Over, script: Path) -> str:
-    """Run a script that waits until it is ended, and return the last explanation."""
-    script.write_text(SESSION)
-    output = wide("run", "script", "-o", "json", "--start-timeout", "4", script, code=124).stdout
-    return str([event["message"] for event in lines_of(output) if event["event"] == "waiting"][-1])
-
-
-@pytest.mark.slow
-def test_a_script_that_waits_for_a_task_on_another_host_says_what_is_wrong_there(wide: Over, tmp_path: Path) -> None:
-    script = tmp_path / "waits.py"
-    pid = wide.task("worker:1")["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        frozen = f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-        assert frozen in wide("stack", "worker:1").stdout
-        assert explain_wait(wide, script) == f"waits.py:5 waits in Session.run: {frozen}"
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # its agent may have replaced it
-            os.kill(pid, signal.SIGCONT)
-    wide.wait_until("running")
-    alpha, beta = wide.network.network["alpha"], wide.network.address("beta")
-    alpha.ip("route", "add", "unreachable", beta)
-    try:
-        message = explain_wait(wide, script)
-        assert "worker:1 at " in message
-        assert "on beta cannot be reached: No route to host, although it answers on beta" in message
-    finally:
-        alpha.ip("route", "del", "unreachable", beta)
-    wide("run", script)
-
-
-@pytest.mark.slow
-def test_every_task_is_ready_on_its_host(wide: Over) -> None:
-    status = wide.status()
-    assert status["state"] == "running"
-    assert {host["host"]: host["state"] for host in status["hosts"]} == dict.fromkeys((*NAMES, "localhost"), "up")
-    assert {f"{task['job']}:{task['index']}": (task["host"], task["state"]) for task in status["tasks"]} == {
-        "ps:0": ("alpha", "ready"),
-        "worker:0": ("alpha", "ready"),
-        "worker:1": ("beta", "ready"),
-        "worker:2": ("gamma", "ready"),
-        "worker:3": ("localhost", "ready"),
-    }
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("programs", [PROGRAMS[:3], PROGRAMS[3:]], ids=["computing", "training"])
 def test_programs_give_the_same_answers_as_on_one_machine(
     wide: Over, tmp_path: Path, programs: tuple[tuple[str, set[str]], ...]
@@ -205,15 +151,13 @@ def test_programs_give_the_same_answers_as_on_one_machine(
             assert values == pytest.approx({name: local[name] for name in names}, rel=1e-6), line
 
 
-@pytest.mark.slow
 def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
     devices = ("--device", "y1=/job:worker/task:1", "--device", "y2=/job:worker/task:2")
-    events = lines_of(wide("run", "graph", *devices, "--log-placement", "-o", "json").stdout)
+    events = wide.json_lines("run", "graph", *devices, "--log-placement")
     placed = {event["device"].split("/device")[0] for event in events if event["event"] == "placement"}
     assert placed >= {f"/job:worker/replica:0/task:{index}" for index in (1, 2)}
 
 
-@pytest.mark.slow
 @pytest.mark.every_way
 def test_traces_come_from_the_servers_of_all_hosts(wide: Over, tmp_path: Path) -> None:
     run = wide("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
@@ -227,28 +171,6 @@ def test_traces_come_from_the_servers_of_all_hosts(wide: Over, tmp_path: Path) -
     wide("cancel", run)
 
 
-# Says of each address whether somebody answers there.
-_DIALS = """
-import socket, sys
-for address in sys.argv[1:]:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), 3).close()
-        print("open")
-    except TimeoutError:
-        print("silent")
-"""
-
-
-@pytest.mark.slow
-def test_only_the_hosts_of_the_cluster_can_connect(wide: Over) -> None:
-    addresses = [task["address"] for task in wide.status()["tasks"]]
-    tried = {
-        name: wide.network.run(name, sys.executable, "-c", _DIALS, *addresses[:2]) for name in ("beta", "stranger")
-    }
-    assert tried == {"beta": "open\nopen\n", "stranger": "silent\nsilent\n"}
-
-
 # Prints a number ten times a second, and ends when a file is there.
 _COUNTS = """
 import itertools, os, sys, time
@@ -260,39 +182,28 @@ for number in itertools.count():
 """
 
 
-@pytest.mark.slow
 @pytest.mark.every_way
-def test_a_run_and_its_lines_outlive_the_loss_of_the_way(wide: Over, tmp_path: Path) -> None:
-    lose_the_connection(wide, tmp_path, "way")
-
-
-@pytest.mark.slow
-def test_a_run_and_its_lines_outlive_the_loss_of_the_link(wide: Over, tmp_path: Path) -> None:
-    lose_the_connection(wide, tmp_path, "link")
-
-
-def lose_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
-    """Lose the host that a run's lines come from, and expect each line once."""
+def test_a_run_and_its_lines_outlive_the_loss_of_the_way_and_of_the_link(wide: Over, tmp_path: Path) -> None:
+    """The run is on the host that is lost; each line arrives once."""
     script, end = tmp_path / "counts.py", tmp_path / "end"
     script.write_text(_COUNTS)
-    pids = [task["pid"] for task in wide.status()["tasks"]]
+    pids = wide.tasks("pid")
     run = wide.start("run", script, end)
-    before = [run.stdout.readline() for _ in range(5)]
-    with wide.without(part, "alpha"):
-        read_until(run.stderr, "alpha")  # it says what it waits for
-    after = [run.stdout.readline() for _ in range(5)]
+    lines = [run.stdout.readline() for _ in range(5)]
+    for part in ("way", "link") if wide.has_sshd else ("way",):
+        with wide.without(part, "alpha"):
+            read_until(run.stderr, "alpha")  # it says what it waits for
+        lines += [run.stdout.readline() for _ in range(5)]
     end.touch()
-    rest = run.stdout.readlines()
+    numbers = list(map(int, [*lines, *run.stdout]))
     assert run.wait(120) == 0
-    numbers = list(map(int, [*before, *after, *rest]))
     assert numbers == list(range(len(numbers)))
-    assert [task["pid"] for task in wide.status()["tasks"]] == pids
+    assert wide.tasks("pid") == pids
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     run = wide.start("run", "pi", "--samples", "1e10", "--seed", "1", "-o", "json")
-    assert any(json.loads(line)["event"] == "progress" for line in run.stdout)
+    read_until(run.stdout, '"progress"')
     with wide.without("link", "alpha"):
         time.sleep(6)  # for longer than the kernel takes to call a neighbour unreachable
     output, errors = run.communicate(timeout=300)
@@ -303,7 +214,6 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     assert any("was lost" in note for note in result["notes"])
 
 
-@pytest.mark.slow
 @pytest.mark.every_way
 def test_a_stopped_agent_is_continued(wide: Over) -> None:
     pid = agent_on(wide, "beta")
@@ -320,7 +230,6 @@ def agent_on(wide: Over, host: str) -> int:
     return int(next(each["agent_pid"] for each in wide.status()["hosts"] if each["host"] == host))
 
 
-@pytest.mark.slow
 @pytest.mark.every_way
 def test_a_busy_host_is_waited_for(wide: Over) -> None:
     pid = agent_on(wide, "beta")
@@ -338,90 +247,50 @@ def test_a_busy_host_is_waited_for(wide: Over) -> None:
     assert "host 'beta' has not answered within 1 s" in named
 
 
-@pytest.mark.slow
-def test_a_lost_link_is_noticed_without_a_timeout(wide: Over) -> None:
-    with wide.without("link", "beta"):
-        errors = wide("status", "--timeout", "6000", code=5).stderr
-    assert "host 'beta' cannot be reached: " in errors
-    assert "has not answered within" not in errors
-    assert wide.status()["state"] == "running"
-
-
-@pytest.mark.slow
 @pytest.mark.every_way
 def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:
-    def of_beta(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [event for event in events if event["host"] == "beta"]
-
-    before = of_beta(lines_of(wide("events", "-o", "json").stdout))
     follow = wide.start("events", "-f", "-o", "json")
-    followed: list[dict[str, Any]] = []
-    while not of_beta(followed):
-        followed.append(json.loads(follow.stdout.readline()))
+    of_beta = (event for event in map(json.loads, follow.stdout) if event["host"] == "beta")
+    followed = [next(of_beta)]
     with wide.without("way", "beta"):
         read_until(follow.stderr, "beta")
     wide("restart", "worker:1", "--yes")
-    kept = of_beta(lines_of(wide("events", "-o", "json").stdout))
-    assert len(kept) > len(before)
-    while len(of_beta(followed)) < len(kept):
-        followed.append(json.loads(follow.stdout.readline()))
-    assert of_beta(followed) == kept
+    kept = [event for event in wide.json_lines("events") if event["host"] == "beta"]
+    assert [*followed, *itertools.islice(of_beta, len(kept) - 1)] == kept
+    assert "restart" in kept[-1]["detail"] or kept[-1]["event"] == "ready"
 
 
-@pytest.mark.slow
-@pytest.mark.needs("sshd")
 @pytest.mark.every_way
 def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path, way: str) -> None:
     with over(tmp_path, "alpha", "beta", has_sshd=way == "ssh") as sandbox:
         jobs = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 1, hosts: [beta]}\n"
         sandbox("up", sandbox.spec(sandbox.text(("alpha", "beta"), jobs)))
         with sandbox.without("link" if way == "ssh" else "way", "beta"):
-            status = sandbox.status(code=5)
-            assert [(host["host"], host["state"]) for host in status["hosts"]] == [
-                ("alpha", "up"),
-                ("beta", "unreachable"),
-            ]
+            hosts = {host["host"]: host["state"] for host in sandbox.status(code=5)["hosts"]}
+            assert hosts == {"alpha": "up", "beta": "unreachable"}
+            errors = sandbox("status", "--timeout", "6000", code=5).stderr
+            assert "host 'beta' cannot be reached: " in errors, "without a timeout"
             assert "worker:0 on beta" in sandbox("down", code=5).stderr
         sandbox("down")
         sandbox("status", "-c", "wide", code=3)
         assert not sandbox.network.leftovers()
 
 
-@pytest.mark.slow
-@pytest.mark.needs("sshd")
 def test_eight_hosts_at_once(tmp_path: Path) -> None:
     names = tuple(f"h{number}" for number in range(8))
     with over(tmp_path, *names) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(names, "jobs: {worker: {tasks: 8}}\n")))
-        assert [task["host"] for task in sandbox.status()["tasks"]] == list(names)
+        assert [*sandbox.tasks("host").values()] == list(names)
+        assert len({os.readlink(f"/proc/{pid}/ns/net") for pid in sandbox.tasks("pid").values()}) == 8
         sandbox("down")
         assert not sandbox.network.leftovers()
 
 
-# Has the agent's TensorFlow be of another version.
-_OTHER_VERSION = """
-import importlib.abc, importlib.machinery, sys
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "tfcluster.processes.servers.c_api":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-        def exec_module(module):
-            execute(module)
-            module.TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)
-        spec.loader.exec_module = exec_module
-        return spec
-sys.meta_path.insert(0, Finder())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.needs("sshd")
 def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_OTHER_VERSION)
+    version = 'TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)'
+    changes = json.dumps({**LAZY_FORK_SERVER, "tfcluster.processes.servers.c_api": version})
     other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    other.write_text(f'#!/bin/sh\nTEST_CHANGES={shlex.quote(changes)} exec {sys.executable} "$@"\n')
     other.chmod(0o755)
     with over(tmp_path, "alpha", "beta") as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n", {"beta": other}))
@@ -432,8 +301,6 @@ def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
         assert versions[1] == "2.9.9" != versions[0]
 
 
-@pytest.mark.slow
-@pytest.mark.needs("sshd")
 def test_the_problems_of_all_hosts_are_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,3 +321,45 @@ def test_the_problems_of_all_hosts_are_reported_before_anything_starts(
             assert f"{bare}/bin/python-mpipinstall" in "".join(told.split()), "a table may wrap it anywhere"
             assert "delta" in told
         assert not list(sandbox.network.folder.glob("*/state/tfcluster/*/*/journal.json"))
+
+
+def test_one_session_prepares_a_host_and_later_commands_start_none(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha") as sandbox:
+        hosts = sandbox.network
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), "jobs:\n  worker: {tasks: 1}\n")))
+        for command in (["status"], ["run", "pi", "--samples", "1000"], ["runs"], ["logs"]):
+            sandbox(*command)
+        assert hosts.sessions() == 1
+        os.kill(sandbox.pids("tfcluster: wide agent")[0], signal.SIGKILL)
+        sandbox("status")  # starts the next agent
+        sandbox("status")
+        assert hosts.sessions() == 2
+        sandbox("down")
+        assert hosts.sessions() == 2
+        assert hosts.leftovers() == []
+
+
+def test_when_the_link_of_the_leading_host_is_lost_the_others_do_what_they_can(tmp_path: Path) -> None:
+    jobs = (
+        "jobs:\n  chief: {tasks: 1, hosts: [alpha]}\n  ps: {tasks: 1, hosts: [beta]}\n"
+        "  worker: {tasks: 2, max: 4, hosts: [beta, gamma]}\n"
+    )
+    with over(tmp_path, *NAMES) as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, jobs)))
+        with sandbox.without("link", "alpha"):
+            shown = sandbox("run", "pi", "--samples", "1e8", "-o", "json")
+            result = json.loads(shown.stdout.splitlines()[-1])
+            assert sorted(result["devices"]) == [f"/job:worker/task:{index}/device:CPU:0" for index in range(2)]
+            assert "host 'beta' leads the run" in shown.stderr
+            assert "chief:0 at " in result["notes"][0]
+            assert " on alpha does not answer: running without it" in result["notes"][0]
+            listed = sandbox("runs", "-o", "json", code=5)
+            assert [run["run"] for run in json.loads(listed.stdout)] == [result["run"]]
+            assert "host 'alpha' cannot be reached" in listed.stderr
+            script = tmp_path / "hello.py"
+            script.write_text("import os\nprint(os.environ['TFCLUSTER_MASTER'])\n")
+            master = sandbox("run", script).stdout.strip()
+            assert master.startswith(f"grpc://{sandbox.network.address('beta')}:"), "a task that is there"
+            assert "is up: 1 task started" in sandbox("scale", "worker=3").stdout
+        sandbox("scale", "worker=3")
+        assert {*sandbox.tasks("state").values()} == {"ready"}

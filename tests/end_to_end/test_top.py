@@ -1,4 +1,7 @@
-"""`top` with a real cluster on two hosts, on a pseudo-terminal; what it draws is in tests/ui/test_top.py too."""
+"""`top` with real clusters on a pseudo-terminal, also while a host cannot be reached, and the page then.
+
+What it draws is in tests/ui/test_top.py too.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Command, Sandbox, make_sandbox, running, wait_for
+from tests.end_to_end.test_ssh import Over, over
 from tests.screens import ENTER, ESCAPE, TAB, Terminal
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -37,8 +43,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def open_top(two: Sandbox) -> Terminal:
-    return Terminal([*two.command, "top"], two.environment, two.folder)
+def open_top(sandbox: Sandbox, columns: int = 80) -> Terminal:
+    return Terminal([*sandbox.command, "top"], sandbox.environment, sandbox.folder, columns=columns)
 
 
 @pytest.mark.slow
@@ -79,31 +85,6 @@ def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_goes_away_and_comes_back(two: Sandbox) -> None:
-    away = two.folder / "away" / "beta"
-    away.parent.mkdir(exist_ok=True)
-    with open_top(two) as top:
-        top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready", _READY)
-        away.touch()
-        try:
-            top.wait_for(
-                r"^ beta +unreachable since \d\d:\d\d:\d\d", r"^worker:1 +beta +unresponsive", "^worker:0 +alpha +ready"
-            )
-        finally:
-            away.unlink()
-        top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready")
-        away.touch()  # in the beginning too
-    with open_top(two) as top:
-        try:
-            top.wait_for(r"^ beta +unreachable since", r"^worker:0 +alpha +ready", _READY)
-        finally:
-            away.unlink()
-        top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready")
-        top.send("q")
-        assert top.wait_for_end() == 0
-
-
-@pytest.mark.slow
 def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox) -> None:
     with open_top(two) as top:
         top.wait_for(r"^worker:1 +beta +ready", _READY)
@@ -133,3 +114,83 @@ def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) ->
     with Terminal([*sandbox.command, "top", "-c", "none"], sandbox.environment, sandbox.folder) as top:
         assert top.wait_for_end() == 3
     assert b"\x1b[?1049h" not in top.raw
+
+
+_JOBS = "jobs:\n  worker: {tasks: 2, hosts: [localhost, alpha]}\n"
+# Prints what the page is sent.
+_READ_PAGE = """
+import sys, urllib.request
+base, _, token = sys.argv[1].partition("/#token=")
+request = urllib.request.Request(base + sys.argv[2], headers={"Authorization": "Bearer " + token})
+for line in urllib.request.urlopen(request):
+    print(line.decode(), end="", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def over_ssh(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    with over(tmp_path_factory.mktemp("ssh"), "alpha", has_sshd=way == "ssh") as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
+        yield sandbox
+
+
+@pytest.mark.slow
+@pytest.mark.every_way
+def test_top_shows_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
+    with open_top(over_ssh, columns=100) as top:
+        top.wait_for(
+            "^ wide  running  2 of 2 tasks ready on 2 hosts",
+            r"^ alpha +up +CPU +\d+% of \d+  memory \d",
+            r"^ localhost +up +CPU +\d+% of \d+  memory \d",
+            r"^worker:0 +localhost .*ready .* MiB",
+            r"^worker:1 +alpha .*ready .* MiB",
+            "q Quit",
+        )
+        with over_ssh.without("way", "alpha"):
+            top.wait_for(r"^ alpha +unreachable since \d\d:\d\d:\d\d", r"^worker:1 +alpha .*unresponsive")
+            # This machine is shown as it changes, and what it uses is measured.
+            over_ssh("restart", "worker:0", "--yes", code=None)
+            top.wait_for("localhost +worker:0 +stopping +restarting, requested by")
+            top.wait_for(r"^worker:0 +localhost .*ready .* MiB", r"^ localhost +up +CPU +\d", "^ alpha +unreachable")
+        top.wait_for(
+            r"^ alpha +up +CPU +\d+% of \d+", r"^worker:1 +alpha .*ready .* MiB", "2 of 2 tasks ready on 2 hosts"
+        )
+        top.send("q")
+        assert top.wait_for_end() == 0
+    with over_ssh.without("way", "alpha"), open_top(over_ssh, columns=100) as top:  # in the beginning too
+        top.wait_for("^ alpha +unreachable since", r"^worker:0 +localhost +.*ready")
+
+
+@pytest.mark.slow
+@pytest.mark.every_way
+def test_the_page_is_told_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
+    page = over_ssh.start("dashboard", "--no-browser", "-o", "json")
+    url = json.loads(page.stdout.readline())["url"]
+    read = [*over_ssh.network.command(sys.executable, "-c", _READ_PAGE), url]
+
+    def read_until(stream: Command, has_arrived: Callable[[Any], bool]) -> None:
+        data = (line.removeprefix("data: ") for line in stream.stdout if line.startswith("data: "))
+        assert any(has_arrived(json.loads(each)) for each in data)
+
+    def has_host(state: str) -> Callable[[Any], bool]:
+        expected = {"alpha": state, "localhost": "up"}
+        return lambda data: (
+            "status" in data and expected == {host["host"]: host["state"] for host in data["status"]["hosts"]}
+        )
+
+    def has_line(data: Any) -> bool:
+        return isinstance(data, list) and any("Started server" in each["line"] for each in data)
+
+    with (
+        running(*read, "/api/state", stdout=subprocess.PIPE) as states,
+        running(*read, "/api/logs?tasks=worker:1", stdout=subprocess.PIPE) as lines,
+    ):
+        read_until(states, has_host("up"))
+        read_until(lines, has_line)
+        with over_ssh.without("way", "alpha"):
+            read_until(states, has_host("unreachable"))
+        read_until(states, has_host("up"))
+        over_ssh("restart", "worker:1", "--yes")
+        read_until(lines, has_line)
+    page.terminate()
+    assert page.wait(60) == 143

@@ -11,15 +11,16 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox, make_sandbox
+from tests.conftest import ROOT, Sandbox
 from tests.end_to_end.test_ssh import over
+
+pytestmark = pytest.mark.slow
 
 # Runs a script in which every member that prints a line with a pattern waits there, at the first attempt.
 GATE = """
@@ -38,20 +39,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True)
 class Example:
-    """An example.
-
-    Attributes:
-        name: The name of its file.
-        pattern: What it prints in mid-training.
-        tolerance: By how much the line may differ when it was disturbed: workers that do not wait for each other take
-            their steps in no fixed order.
-        jobs: The jobs of a cluster that it is launched on.
-    """
+    """An example."""
 
     name: str
-    pattern: str
+    pattern: str  # of what it prints in mid-training
+    #: By how much the line may differ when it was disturbed: workers that do not wait for each other take their steps
+    #: in no fixed order.
     tolerance: float
-    jobs: str
+    jobs: str  # of a cluster that it is launched on
 
     def command(self, folder: Path) -> list[str]:
         """The command at its top, as arguments of tfcluster, with a folder for its checkpoints."""
@@ -74,14 +69,6 @@ EXAMPLES = [
 ]
 
 
-@pytest.fixture
-def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """A sandbox that the examples are started in as in this repository."""
-    with make_sandbox(tmp_path) as sandbox:
-        copy_examples(sandbox)
-        yield sandbox
-
-
 def copy_examples(sandbox: Sandbox) -> None:
     folder = sandbox.folder / "examples"
     shutil.copytree(ROOT / "examples", folder)
@@ -96,7 +83,6 @@ def on_the_cluster(example: Example, folder: Path) -> list[str]:
 
 
 def line_of(output: str) -> tuple[float, float]:
-    """The line y = a x + b that a program has found."""
     (found,) = re.findall(r"y = (\S+) x \+ (\S+)$", output, re.MULTILINE)
     return float(found[0]), float(found[1])
 
@@ -132,24 +118,14 @@ def check_disturbed(sandbox: Sandbox, example: Example, words: list[str], line: 
     assert min(numbers) >= 5
 
 
-@pytest.mark.slow
-def test_a_worker_is_killed_on_a_cluster_that_is_up(sandbox: Sandbox) -> None:
-    quick = sandbox.with_settings({"GROUP_STOP_SECONDS": 0.5, "GROUP_RESTART_SECONDS": 0.1})
-    sandbox("up", sandbox.spec(MULTI_WORKER.jobs.format(hosts="")), env=quick)
-    line = line_of(sandbox(*on_the_cluster(MULTI_WORKER, sandbox.folder / "undisturbed")).stdout)
-    assert line[0] > 1.5
-    check_disturbed(sandbox, MULTI_WORKER, on_the_cluster(MULTI_WORKER, sandbox.folder / "disturbed"), line)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_the_command_at_the_top_of_an_example(sandbox: Sandbox, example: Example) -> None:
+    copy_examples(sandbox)
     line = line_of(sandbox(*example.command(sandbox.folder / "undisturbed"), timeout=250).stdout)
     assert line[0] > 1.5
     check_disturbed(sandbox, example, example.command(sandbox.folder / "disturbed"), line)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("example", [EXAMPLES[0], EXAMPLES[2]], ids=lambda example: example.name)
 @pytest.mark.needs("sshd")
 def test_an_example_over_two_hosts(tmp_path: Path, example: Example) -> None:

@@ -108,10 +108,8 @@ def line_of(text: str) -> int:
 def wait_and_end(sandbox: Sandbox, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a script that waits until it is ended, and return the last event of its wait and its error."""
     script = write(sandbox, text)
-    output = sandbox("run", "script", "-o", "json", "--start-timeout", "2", script, code=124).stdout
-    events = [json.loads(line) for line in output.splitlines()]
+    events = sandbox.json_lines("run", "--start-timeout", "2", script, code=124)
     waiting = [event for event in events if event["event"] == "waiting"]
-    assert waiting, output
     assert (waiting[-1]["file"], waiting[-1]["line"]) == (str(script), line_of(text))
     error = events[-1]["error"]
     assert error["message"].startswith(f"{events[-1]['run']} has not started within 2 s: {waiting[-1]['message']}")
@@ -120,7 +118,6 @@ def wait_and_end(sandbox: Sandbox, text: str) -> tuple[dict[str, Any], dict[str,
 
 @contextlib.contextmanager
 def frozen(sandbox: Sandbox, task: str) -> Iterator[int]:
-    """The process of a task is stopped by a signal."""
     pid = sandbox.task(task)["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -131,8 +128,7 @@ def frozen(sandbox: Sandbox, task: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def failed(sandbox: Sandbox, task: str, state: str = "failed") -> Iterator[None]:
-    """A task is killed until it does not come back."""
+def failed(sandbox: Sandbox, task: str, state: str) -> Iterator[None]:
 
     def ended() -> bool:
         found = sandbox.task(task, code=None)
@@ -167,19 +163,17 @@ def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_has_failed(hangs: Sandbox) -> None:
-    with failed(hangs, "ps:0"):
-        waiting, error = wait_and_end(hangs, STRATEGY)
-    assert waiting["problems"][0]["problem"] == "ps:0 died (SIGKILL) and has failed"
-    assert error["hint"] == "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
-
-
-@pytest.mark.slow
-def test_a_task_that_backs_off(hangs: Sandbox) -> None:
-    with failed(hangs, "spare:0", "backing-off"):
-        waiting, error = wait_and_end(hangs, SESSION)
-    assert waiting["problems"][0]["problem"] == "spare:0 died (SIGKILL) and is backing off"
-    assert error["hint"] == "It restarts automatically; `tfcluster logs -c hangs spare:0` shows why it exited."
+def test_a_task_that_has_failed_or_backs_off(hangs: Sandbox) -> None:
+    restart = "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
+    wait = "It restarts automatically; `tfcluster logs -c hangs spare:0` shows why it exited."
+    for task, text, problem, hint in (
+        ("ps:0", STRATEGY, "has failed", restart),
+        ("spare:0", SESSION, "is backing off", wait),
+    ):
+        with failed(hangs, task, "failed" if task == "ps:0" else "backing-off"):
+            waiting, error = wait_and_end(hangs, text)
+        assert waiting["problems"][0]["problem"] == f"{task} died (SIGKILL) and {problem}"
+        assert error["hint"] == hint
 
 
 @pytest.mark.slow
@@ -244,7 +238,7 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1":
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
     command = hangs.start("launch", "-o", "json", "--start-timeout", "6", write(hangs, text))
-    events = (json.loads(line) for line in command.stdout)
+    events = map(json.loads, command.stdout)
     waiting = next(event for event in events if event["event"] == "waiting")
     line = line_of(text)
     place = f"train.py:{line} waits in MultiWorkerMirroredStrategy"
@@ -345,7 +339,7 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1" or {not waits}:
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
     command = hangs.start("launch", "-o", "json", "--timeout", "10", write(hangs, text))
-    events = (json.loads(line) for line in command.stdout)
+    events = map(json.loads, command.stdout)
     seen: dict[str, Any] = {}  # what the member prints may arrive before its event
     while not {"pid", "line"} <= seen.keys():
         seen |= next(each for each in events if each.get("task") == "worker:1")
@@ -397,8 +391,7 @@ def test_a_strategy_without_other_workers_is_made(hangs: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_of_a_script_that_computes_nothing_is_said(hangs: Sandbox) -> None:
-    output = hangs("run", "script", "-o", "json", write(hangs, HEALTHY)).stdout
-    kinds = {json.loads(line)["event"] for line in output.splitlines()}
+    kinds = {event["event"] for event in hangs.json_lines("run", write(hangs, HEALTHY))}
     assert kinds <= {"run", "output", "result"}
 
 

@@ -51,11 +51,8 @@ AgentContext.status = status
 
 def wait_and_end(wide: Over) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a script that waits until it is ended, and return its last event before, and its error."""
-    script = write(wide, SESSION)
-    output = wide("run", "-o", "json", "--start-timeout", "2", script, code=124).stdout
-    events = [json.loads(line) for line in output.splitlines()]
+    events = wide.json_lines("run", "--start-timeout", "2", write(wide, SESSION), code=124)
     waiting = [event for event in events if event["event"] == "waiting"]
-    assert waiting, output
     assert waiting[-1]["message"].startswith(f"train.py:{line_of(SESSION)} waits in Session.run: ")
     return waiting[-1], events[-1]["error"]
 
@@ -68,21 +65,24 @@ def test_a_task_on_another_host_that_has_failed(wide: Over) -> None:
     finally:
         wide("restart", "worker:1", "--yes")
         wide.wait_until("running")
-    (problem,) = waiting["problems"]
-    assert problem["problem"] == "worker:1 on beta died (SIGKILL) and has failed"
-    assert (
-        problem["hint"]
-        == "`tfcluster logs -c wide worker:1` shows why; `tfcluster restart -c wide worker:1` restarts it."
-    )
-    assert (problem["task"], problem["host"]) == ("/job:worker/task:1", "beta")
+    hint = "`tfcluster logs -c wide worker:1` shows why; `tfcluster restart -c wide worker:1` restarts it."
+    problem = "worker:1 on beta died (SIGKILL) and has failed"
+    assert waiting["problems"] == [{"problem": problem, "hint": hint, "task": "/job:worker/task:1", "host": "beta"}]
     # What the leading host sees of it, which is all that a run without a command can tell.
     address = f"worker:1 at {wide.task('worker:1')['address']} on beta"
     assert f"{address} refuses connections: no server listens there" in error["message"]
 
 
-def test_a_port_on_another_host_that_drops_what_arrives(wide: Over) -> None:
+def test_a_task_on_another_host_whose_port_drops_what_arrives_and_one_without_a_route(wide: Over) -> None:
     address = wide.task("worker:1")["address"]
-    with wide.network.network["beta"].dropping(int(address.rpartition(":")[2])):
+    alpha, beta = (wide.network.network[name] for name in NAMES)
+    alpha.ip("route", "add", "unreachable", wide.network.address("beta"))
+    try:
+        reason = "No route to host, although it answers on beta"
+        assert f"on beta cannot be reached: {reason}" in wait_and_end(wide)[0]["message"]
+    finally:
+        alpha.ip("route", "del", "unreachable", wide.network.address("beta"))
+    with beta.dropping(int(address.rpartition(":")[2])):
         waiting, error = wait_and_end(wide)
     wide.wait_until("running")
     (problem,) = waiting["problems"]
@@ -97,35 +97,30 @@ def test_a_host_with_another_tensorflow(wide: Over) -> None:
     (wide.folder / "other").touch()
     pid = wide.task("worker:1")["pid"]
     os.kill(pid, signal.SIGSTOP)
+    frozen = f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
     try:
+        assert frozen in wide("stack", "worker:1").stdout
         waiting, _ = wait_and_end(wide)
     finally:
         os.kill(pid, signal.SIGCONT)
         (wide.folder / "other").unlink()
         wide.wait_until("running")
-    frozen, other = waiting["problems"]
-    assert frozen["problem"].startswith("worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process")
+    problem, other = waiting["problems"]
+    assert problem["problem"] == frozen
     own = wide.status()["hosts"][0]["tensorflow"]
     assert other["problem"] == f"host beta runs TensorFlow 2.13.0, alpha {own}"
     assert other["hint"].startswith(f"Install the same version everywhere (`pip install tensorflow=={own}`)")
 
 
 def waits_of(wide: Over, *arguments: str) -> tuple[Iterator[dict[str, Any]], Command]:
-    """Launch a script whose worker:1 does not come; return its events, and the command."""
-    script = write(wide, STRATEGY)
-    command = wide.start("launch", "-o", "json", *arguments, script)
-    return (json.loads(line) for line in command.stdout), command
+    command = wide.start("launch", "-o", "json", *arguments, write(wide, STRATEGY))
+    return map(json.loads, command.stdout), command
 
 
 def read_until(events: Iterator[dict[str, Any]], problem: str) -> None:
     """Read events until one of a wait has this problem; before, more members may not have begun to connect."""
     message = f"train.py:{line_of(STRATEGY)} waits in MultiWorkerMirroredStrategy: {problem}"
-    seen = []
-    for event in events:
-        seen.append(event)
-        if event["event"] == "waiting" and event["message"] == message:
-            return
-    raise AssertionError(seen)
+    assert any(event["event"] == "waiting" and event["message"] == message for event in events), message
 
 
 def test_a_member_on_another_host_that_does_not_come(wide: Over) -> None:
