@@ -18,6 +18,8 @@ import pytest
 from tests.conftest import ROOT, Sandbox, make_sandbox, wait_for
 from tests.end_to_end.test_program_of_a_package import RUN, install
 
+pytestmark = pytest.mark.slow
+
 SPEC = "name: kept\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 POISON = """
 import os
@@ -51,33 +53,6 @@ while os.environ["TFCLUSTER_ATTEMPT"] == "0" or not pathlib.Path("go").exists():
 """
 
 
-class Package:
-    """A copy of the package, from which a cluster is started.
-
-    Args:
-        sandbox: The sandbox of the cluster.
-        site: The folder of the copy.
-        path: More folders with packages.
-    """
-
-    def __init__(self, sandbox: Sandbox, site: Path, path: tuple[Path, ...] = ()) -> None:
-        self._folder = site / "tfcluster"
-        self._trace = sandbox.folder / "imported"
-        self.environment = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", site, *path)))}
-        shutil.copytree(ROOT / "tfcluster", self._folder, ignore=shutil.ignore_patterns("__pycache__"))
-
-    def replace(self) -> None:
-        """Replace every module, and remove what Python has compiled."""
-        for path in self._folder.rglob("*.py"):
-            path.write_text(POISON % str(self._trace))
-        for path in list(self._folder.rglob("__pycache__")):
-            shutil.rmtree(path)
-
-    def imported(self) -> list[str]:
-        """Return the new modules that a process has imported."""
-        return self._trace.read_text().splitlines() if self._trace.exists() else []
-
-
 @pytest.fixture
 def kept(tmp_path: Path, unchanged: None) -> Iterator[Sandbox]:
     """A sandbox in which a fork server is started when a cluster is ready."""
@@ -86,19 +61,16 @@ def kept(tmp_path: Path, unchanged: None) -> Iterator[Sandbox]:
 
 
 def helper(sandbox: Sandbox, name: str) -> int:
-    """Return the pid of a helper of the agent; 0 if there is none."""
     return next((pid for pid, title in sandbox.processes().items() if title.endswith(name)), 0)
 
 
 def kill_helper(sandbox: Sandbox, name: str) -> int:
-    """Kill a helper of the agent, and return its pid."""
     pid = int(wait_for(lambda: helper(sandbox, name)))
     os.kill(pid, signal.SIGKILL)
     return pid
 
 
 def restart_server(sandbox: Sandbox, task: str) -> None:
-    """Kill a server, and wait until it is ready again."""
     before = sandbox.task(task)
     os.kill(before["pid"], signal.SIGKILL)
 
@@ -113,28 +85,14 @@ def record_of(sandbox: Sandbox, run: str) -> Any:
     return json.loads(sandbox("runs", run, "-o", "json").stdout)
 
 
-@pytest.mark.slow
-def test_a_server_a_program_and_a_script_start_with_the_code_of_the_agent(kept: Sandbox, tmp_path: Path) -> None:
-    package = Package(kept, tmp_path / "site")
-    kept("up", kept.spec("name: kept\njobs:\n  worker: {tasks: 1}\n"), env=package.environment)
-    package.replace()
-    restart_server(kept, "worker:0")
-    kill_helper(kept, " fork server")  # the next run starts another one
-    assert "pi = 3.1" in kept("run", "pi", "--samples", "1e5").stdout
-    (kept.folder / "fresh.py").write_text(FRESH)
-    assert "modules 0\n" in kept("run", "fresh.py").stdout
-    kept("down")
-    assert package.imported() == []
-
-
-@pytest.mark.slow
 def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     plugins = install(tmp_path / "plugins")
-    package = Package(kept, tmp_path / "site", (tmp_path / "plugins",))
+    package, trace = tmp_path / "site" / "tfcluster", tmp_path / "imported"
+    shutil.copytree(ROOT / "tfcluster", package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in {"late.py": LATE, "fresh.py": FRESH, "member.py": MEMBER}.items():
         (kept.folder / name).write_text(text)
-    old = package.environment
+    old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent, tmp_path / "plugins")))}
     kept("up", kept.spec(SPEC), env=old)
     kept("run", "pi", "--samples", "1e5", env=old)
     notice = kept.folder / "notice"
@@ -144,7 +102,10 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
     wait_for(lambda: kept("logs", group).stdout.count("attempt 0") == 2)
     os.kill(helper(kept, " fork server"), signal.SIGSTOP)
     queued = kept("run", "pi", "--samples", "1e5", "--detach", env=old).stdout.strip()
-    package.replace()
+    for path in package.rglob("*.py"):
+        path.write_text(POISON % str(trace))
+    for path in list(package.rglob("__pycache__")):
+        shutil.rmtree(path)
 
     # What happens by itself.
     wait_for(lambda: record_of(kept, queued)["state"] == "succeeded")
@@ -173,7 +134,6 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
         ("run", "expfit", "--steps", "5"),
         ("run", "graph", "a = 1\nb = a + 2"),
         ("run", "late.py"),
-        ("run", "fresh.py"),
         ("run", "--cold", "late.py"),
         ("launch", "late.py"),
         ("launch", "--cold", "late.py"),
@@ -185,6 +145,7 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
         ("scale", "worker=3", "--yes"),
     ):
         kept(*arguments)
+    assert "modules 0\n" in kept("run", "fresh.py").stdout
     kept(*RUN, env=plugins)
     (kept.folder / "go").unlink()
     waiting = kept("run", "--detach", "late.py").stdout.strip()
@@ -194,4 +155,4 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
     kept("profile", "worker:0", "--seconds", "0.2", "--logdir", tmp_path / "traces", code=None)
     kept("cancel", computing)
     kept("down")
-    assert package.imported() == []
+    assert not trace.exists(), trace.read_text()

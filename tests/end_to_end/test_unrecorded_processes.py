@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, mostly_slow, running, wait_for
+from tests.conftest import Sandbox, mostly_slow, running, wait_for
 from tests.end_to_end.test_ssh import over
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -26,7 +25,7 @@ def folder_of(sandbox: Sandbox) -> Path:
 
 def tasks_of(sandbox: Sandbox) -> set[str]:
     """Return the tasks as messages name them: `ps:0 (pid 123)`."""
-    return {f"{task['job']}:{task['index']} (pid {task['pid']})" for task in sandbox.status()["tasks"]}
+    return {f"{name} (pid {pid})" for name, pid in sandbox.tasks("pid").items()}
 
 
 def named_in(message: str) -> set[str]:
@@ -80,7 +79,6 @@ def test_a_lost_journal(sandbox: Sandbox, lose: Callable[[Sandbox], None]) -> No
     assert down.stdout == "lost is down\n"
     assert sandbox.leftovers() == []
     sandbox("down", code=3)
-    sandbox("up", sandbox.spec(SPEC))
 
 
 @pytest.mark.slow
@@ -93,30 +91,6 @@ def test_the_doctor_names_what_is_left(sandbox: Sandbox) -> None:
         assert result.stderr == ""
         shutil.rmtree(folder_of(sandbox), ignore_errors=True)
     assert "stopped 3 processes of lost" in sandbox("down").stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lose", LOSSES)
-def test_an_agent_that_lives_restores_what_was_lost(sandbox: Sandbox, lose: Callable[[Sandbox], None]) -> None:
-    spec = sandbox.spec(SPEC)
-    sandbox("up", spec)
-    tasks = tasks_of(sandbox)
-    lose(sandbox)
-    assert tasks_of(sandbox) == tasks
-    assert "already" in sandbox("up", spec).stdout
-    assert "3 tasks stopped" in sandbox("down").stdout
-    assert sandbox.leftovers() == []
-
-
-@pytest.mark.slow
-def test_the_copy_of_a_lost_journal_is_enough(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    tasks = tasks_of(sandbox)
-    sandbox.kill_agent()
-    (folder_of(sandbox) / "journal.json").unlink()
-    assert tasks_of(sandbox) == tasks
-    assert "3 tasks stopped" in sandbox("down").stdout
-    assert sandbox.leftovers() == []
 
 
 def write_other_format(sandbox: Sandbox) -> None:
@@ -210,48 +184,28 @@ Agent.adopt = wait_and_adopt
 
 
 @pytest.mark.slow
+@pytest.mark.needs("sshd")
 @pytest.mark.parametrize("lost", [["beta"], ["alpha", "beta"]])
 def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str]) -> None:
-    hosts = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
-    with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
-        spec = sandbox.spec(f"name: lost\n{hosts}jobs:\n  worker: {{tasks: 4}}\n")
+    with over(tmp_path, "alpha", "beta") as sandbox:
+        spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 4}}\n"))
         sandbox("up", spec)
-        tasks = {
-            f"worker:{task['index']} (pid {task['pid']})" for task in sandbox.status()["tasks"] if task["host"] in lost
-        }
+        tasks = {f"{task['name']} (pid {task['pid']})" for task in sandbox.status()["tasks"] if task["host"] in lost}
         for host in lost:
-            lose_host(sandbox.folder / f"state/tfcluster/lost/{host}")
+            lose_host(sandbox.network.home(host) / f"state/tfcluster/wide/{host}")
         status = sandbox("status", code=5 if len(lost) == 1 else 3)
         up = sandbox("up", spec, code=1)
         down = sandbox("down")
         assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
-        assert down.stderr.count("stopped 2 processes of lost that no journal recorded") == len(lost)
-        assert sandbox.leftovers() == []
+        assert all(f"host '{host}': " in status.stderr for host in lost)
+        assert down.stderr.count("stopped 2 processes of wide that no journal recorded") == len(lost)
+        assert sandbox.network.leftovers() == []
         sandbox("status", code=3)
 
 
 def lose_host(folder: Path) -> None:
-    """Kill the agent of a host, and delete the host's state folder."""
     agent = ProcessHandle.from_pid(json.loads((folder / "lock").read_text())["pid"])
     assert agent is not None
     os.kill(agent.pid, signal.SIGKILL)
     wait_for(lambda: not agent.is_alive())
     shutil.rmtree(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("sshd")
-def test_a_lost_journal_over_ssh(tmp_path: Path) -> None:
-    with over(tmp_path, "alpha") as sandbox:
-        spec = sandbox.spec(sandbox.text(("alpha",), "jobs: {worker: {tasks: 2}}\n"))
-        sandbox("up", spec)
-        tasks = tasks_of(sandbox)
-        lose_host(sandbox.network.home("alpha") / "state/tfcluster/wide/alpha")
-        status = sandbox("status", code=3)
-        up = sandbox("up", spec, code=1)
-        down = sandbox("down")
-        assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
-        assert "host 'alpha': " in status.stderr
-        assert "stopped 2 processes of wide that no journal recorded" in down.stderr
-        assert sandbox.processes() == {}
-        sandbox("status", code=3)

@@ -1,14 +1,13 @@
-"""A newer tfcluster takes over the cluster of an older one, and an older one refuses that of a newer one."""
+"""A newer tfcluster takes over the cluster of an older one; an older one refuses that of a newer one, and its data."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,6 @@ def first_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def old_environment(first_release: Path) -> dict[str, str]:
-    """The environment of commands of the first release."""
     return {"PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{first_release}"}
 
 
@@ -68,13 +66,7 @@ def lines_of(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if line.startswith("line ")]
 
 
-def pids_of(sandbox: Sandbox, words: str) -> set[int]:
-    """Return the pids of the processes that have words in their title."""
-    return {pid for pid, title in sandbox.processes().items() if words in title}
-
-
 def numbered(lines: list[str]) -> bool:
-    """Return whether no line is missing and none is there twice."""
     return lines == [f"line {number}" for number in range(len(lines))]
 
 
@@ -83,10 +75,10 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
 ) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec, env=old_environment)
-    before = json.loads(sandbox("status", "-o", "json", env=old_environment).stdout)
+    before = sandbox.json("status", env=old_environment)
     for words in (["status"], ["logs", "-n", "1"], ["devices"], ["runs"]):
         assert "`tfcluster up` with the spec replaces the agent" in sandbox(*words, code=1).stderr
-    after = json.loads(sandbox("status", "-o", "json", env=old_environment).stdout)  # looking does not lock it out
+    after = sandbox.json("status", env=old_environment)  # looking does not lock it out
     assert after["hosts"][0]["agent_pid"] == before["hosts"][0]["agent_pid"]
 
     script = sandbox.spec("print('done')\n", "script.py")
@@ -101,17 +93,20 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     assert after["hosts"][0]["agent_pid"] == upgraded["hosts"][0]["agent_pid"]
 
 
-def test_looking_leaves_a_cluster_whose_older_agent_has_died_to_the_older_version(
+def test_looking_leaves_a_cluster_whose_older_agent_has_died_to_the_older_version_and_down_ends_it(
     sandbox: Sandbox, old_environment: dict[str, str]
 ) -> None:
     sandbox("up", sandbox.spec(SPEC), env=old_environment)
-    tasks = pids_of(sandbox, "worker:") | pids_of(sandbox, "ps:")
+    tasks = {*sandbox.pids("worker:"), *sandbox.pids("ps:")}
     sandbox.kill_agent()
     for words in (["status"], ["logs", "-n", "1"]):
         assert f"the cluster's agent is tfcluster {FIRST} " in sandbox(*words, code=1).stderr
-    assert not pids_of(sandbox, " agent on ")
-    seen = json.loads(sandbox("status", "-o", "json", env=old_environment).stdout)
+    assert not sandbox.pids(" agent on ")
+    seen = sandbox.json("status", env=old_environment)
     assert {task["pid"] for task in seen["tasks"]} == tasks
+    sandbox.kill_agent()
+    assert "3 tasks stopped" in sandbox("down").stdout
+    assert sandbox.leftovers() == []
 
 
 @pytest.mark.slow
@@ -132,8 +127,8 @@ def test_the_log_of_a_task_loses_no_line_while_its_log_writer_is_replaced(
 ) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec, env=old_environment)
-    older = pids_of(sandbox, " log writer")
-    [output] = {os.readlink(f"/proc/{pid}/fd/1") for pid in pids_of(sandbox, " ps:0")}
+    older = {*sandbox.pids(" log writer")}
+    [output] = {os.readlink(f"/proc/{pid}/fd/1") for pid in sandbox.pids(" ps:0")}
     upgraded = threading.Event()
     written = 0
 
@@ -155,37 +150,28 @@ def test_the_log_of_a_task_loses_no_line_while_its_log_writer_is_replaced(
     finally:
         upgraded.set()
         writer.join()
-    assert pids_of(sandbox, " log writer") - older
+    assert {*sandbox.pids(" log writer")} - older
     wait_for(lambda: f"line {written - 1}\n" in sandbox("logs", "ps:0", "--no-prefix").stdout)
     lines = [line for line in sandbox("logs", "ps:0", "--no-prefix").stdout.splitlines() if line.startswith("line ")]
     assert numbered(lines)
 
 
-def changes(*words: str) -> Any:
-    return pytest.param(words, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        changes("down"),
-        changes("run", "pi", "--samples", "1e5"),
-        changes("rerun", "pi-old"),
-        changes("cancel", "pi-old"),
-        changes("restart", "worker", "--yes"),
-        changes("scale", "worker=1", "--yes"),
-        changes("launch", "--each", "worker", "script.py", "script.py"),
-    ],
-    ids=lambda words: words[0],
+CHANGES = (
+    *("down", "run pi --samples 1e5", "rerun pi-old", "cancel pi-old", "restart worker --yes", "scale worker=1 --yes"),
+    "launch --each worker script.py script.py",
 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", CHANGES)
 def test_a_command_that_changes_the_cluster_says_in_one_line_that_it_upgrades(
-    sandbox: Sandbox, old_environment: dict[str, str], words: tuple[str, ...]
+    sandbox: Sandbox, old_environment: dict[str, str], command: str
 ) -> None:
     sandbox("up", sandbox.spec(SPEC), env=old_environment)
-    if "pi-old" in words:
+    if "pi-old" in command:
         sandbox("run", "pi", "--samples", "1e5", "--name", "pi-old", env=old_environment)
     sandbox.spec(SCRIPT, "script.py")
-    said = [line for line in sandbox(*words).stderr.splitlines() if "agent" in line or "older" in line]
+    said = [line for line in sandbox(*command.split()).stderr.splitlines() if "agent" in line or "older" in line]
     assert [line.startswith(UPGRADED) for line in said] == [True]
 
 
@@ -241,15 +227,6 @@ def test_all_that_a_cluster_does_continues_through_an_upgrade(
     assert sandbox.leftovers() == []
 
 
-def test_down_of_a_newer_version_ends_what_an_older_agent_has_left(
-    sandbox: Sandbox, old_environment: dict[str, str]
-) -> None:
-    sandbox("up", sandbox.spec(SPEC), env=old_environment)
-    sandbox.kill_agent()
-    assert "3 tasks stopped" in sandbox("down").stdout
-    assert sandbox.leftovers() == []
-
-
 @pytest.mark.slow
 def test_two_commands_that_upgrade_at_the_same_time_start_one_agent(
     sandbox: Sandbox, old_environment: dict[str, str]
@@ -274,8 +251,8 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
     with over(tmp_path, *names) as sandbox:
         spec = sandbox.spec(f"network: {network}\n{sandbox.text(names, JOBS)}")
         sandbox("up", spec, env=old_environment)
-        before = json.loads(sandbox("status", "-o", "json", env=old_environment).stdout)
-        forwarders = pids_of(sandbox, " forwarder")
+        before = sandbox.json("status", env=old_environment)
+        forwarders = {*sandbox.pids(" forwarder")}
         assert len(forwarders) == (2 if network == "private" else 0)
         with sandbox.without("link", "beta"):
             away = sandbox("run", "pi", "--samples", "1e6", "--devices", "/job:worker/task:0")
@@ -287,60 +264,89 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
         assert f"host 'alpha': {UPGRADED}" not in result.stderr
         after = sandbox.wait_until("running")
         assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
-        assert pids_of(sandbox, " forwarder") == forwarders, "no connection was cut"
+        assert {*sandbox.pids(" forwarder")} == forwarders, "no connection was cut"
         run = sandbox.json("run", "pi", "--samples", "1e6")
         assert len(run["devices"]) == 2, "the tasks of both hosts reach each other"
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Path:
-    """A virtual environment with all that tfcluster depends on, but without tfcluster."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
-    (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
-    return tmp_path / "venv"
+_NEWER = "was written by tfcluster 9.9.9, which is newer"
 
 
-def install(environment: Path, source: Path, folder: Path) -> None:
-    """Build a wheel of a release, and install it with pip over what is installed."""
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
-    subprocess.run([*map(str, build)], cwd=source, check=True, capture_output=True)
-    [wheel] = folder.glob("*.whl")
-    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
-    subprocess.run([*map(str, pip)], check=True, capture_output=True)
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "logs" not in path.parts}
 
 
-@pytest.fixture
-def installed(tmp_path: Path, environment: Path) -> Iterator[Sandbox]:
-    """A sandbox that runs the command of the virtual environment."""
-    with make_sandbox(tmp_path, (str(environment / "bin" / "tfcluster"),)) as sandbox:
-        yield sandbox
+def make_newer(path: Path, field: str = "format") -> None:
+    """Change the first line of a file as if a newer version had written it."""
+    first, _, rest = path.read_text().partition("\n")
+    path.write_text(json.dumps({**json.loads(first), field: 99, "tfcluster": "9.9.9"}) + f"\n{rest}")
+
+
+@pytest.mark.parametrize(
+    ("field", "commands"),
+    [
+        ("format", ["status", "down", "up"]),
+        pytest.param("protocol", ["status", "up", "runs", "down", "down --all", "up"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: str, commands: list[str]) -> None:
+    spec = sandbox.spec("name: kept\njobs: {worker: {tasks: 1, env: {TOKEN: {secret: abc}}}}\n")
+    sandbox("up", spec)
+    servers = {pid for pid, title in sandbox.processes().items() if "worker:0" in title}
+    sandbox.kill_agent()
+    state, runtime = sandbox.folder / "state" / "tfcluster" / "kept", sandbox.folder / "run" / "tfcluster"
+    journal = state / "localhost" / "journal.json"
+    written = journal.read_bytes()
+    (state / "localhost" / "lock").unlink()
+    for name in ("forwarding.json", "forwarder.json", "notices.json"):
+        (state / "localhost" / name).write_text("{}")
+    make_newer(journal, field)
+    before = {**files_below(state), **files_below(runtime)}
+    assert any(path.suffix == ".secrets" for path in before)
+    for command in commands:
+        error = sandbox(*command.split(), code=1).stderr
+        assert f"{journal} {_NEWER}" in error
+        assert "damaged" not in error
+    wait_for(lambda: not (state / "localhost" / "lock").exists())  # the last agent that refused ends a moment later
+    assert {**files_below(state), **files_below(runtime)} == before
+    assert servers <= sandbox.processes().keys()
+    for name in ("forwarding.json", "forwarder.json", "notices.json"):
+        (state / "localhost" / name).unlink()
+    journal.write_bytes(written)
+    assert {task["pid"] for task in sandbox.wait_until("running")["tasks"]} <= servers
 
 
 @pytest.mark.slow
-def test_the_new_version_is_installed_over_the_old_one_while_the_cluster_is_up(
-    tmp_path: Path, environment: Path, first_release: Path, installed: Sandbox
-) -> None:
-    changed = {"PYTHONPATH": str(ROOT / "tests" / "changed")}
-    command = partial(installed, env=changed)
-    install(environment, first_release, tmp_path / "first")
-    assert FIRST in command("--version").stdout
-    script, end = installed.spec(SCRIPT, "script.py"), tmp_path / "end"
-    command("up", installed.spec(SPEC))
-    run = command("run", "--detach", script, end).stdout.strip()
-    wait_for(lambda: "line 0" in command("logs", run).stdout)  # it has imported all that it needs of the old version
-    before = json.loads(command("status", "-o", "json").stdout)
+@pytest.mark.usefixtures("bare_fork_server")
+def test_a_newer_record_of_a_run_is_seen_and_stays(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: kept\njobs: {worker: {tasks: 1}}\n"))
+    sandbox("run", sandbox.spec("print('done')\n", "script.py"))
+    (record,) = sandbox.folder.glob("state/tfcluster/kept/localhost/runs/script-py-*/record.json")
+    sandbox.kill_agent()  # it knows the run without the record
+    make_newer(record)
+    text, run = record.read_text(), record.parent.name
+    (shown,) = [each for each in sandbox.json("runs") if each["run"] == run]
+    assert shown["state"] == "unreadable"
+    assert f"{record}: written by tfcluster 9.9.9" in shown["error"]["message"]
+    assert "unreadable" in sandbox("runs").stdout
+    assert run in sandbox("runs", run).stdout
+    sandbox("attach", run)  # its events can be read
+    assert f"{record}: written by tfcluster 9.9.9" in sandbox("rerun", run, code=1).stderr
+    sandbox("down")
+    assert record.read_text() == text
 
-    install(environment, ROOT, tmp_path / "new")
-    assert __version__ in command("--version").stdout
-    os.kill(before["tasks"][2]["pid"], 9)  # the old agent restarts it, with the new files on the disk
-    wait_for(lambda: pids_of(installed, " worker:1") - {before["tasks"][2]["pid"]})
-    assert UPGRADED in command("run", "pi", "--samples", "1e6").stderr
-    after = json.loads(command("status", "-o", "json").stdout)
-    assert [task["pid"] for task in after["tasks"][:2]] == [task["pid"] for task in before["tasks"][:2]]
-    assert [task["restarts"] for task in after["tasks"]] == [0, 0, 1]
-    end.touch()
-    wait_for(
-        lambda: f'"run": "{run}"' in command("runs", "-o", "json").stdout and "succeeded" in command("runs").stdout
-    )
-    command("down")
+
+@pytest.mark.slow
+def test_a_newer_entry_of_the_registry_stays(tmp_path: Path) -> None:
+    with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
+        spec = sandbox.spec("name: far\nhosts: {alpha: {address: 127.0.0.2}}\njobs: {worker: {tasks: 1}}\n")
+        sandbox("up", spec)
+        entry = sandbox.folder / "state" / "tfcluster" / "far" / "hosts.json"
+        readable = entry.read_text()
+        make_newer(entry)
+        text = entry.read_text()
+        for command in (["status"], ["up", spec], ["down"], ["down", "--all"], ["runs"]):
+            assert f"{entry} {_NEWER}" in sandbox(*command, code=1).stderr
+            assert entry.read_text() == text
+        entry.write_text(readable)
+        sandbox("down")
