@@ -8,7 +8,6 @@ import os
 import pwd
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.accounts import Account, account
-from tests.conftest import ROOT, Sandbox, mostly_slow, wait_for
+from tests.conftest import ROOT, Sandbox, read_until, wait_for
 from tests.slurm import Slurm, slurm
 
 NODES = 3
@@ -46,23 +45,15 @@ class InSlurm(Sandbox):
         host = f"{{python: {sys.executable}, state: {self.site.folder}/state}}"
         return f"name: {name}\nslurm: {request}\nhost: {host}\n{jobs}"
 
-    @property
-    def scripts(self) -> Path:
-        """A folder for scripts, which is sent with each of them."""
+    def script(self, text: str) -> Path:
+        """Write a script, in a folder that is sent with it."""
         folder = self.site.folder / "scripts"
         folder.mkdir(exist_ok=True)
-        return folder
+        return self.spec(text, f"{folder}/script.py")
 
     def allocated(self, nodes: int, script: str) -> str:
-        """What a shell script prints in an allocation."""
-        result = subprocess.run(
-            self.site.command("salloc", "--quiet", f"--nodes={nodes}", "sh", "-c", script),
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        result = self.execute(
+            *self.site.command("salloc", "--quiet", f"--nodes={nodes}", "sh", "-c", script), timeout=120
         )
         assert result.returncode == 0, result.stderr + result.stdout
         return result.stdout
@@ -115,7 +106,6 @@ def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterat
 
 @pytest.fixture(scope="module")
 def site(needs_slurm: None) -> Iterator[InSlurm]:
-    """A Slurm that the tests of the module share; they leave no job in it."""
     with in_slurm() as sandbox:
         yield sandbox
 
@@ -181,13 +171,12 @@ def ancestors(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: InSlurm) -> None:
-    script = site.scripts / "shows.py"
-    script.write_text(
-        "import json, os\n"
-        "print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(('SLURM', 'XDG', 'HOME'))}))\n"
+def test_tasks_and_scripts_have_the_jobs_variables_those_of_a_login_and_all_cores(site: InSlurm) -> None:
+    names = "('SLURM', 'XDG', 'HOME')"
+    script = site.script(
+        f"import json, os\nprint(json.dumps({{k: v for k, v in os.environ.items() if k.startswith({names})}}))\n"
     )
-    with up(site, '{nodes: 3, options: ["--comment=a b"]}') as status:
+    with up(site, '{nodes: 3, options: ["--comment=a b", "--cpus-per-task=2"]}') as status:
         assert len(site.json("run", "pi", "--samples", "1e6", "--seed", "7")["devices"]) == 3
         shown = json.loads(site("run", script).stdout)
         assert shown["SLURM_JOB_ID"] == str(status["job"]["id"])
@@ -197,16 +186,10 @@ def test_tasks_and_scripts_have_the_jobs_variables_and_those_of_a_login(site: In
         assert "XDG_RUNTIME_DIR" not in shown
         assert shown["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
         assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
-
-
-@pytest.mark.slow
-def test_tasks_and_commands_have_all_cores_of_the_job(site: InSlurm) -> None:
-    counts = "import os; print(len(os.sched_getaffinity(0)))"
-    exact = {"SLURM_EXACT": "1"}  # a step then has a core for each of its tasks, unless it asks for more
-    with up(site, '{nodes: 3, options: ["--cpus-per-task=2"]}') as status:
         assert {len(os.sched_getaffinity(task["pid"])) for task in status["tasks"]} == {2}
-        command = ("exec", "--on", "worker:1", "--", sys.executable, "-c", counts)
-        assert site(*command, env=exact).stdout == "2\n"
+        counts = (sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))")
+        exact = {"SLURM_EXACT": "1"}  # a step then has a core for each of its tasks, unless it asks for more
+        assert site("exec", "--on", "worker:1", "--", *counts, env=exact).stdout == "2\n"
 
 
 @pytest.mark.slow
@@ -236,7 +219,6 @@ def test_the_clusters_of_two_jobs_on_one_node_do_not_meet(site: InSlurm) -> None
         for name in ("train", "other"):
             site("up", site.spec(site.text(request, jobs, name), f"{name}.yaml"))
         both = [site.json("status", "-c", name) for name in ("train", "other")]
-        assert [status["state"] for status in both] == ["running", "running"]
         assert [status["job"]["nodes"] for status in both] == [[site.site.nodes[0]]] * 2
         assert both[0]["job"]["id"] != both[1]["job"]["id"]
         assert not {task["pid"] for task in both[0]["tasks"]} & {task["pid"] for task in both[1]["tasks"]}
@@ -292,9 +274,8 @@ def test_a_job_that_loses_a_node_is_named(site: InSlurm, lost: int) -> None:
     wait_for(lambda: site.site("sinfo", "-h", "-o", "%T").split() == ["idle"], 60)
 
 
-@pytest.fixture(params=mostly_slow(["linuxproc", "cgroup"], fast=["cgroup"]))
+@pytest.fixture(params=["linuxproc", "cgroup"])
 def tracked(request: pytest.FixtureRequest, needs_slurm: None) -> Iterator[InSlurm]:
-    """A Slurm of its own for each way of tracking processes."""
     if request.param == "cgroup" and not Path("/sys/fs/cgroup/freezer").is_dir():
         pytest.skip("Slurm 22.05 needs the control groups of version 1 here")
     with in_slurm(request.param) as sandbox:
@@ -365,68 +346,58 @@ def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
     assert "was not started from this machine" in site("status", code=3).stderr
 
 
-def block(site: InSlurm) -> str:
-    """Submit a job that takes all nodes, and return its id."""
+@contextlib.contextmanager
+def blocked(site: InSlurm) -> Iterator[str]:
+    """A job takes all nodes; yields its id."""
     options = ("--parsable", "--output=/dev/null", "--nodes=3", "--exclusive", "--wrap=sleep 1000")
-    return site.site("sbatch", *options).strip()
+    job = site.site("sbatch", *options).strip()
+    try:
+        yield job
+    finally:
+        site.site("scancel", job)
+        site("down", "-c", "train", code=None)
+        wait_for(lambda: not site.jobs(), 60)
+
+
+def interrupt_in_queue(site: InSlurm, *words: str | Path) -> tuple[str, str]:
+    """Press Ctrl-C while the job of a command is pending; return the line that says so, and what follows."""
+    waiting = site.start(*words)
+    line = read_until(waiting.stderr, " is pending (")[-1]
+    waiting.send_signal(signal.SIGINT)
+    _, error = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130
+    return line, error
 
 
 @pytest.mark.slow
 def test_a_job_that_waits_in_the_queue(site: InSlurm) -> None:
-    blocking = block(site)
-    try:
-        waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
-        line = next(line for line in waiting.stderr if " is pending (" in line)
+    spec = site.spec(site.text("{nodes: 3}"))
+    with blocked(site) as blocking:
+        line, error = interrupt_in_queue(site, "up", spec)
         job = next(each for each in site.jobs() if each != blocking)
         assert line.startswith(f"job {job} is pending (")
-        waiting.send_signal(signal.SIGINT)
-        _, error = waiting.communicate(timeout=60)
-        assert waiting.returncode == 130
         assert f"job {job} stays in the queue" in error
-        assert job in site.jobs()
         status = site.json("status", code=4)
         assert (status["state"], status["job"]["id"], status["job"]["state"]) == ("pending", int(job), "pending")
         assert f"train  pending  Slurm job {job}" in site("status", code=4, env=NO_SLURM).stdout
         assert f"Slurm job {job} was pending" in site("run", "pi", code=3).stderr
+        site("down")
+        assert site.jobs() == [blocking]
+        site("status", code=3)
+        interrupt_in_queue(site, "launch", "--spec", spec, site.script(""))
+        assert site.jobs() == [blocking], "the job of a launch is cancelled"
+        interrupt_in_queue(site, "up")
+        job = next(each for each in site.jobs() if each != blocking)
         again = site.start("up")
         site.site("scancel", blocking)
         assert again.wait(90) == 0
         assert site.status()["job"]["id"] == int(job)
-    finally:
-        site.site("scancel", blocking)
-        site("down", code=None)
-    wait_for(lambda: not site.jobs(), 60)
 
 
 @pytest.mark.slow
-def test_down_cancels_a_pending_job(site: InSlurm) -> None:
-    blocking = block(site)
-    try:
-        waiting = site.start("up", site.spec(site.text("{nodes: 3}")))
-        next(line for line in waiting.stderr if " is pending (" in line)
-        waiting.send_signal(signal.SIGINT)
-        waiting.communicate(timeout=60)
-        site("down")
-        assert site.jobs() == [blocking]
-        site("status", code=3)
-    finally:
-        site.site("scancel", blocking)
-
-
-@pytest.mark.slow
-def test_in_an_allocation_its_nodes_are_used_and_left(site: InSlurm) -> None:
-    site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
-    command = f"{sys.executable} -m tfcluster"
-    script = f"{command} up && {command} status -o json && {command} down && squeue -h -j $SLURM_JOB_ID -o %T"
-    shown = site.allocated(2, script)
-    status = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
-    assert (status["state"], len(status["job"]["nodes"])) == ("running", 2)
-    assert shown.splitlines()[-1] == "RUNNING"
-    wait_for(lambda: not site.remains(), 30)
-
-
-@pytest.mark.slow
-def test_the_death_of_the_step_that_holds_an_allocation_is_named(site: InSlurm) -> None:
+def test_in_an_allocation_its_nodes_are_used_and_left_and_the_death_of_the_step_that_holds_it_is_named(
+    site: InSlurm,
+) -> None:
     site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
     command = f"{sys.executable} -m tfcluster"
     registry = site.folder / "state" / "tfcluster" / "train" / "hosts.json"
@@ -434,11 +405,13 @@ def test_the_death_of_the_step_that_holds_an_allocation_is_named(site: InSlurm) 
     shown = site.allocated(
         2,
         f"{command} up && kill -9 $({sys.executable} -c {shlex.quote(holder)}); {command} status 2>&1; echo code $?; "
-        f"{command} up && {command} status -o json && {command} down",
+        f"{command} up && {command} status -o json && {command} down && squeue -h -j $SLURM_JOB_ID -o %T",
     )
     assert "stopped: the step that holds the nodes of Slurm job" in shown
     assert "code 3\n" in shown
-    assert json.loads(next(line for line in shown.splitlines() if line.startswith("{")))["state"] == "running"
+    status = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
+    assert (status["state"], len(status["job"]["nodes"])) == ("running", 2)
+    assert shown.splitlines()[-1] == "RUNNING"
     wait_for(lambda: not site.remains(), 30)
 
 
@@ -454,8 +427,7 @@ def test_the_end_of_an_allocation_ends_what_it_has(site: InSlurm) -> None:
 @pytest.mark.slow
 def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -> None:
     spec = site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 2}}\n"))
-    script = site.scripts / "group.py"
-    script.write_text("import os, sys; print(os.environ['SLURM_NODEID']); sys.exit(7)")
+    script = site.script("import os, sys; print(os.environ['SLURM_NODEID']); sys.exit(7)")
     shown = site("launch", "--spec", spec, script, code=7)
     assert "submitted Slurm job" in shown.stderr
     assert {"worker:0 | 0", "worker:1 | 1"} <= {*shown.stdout.splitlines()}
@@ -465,27 +437,9 @@ def test_a_launch_gets_an_allocation_for_one_script_and_ends_it(site: InSlurm) -
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_the_queue_of_a_launch_cancels_its_job(site: InSlurm) -> None:
-    blocking = block(site)
-    try:
-        script = site.scripts / "group.py"
-        script.write_text("")
-        waiting = site.start("launch", "--spec", site.spec(site.text("{nodes: 3}")), script)
-        next(line for line in waiting.stderr if " is pending (" in line)
-        waiting.send_signal(signal.SIGINT)
-        waiting.communicate(timeout=60)
-        assert waiting.returncode == 130
-        assert site.jobs() == [blocking]
-    finally:
-        site.site("scancel", blocking)
-    wait_for(lambda: not site.jobs(), 60)
-
-
-@pytest.mark.slow
 def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_named(site: InSlurm) -> None:
     saved = site.site.folder / "checkpoint"
-    script = site.scripts / "trains.py"
-    script.write_text(
+    script = site.script(
         "import pathlib, signal, sys, time\n"
         "def save(*_):\n"
         "    time.sleep(4)  # longer than a run has that is cancelled\n"
@@ -508,8 +462,7 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_name
         assert saved.exists(), error
         assert "the time limit of the Slurm job was reached" in error
         assert run.returncode != 0
-        after = site.status()
-        assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in status["tasks"]]
+        assert [*site.tasks("pid").values()] == [task["pid"] for task in status["tasks"]]
         site.site("scontrol", "update", job, "TimeLimit=1")
         wait_for(lambda: not site.remains(), 90)
         assert f"stopped: Slurm job {status['job']['id']} ended (TIMEOUT)" in site("status", code=3).stderr
@@ -518,8 +471,8 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_name
 @pytest.mark.slow
 def test_the_end_of_an_allocation_is_asked_for(site: InSlurm) -> None:
     site.spec(site.text("{grace: 600}", "jobs: {worker: {tasks: 2}}\n"))
-    script, runs = site.scripts / "waits.py", site.site.folder / "runs"
-    script.write_text(f"import pathlib, time\npathlib.Path({str(runs)!r}).touch()\ntime.sleep(1000)\n")
+    runs = site.site.folder / "runs"
+    script = site.script(f"import pathlib, time\npathlib.Path({str(runs)!r}).touch()\ntime.sleep(1000)\n")
     command = f"{sys.executable} -m tfcluster"
     shown = site.allocated(
         2,
@@ -558,19 +511,13 @@ def test_an_ordinary_account_trains_in_a_private_network_beside_another_users_cl
         }
 
 
-def test_what_slurm_refuses_is_said(site: InSlurm) -> None:
+def test_what_slurm_refuses_is_said_and_the_doctor_asks_whether_it_would_accept_the_job(site: InSlurm) -> None:
     error = site("up", site.spec(site.text("{nodes: 1, partition: nowhere}")), code=1).stderr
+    refusal = "invalid partition specified: nowhere"
     assert "sbatch failed: " in error
-    assert "invalid partition specified: nowhere" in error
-    assert not site.jobs()
-
-
-@pytest.mark.slow
-def test_the_doctor_asks_slurm_whether_it_would_accept_the_job(site: InSlurm) -> None:
-    site.spec(site.text("{nodes: 1, partition: nowhere}"))
+    assert refusal in error
     (check,) = site.json("doctor", code=1)["checks"]
-    assert not check["ok"]
-    assert "invalid partition specified: nowhere" in check["result"]
+    assert (check["ok"], refusal in check["result"]) == (False, True)
     assert "its nodes or pods become hosts only when" in site("doctor", "--print-systemd", code=2).stderr
     (check,) = site.json("doctor", site.spec(site.text("{nodes: 1}")))["checks"]
     assert check["result"] == "it would accept the job"

@@ -133,7 +133,7 @@ def test_a_request_to_clear_a_container_is_its_name_in_the_first_field() -> None
 
 @pytest.mark.slow
 def test_a_request_for_a_trace_has_tensorflows_options(tensorflow: Any) -> None:
-    # The service itself has no Python class. What servers make of it is tested in end_to_end/test_profile.py.
+    # The service itself has no Python class. What servers make of it is tested in end_to_end/test_tensorboard.py.
     options = bytes.fromhex(tensorflow["options"])
     fields = {4: options, 5: b"/folder", 6: b"session", 7: b"host"}
     expected = b"".join(bytes([number << 3 | 2, len(value)]) + value for number, value in fields.items())
