@@ -27,7 +27,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions
-from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
+from tfcluster.protocol.api.runs import AttachRequest, EventRecord, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.transport.local import LocalTransport, connect
@@ -53,25 +53,24 @@ def client(up: Hosts) -> Iterator[AgentClient]:
     client.close()
 
 
-def run_of(path: Path, *, cancel_on_disconnect: bool = True) -> RunRequest:
-    script, folder = str(path), str(path.parent)
-    parameters: dict[str, Any] = {"args": [], "path": script, "argument": script, "cwd": folder, "seed": None}
-    return run_request(
-        "script", parameters, cancel_on_disconnect=cancel_on_disconnect, upload=str(path), upload_name=path.name
-    )
+def submit(client: AgentClient, script: Path, text: str) -> tuple[ResponseStream[EventRecord, Done], str]:
+    """Submit a run of a script; return its events and its id."""
+    script.write_text(text)
+    path, folder = str(script), str(script.parent)
+    parameters: dict[str, Any] = {"args": [], "path": path, "argument": path, "cwd": folder, "seed": None}
+    run = client.stream(run_request("script", parameters, upload=path, upload_name=script.name))
+    identity = next(run).record["run"]
+    with script.open("rb") as file:
+        run.send_file(file)
+    return run, identity
 
 
 def test_requests_are_served_side_by_side(up: Hosts, client: AgentClient, tmp_path: Path) -> None:
-    script = tmp_path / "wait.py"
-    script.write_text(WAIT)
     wait_for(lambda: not own_connections())  # the agent closes that of `up` a moment after the command did
     events, watch = client.stream(FOLLOW), client.stream(WatchRequest(600.0))
     assert isinstance(next(events), LogPositions)
     assert next(watch).tasks[0].short == "worker:0"
-    run = client.stream(run_of(script))
-    identity = next(run).record["run"]
-    with script.open("rb") as file:
-        run.send_file(file)
+    run, identity = submit(client, tmp_path / "wait.py", WAIT)
     output = next(run).record
     assert (output["event"], output["stream"], output["data"].strip()) == ("output", "stdout", "waiting")
     assert client.call(RestartRequest((), 1.0)) == Done()
@@ -118,12 +117,8 @@ def has_processes(group: int) -> bool:
 
 def test_what_is_not_read_of_a_stream_piles_up_nowhere(client: AgentClient, tmp_path: Path) -> None:
     """While the command reads other responses on the same connection."""
-    script = tmp_path / "chatty.py"
-    script.write_text("for _ in range(80_000): print('0123456789' * 10)\n")
-    run = client.stream(run_of(script, cancel_on_disconnect=False))
-    identity = next(run).record["run"]
-    with script.open("rb") as file:
-        run.send_file(file)
+    chatty = "for _ in range(80_000): print('0123456789' * 10)\n"
+    run, identity = submit(client, tmp_path / "chatty.py", chatty)
     assert list(run)[-1].record["state"] == "succeeded"
 
     unread = client.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False))

@@ -52,6 +52,13 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -
     assert records.read_all() == [record]
 
 
+def keep_ended(records: RunStore, count: int) -> None:
+    """Keep runs that have ended one after the other."""
+    for number in range(count):
+        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED, started=float(number)))
+        os.utime(records.folder(f"pi-{number}") / "record.json", (number, number))
+
+
 def write_deep(path: Path) -> None:
     path.write_text(100_000 * "[")
 
@@ -105,9 +112,7 @@ def test_a_record_that_cannot_be_read_is_never_removed(
 ) -> None:
     monkeypatch.setattr(settings, "RUNS_KEPT", 1)
     records = RunStore(tmp_path)
-    for number in range(4):
-        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED))
-        os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
+    keep_ended(records, 4)
     spoil(tmp_path / "pi-0" / "record.json")
     os.utime(tmp_path / "pi-0" / "record.json", (0, 0))
     records.remove_old([])
@@ -140,9 +145,7 @@ def test_a_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
 
 def test_active_runs_and_the_latest_ended_runs_are_kept(tmp_path: Path) -> None:
     records = RunStore(tmp_path)
-    for number in range(settings.RUNS_KEPT + 5):
-        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED, started=float(number)))
-        os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
+    keep_ended(records, settings.RUNS_KEPT + 5)
     keep(records, replace(RECORD, run="going-on", started=-1.0))
     os.utime(tmp_path / "going-on" / "record.json", (-1, -1))
     records.remove_old(["pi-1"])
@@ -160,11 +163,8 @@ async def test_the_folders_of_old_runs_are_removed_in_a_child_process(
 ) -> None:
     monkeypatch.setattr(settings, "RUNS_KEPT", 1)
     records = RunStore(tmp_path)
-    for number in range(3):
-        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED))
-        (tmp_path / f"pi-{number}" / "files" / "model").touch()
-        os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
-
+    keep_ended(records, 3)
+    (tmp_path / "pi-0" / "files" / "model").touch()
     before = set(psutil.Process().children())
     remove_old_runs(records, [], settings.RUNS_OUTPUT_BYTES)
     while records.has_old([]) or set(psutil.Process().children()) - before:

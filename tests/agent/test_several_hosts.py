@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 
 from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, task_of, topology_of
 from tests.conftest import make_sandbox, wait_for
-from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, RestartRequest, TopologyRequest
@@ -139,12 +138,6 @@ def test_a_failed_connection_is_reported_with_the_reason(pair: Hosts) -> None:
     assert pair.ask("a", ReachRequest((), 1.0)) == {"failures": {}}
 
 
-def allocated(prepared: Mapping[str, Any]) -> ClusterTopology:
-    """The topology that was prepared, with the ports that b has allocated."""
-    topology: ClusterTopology = prepared["b"]["topology"]
-    return topology.with_allocation(prepared["b"]["allocation"]["ports"], {})
-
-
 def can_connect(port: int) -> bool:
     with socket.socket() as dialling:
         return dialling.connect_ex(("127.0.0.1", port)) == 0
@@ -153,7 +146,8 @@ def can_connect(port: int) -> bool:
 @pytest.mark.slow
 def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    listening = hosts.hold("b", allocated(prepared), listens=True)
+    b = prepared["b"]
+    listening = hosts.hold("b", b["topology"].with_allocation(b["allocation"]["ports"], {}), listens=True)
     next(listening)
     hosts.apply(topology_of(), prepared)  # while it goes on
     listening.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +22,34 @@ from tfcluster.os import procfs
 from tfcluster.processes.runs.run_plan import STACKS
 
 
-def test_only_the_processes_of_one_run_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_only_the_processes_of_one_run_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[str] = []
+    blocked = asyncio.Event()
 
-    async def read_three() -> None:
-        blocked = asyncio.Event()
+    async def read_threads(pid: int, pidfd: int, path: Path, ids: Any, threads: Any, *, running: bool) -> str:
+        asked.append(path.parent.name)
+        if path.parent.name == "blocks":
+            await blocked.wait()
+        return ""
 
-        async def read_threads(pid: int, pidfd: int, path: Path, ids: Any, threads: Any, *, running: bool) -> str:
-            asked.append(path.parent.name)
-            if path.parent.name == "blocks":
-                await blocked.wait()
-            return ""
+    async def no_problem(pid: int, path: Path) -> str:
+        return ""
 
-        async def no_problem(pid: int, path: Path) -> str:
-            return ""
-
-        monkeypatch.setattr(stacks, "_signal_problem", no_problem)
-        monkeypatch.setattr(stacks, "_read_threads", read_threads)
-        reader = StackReader()
-        waiting = [asyncio.ensure_future(reader.read(os.getpid(), tmp_path / "blocks")) for _ in range(2)]
-        await asyncio.sleep(0)
-        await reader.read(os.getpid(), tmp_path / "other")
-        assert asked == ["blocks", "other"]
-        blocked.set()
-        await asyncio.gather(*waiting)
-        assert asked == ["blocks", "other", "blocks"]
-
-    asyncio.run(asyncio.wait_for(read_three(), 60))
+    monkeypatch.setattr(stacks, "_signal_problem", no_problem)
+    monkeypatch.setattr(stacks, "_read_threads", read_threads)
+    reader = StackReader()
+    waiting = [asyncio.ensure_future(reader.read(os.getpid(), tmp_path / "blocks")) for _ in range(2)]
+    await asyncio.sleep(0)
+    await reader.read(os.getpid(), tmp_path / "other")
+    assert asked == ["blocks", "other"]
+    blocked.set()
+    await asyncio.gather(*waiting)
+    assert asked == ["blocks", "other", "blocks"]
 
 
-def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     looked_at: list[int] = []
 
     async def has_open(pid: int, path: str, turn: Turn) -> bool:
@@ -59,20 +59,31 @@ def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.Monk
     monkeypatch.setattr(stacks, "_has_open", has_open)
     monkeypatch.setattr(procfs, "children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
     driver: Any = type("Driver", (), {"pid": 1, "is_alive": lambda self: True})()
-    assert asyncio.run(find_processes(driver, tmp_path, forked=True)) == [2]
+    assert await find_processes(driver, tmp_path, forked=True) == [2]
     assert looked_at == list(range(1, settings.STACK_SEARCH_MAX + 1))
+
+
+BEGIN = """
+import os, signal, sys, threading
+from pathlib import Path
+from tfcluster.processes.runs.run_program import enable_stack_dump
+enable_stack_dump(Path(sys.argv[1]))
+"""
+
+
+@contextlib.contextmanager
+def program(body: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a program whose stacks can be read, with pipes."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with running(sys.executable, "-c", BEGIN + body, str(folder), **pipes, cwd=ROOT) as process:
+        yield process
 
 
 #: A main thread that runs without a pause, and threads that wait.
 BUSY = """
-import sys, threading
-from pathlib import Path
-from tfcluster.processes.runs.run_program import enable_stack_dump
-
 def wait():
     threading.Event().wait()
 
-enable_stack_dump(Path(sys.argv[1]))
 for _ in range(2):
     threading.Thread(target=wait, daemon=True).start()
 print("ready", flush=True)
@@ -85,8 +96,7 @@ while True:
 
 def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
     """While it enters a function, its interpreter may crash at the signal."""
-    command = [sys.executable, "-c", BUSY, str(tmp_path)]
-    with running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with program(BUSY, tmp_path) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         reader = StackReader()
@@ -107,50 +117,25 @@ def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
         assert [each.frames[0].function for each in shown] == ["<module>", "wait", "wait"]
 
 
-#: A program whose main thread blocks the signal.
-DEAF = """
-import signal, sys
-from pathlib import Path
-from tfcluster.processes.runs.run_program import enable_stack_dump
-
-enable_stack_dump(Path(sys.argv[1]))
-signal.pthread_sigmask(signal.SIG_BLOCK, [int(sys.argv[2])])
-print("ready", flush=True)
-sys.stdin.readline()
-"""
-
-
-def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DEAF, str(tmp_path), str(settings.STACK_SIGNAL)]
-    with running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
+async def test_a_main_thread_that_blocks_the_signal_is_named(tmp_path: Path) -> None:
+    block = f"signal.pthread_sigmask(signal.SIG_BLOCK, [{int(settings.STACK_SIGNAL)}])\n"
+    with program(f"{block}print('ready', flush=True)\nsys.stdin.readline()\n", tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
+        found = await StackReader().read(process.pid, tmp_path, running=True)
         assert (found.threads, found.problem) == ((), "its main thread blocks SIGURG")
 
 
-#: A program that writes more than a pipe holds, without a buffer, and then how much of it was written.
-PRINTING = """
-import os, sys
-from pathlib import Path
-from tfcluster.processes.runs.run_program import enable_stack_dump
-
-enable_stack_dump(Path(sys.argv[1]))
-written = os.write(1, bytes(200_000))
-os.write(2, b"%d" % written)
-"""
-
-
-def test_a_write_is_not_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PRINTING, str(tmp_path)]
-    with running(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+async def test_a_write_is_not_interrupted(tmp_path: Path) -> None:
+    """More than a pipe holds, without a buffer."""
+    with program('os.write(2, b"%d" % os.write(1, bytes(200_000)))\n', tmp_path) as process:
         wait_for(lambda: "write" in Path(f"/proc/{process.pid}/wchan").read_text())
-        found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
+        found = await StackReader().read(process.pid, tmp_path, running=True)
         assert (found.threads, found.problem) == ((), "its main thread waits until its output is read")
         assert process.communicate(timeout=60)[1] == "200000"
 
 
-def test_a_process_that_executes_another_program_after_the_look_lives(
+async def test_a_process_that_executes_another_program_after_the_look_lives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without a handler, the signal must not end it: no look can rule that out."""
@@ -162,7 +147,7 @@ def test_a_process_that_executes_another_program_after_the_look_lives(
     (tmp_path / STACKS).touch()
     with running("sleep", "60") as process:
         wait_for(lambda: "sleep" in procfs.waits_in(process.pid, process.pid))
-        found = asyncio.run(StackReader().read(process.pid, tmp_path, running=True))
+        found = await StackReader().read(process.pid, tmp_path, running=True)
         assert (found.threads, found.problem) == ((), "it has written no stacks; the disk might be full")
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)

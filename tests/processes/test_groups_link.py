@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import IPv4Address
 
 import pytest
@@ -54,7 +54,7 @@ class Coordinator:
         (link,) = self.links
         return link
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stopped.set()
         self._thread.join()
         self.listener.close()
@@ -62,13 +62,8 @@ class Coordinator:
             link.close()
 
 
-@contextmanager
-def host_link(address: str, host: str) -> Iterator[GroupLink]:
-    link = connect(address, SECRET, host)
-    try:
-        yield link
-    finally:
-        link.close()
+def host_link(address: str, host: str) -> closing[GroupLink]:
+    return closing(connect(address, SECRET, host))
 
 
 def dial(address: str) -> socket.socket:
@@ -76,13 +71,8 @@ def dial(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)))
 
 
-@contextmanager
-def coordinator(*hosts: str) -> Iterator[Coordinator]:
-    running = Coordinator(*hosts)
-    try:
-        yield running
-    finally:
-        running.stop()
+def coordinator(*hosts: str) -> closing[Coordinator]:
+    return closing(Coordinator(*hosts))
 
 
 @contextmanager

@@ -125,7 +125,6 @@ def test_a_reader_continues_where_it_was(tmp_path: Path) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)
     printed = print_lines(recorder, range(100_000))
     events = read(Output(tmp_path))
-    position = 0
     for number in range(0, len(events), 7):
         position = sum(event.get("missing", len(encode(event))) for event in events[:number])
         assert read(Output(tmp_path, position)) == events[number:]
