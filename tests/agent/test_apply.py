@@ -22,6 +22,7 @@ from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks import supervisor as module
+from tfcluster.agent.tasks.machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology
@@ -237,17 +238,29 @@ async def test_a_server_that_cannot_be_started_at_first_waits(
     assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
 
 
-async def test_the_next_agent_moves_the_secrets_from_where_the_earlier_one_had_them(
-    folder: StateDir, supervisor: TaskSupervisor
+@pytest.mark.parametrize("has_secrets", [True, False], ids=["other folder", "reboot"])
+async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_were(
+    folder: StateDir, supervisor: TaskSupervisor, has_secrets: bool
 ) -> None:
-    """With another XDG_RUNTIME_DIR."""
-    task = task_of("worker:0", "a", env={"TOKEN": "hunter2"}, secrets=("TOKEN",))
-    supervisor.apply(topology_of([task]), [])
+    """With another XDG_RUNTIME_DIR, or as after a reboot, when the folder in memory is gone."""
+    spec = task_of("worker:0", "a", env={"TOKEN": "hunter2"}, secrets=("TOKEN",))
+    supervisor.apply(topology_of([spec]), [])
     record = folder.journal.read()
     assert record is not None
     elsewhere = record.secrets.rename(folder.path / "elsewhere")
+    if not has_secrets:
+        elsewhere.unlink()
     supervisor._secrets = SecretStore(record.secrets)
     await supervisor.adopt(replace(record, secrets=elsewhere))
-    assert [each.spec.env for each in supervisor.tasks.values()] == [{"TOKEN": "hunter2"}]
-    assert not elsewhere.exists()
-    assert "hunter2" in record.secrets.read_text()
+    [task] = supervisor.tasks.values()
+    if has_secrets:
+        assert task.spec.env == {"TOKEN": "hunter2"}
+        assert not elsewhere.exists()
+        assert "hunter2" in record.secrets.read_text()
+    else:
+        supervisor.dispatch([(task, TaskEvent.START)])
+        await asyncio.sleep(0)
+        assert task.machine.state is TaskState.FAILED
+        assert task.last_exit is not None
+        why = "secret TOKEN is lost (the journal does not store secrets): `tfcluster up SPEC` supplies it again"
+        assert (task.last_exit.reason, task.last_exit.detail) == ("not started", why)

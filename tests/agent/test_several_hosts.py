@@ -182,27 +182,3 @@ def test_a_host_without_tasks_stays_up_until_down(hosts: Hosts) -> None:
     assert hosts.status("b")["tasks"] == []
     hosts.down("b")
     assert shorts(hosts.status("a")) == ["worker:0"]
-
-
-@pytest.mark.slow
-def test_a_task_whose_secret_is_missing_is_not_started(hosts: Hosts) -> None:
-    """As after a reboot, when the folder in memory is gone."""
-    hosts.up(topology_of(WITH_SECRET))
-    before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:1")}
-    hosts.kill_agent("b")
-    for path in (hosts.sandbox.folder / "run" / "tfcluster").glob("two.b.*.secrets"):
-        path.unlink()
-    os.kill(before["worker:1"], signal.SIGKILL)
-    task = wait_for(lambda: found if (found := hosts.task("worker:1"))["state"] == "failed" else None)
-    assert task["last_exit"]["reason"] == "not started"
-    assert task["last_exit"]["detail"] == (
-        "secret TOKEN is lost (the journal does not store secrets): `tfcluster up SPEC` supplies it again"
-    )
-    assert hosts.task("ps:0")["pid"] == before["ps:0"], "it has no secret"
-    with pytest.raises(ClusterError, match=r"worker:1 at localhost:\d+ on b does not answer"):
-        next(hosts.run("pi", PI, strict=True))
-    failed = [each["detail"] for each in hosts.events("b") if each["event"] == "failed"]
-    assert failed == [f"not started: {task['last_exit']['detail']}"]
-    hosts.up(topology_of(WITH_SECRET))
-    assert hosts.ask("b", TopologyRequest())["tasks"][2]["env"]["TOKEN"] == SECRET
-    assert hosts.task("ps:0")["pid"] == before["ps:0"]

@@ -30,7 +30,7 @@ def test_only_members_that_do_not_compute_are_idle() -> None:
     members = IdleMembers()
     with ExitStack() as stack:
         computing = [stack.enter_context(member(program)) for program in (_COMPUTE, _HAS_A_CHILD)]
-        wait_for(lambda: all(_processor_seconds(pid) > 0.5 for pid in computing))
+        wait_for(lambda: all(_processor_seconds(pid) > 0.25 for pid in computing))
         idle = stack.enter_context(member("import time\nwhile time.process_time() < 0.2: pass\ntime.sleep(1000)"))
         wait_for(lambda: _processor_seconds(idle) > 0.1)
         members.watch(dict(enumerate([*computing, idle])), 1.0)

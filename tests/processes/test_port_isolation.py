@@ -99,7 +99,7 @@ def try_connect(machine: Machine, *addresses: str, seconds: float = 30) -> list[
 
 def is_ignored(machine: Machine, *addresses: str) -> bool:
     """Return whether a machine's connections get no answer, not even a refusal."""
-    return try_connect(machine, *addresses, seconds=1) == ["TimeoutError"] * len(addresses)
+    return try_connect(machine, *addresses, seconds=0.5) == ["TimeoutError"] * len(addresses)
 
 
 def can_connect(machine: Machine, *addresses: str) -> bool:
