@@ -30,12 +30,9 @@ class Crash(BaseException):
 
 
 class Disk:
-    """Counts steps, fails one of them, and knows what of each file is on the disk; in the place of the module `os`.
+    """Counts steps, and knows what of each file is on the disk; in the place of the module `os`.
 
-    Args:
-        fails_at: The number of the step that is not made.
-        problem: What it raises.
-        always: Whether every later writing is refused too.
+    The step with the number `fails_at` is not made and raises `problem`, with `always` every later writing too.
     """
 
     def __init__(self, fails_at: int, problem: BaseException, *, always: bool = False) -> None:

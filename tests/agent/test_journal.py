@@ -186,13 +186,6 @@ def test_a_damaged_line_before_the_last_one_is_refused(journal: Journal, line: b
     assert refuses(journal)
 
 
-def test_a_change_of_a_task_that_does_not_exist_is_refused(journal: Journal) -> None:
-    journal.write(RECORD)
-    journal.append({"/job:x/task:0": NEW_PS})
-    with pytest.raises(JournalError, match="no such task"):
-        journal.read("localhost")
-
-
 @pytest.mark.parametrize("suffix", [".json", ".copy"])
 def test_nothing_is_appended_to_a_file_of_another_agent_or_that_was_removed_or_replaced(
     journal: Journal, suffix: str
@@ -344,7 +337,11 @@ def test_any_damage_is_repaired_from_the_copy(journal: Journal, damage: str) -> 
     assert list(journal.path.parent.iterdir()) == []
 
 
-def test_a_record_of_another_host_is_refused(journal: Journal) -> None:
+def test_a_record_of_another_host_or_of_a_task_that_does_not_exist_is_refused(journal: Journal) -> None:
+    journal.write(RECORD)
+    journal.append({"/job:x/task:0": NEW_PS})
+    with pytest.raises(JournalError, match="no such task"):
+        journal.read("localhost")
     journal.write(RECORD)
     with pytest.raises(JournalError, match="there is no such task"):
         journal.read("alpha")

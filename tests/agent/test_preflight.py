@@ -123,6 +123,11 @@ def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocat
         "/job:worker/task:1": ("GPU-5f", "0"),
         "/job:chief/task:0": ("7",),
     }
+    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_allocation({}, {"/job:worker/task:1": ("0",)})
+    assert allocation_of(topology, ports, ["0", "1", "2"]).gpus == {
+        "/job:worker/task:0": ("1",),
+        "/job:worker/task:2": ("2",),
+    }
 
 
 def test_all_failures_are_reported_at_once_with_their_checks(
@@ -240,12 +245,6 @@ def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[
     reserve_ports(HostCheckInput(topology, "gamma", Path("/"), ports, ()))
     assert ports.reserved == set(allocation.ports.values())
     assert check(HostCheckInput(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
-
-
-def test_gpus_of_a_task_are_not_assigned_to_others(ports: PortAllocator) -> None:
-    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_allocation({}, {"/job:worker/task:1": ("0",)})
-    gpus = allocation_of(topology, ports, ["0", "1", "2"]).gpus
-    assert gpus == {"/job:worker/task:0": ("1",), "/job:worker/task:2": ("2",)}
 
 
 def test_the_ports_of_the_running_cluster_are_neither_checked_nor_allocated(

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import json
 from dataclasses import fields, is_dataclass
-from typing import Any, NoReturn, cast, get_args
+from typing import Any, NoReturn, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ from tfcluster.protocol.api import logs as _logs  # noqa: F401
 from tfcluster.protocol.api import processes as _processes  # noqa: F401
 from tfcluster.protocol.api import runs as _runs  # noqa: F401
 from tfcluster.protocol.api.cluster import DownRequest, RestartRequest, StatusRequest
-from tfcluster.protocol.serialization import DecodeError, decode, to_json
+from tfcluster.protocol.serialization import decode, to_json
 
 REQUESTS: list[Any] = sorted(Request.__subclasses__(), key=lambda kind: kind.method)
 MESSAGES: list[Any] = list(
@@ -111,16 +111,12 @@ def test_a_wrong_argument_is_named_without_its_value(arguments: Any, problem: st
     assert caught.value.message == f"request 'restart': {problem}"
 
 
-@pytest.mark.parametrize("body", [None, [], {}, {"method": None}, {"method": []}, {"method": "explode"}, "status"])
-def test_a_body_without_a_known_method_is_not_a_request(body: Any) -> None:
-    with pytest.raises(ClusterError, match="not a request: "):
-        decode_request(body)
-
-
-def test_the_name_of_an_unknown_method_is_shortened() -> None:
-    with pytest.raises(ClusterError) as caught:
-        decode_request({"method": "x" * 10_000})
-    assert len(caught.value.message) < 300
+@pytest.mark.parametrize("method", [None, [], "explode", "x" * 10_000])
+def test_a_body_without_a_known_method_is_not_a_request(method: Any) -> None:
+    for body in ({"method": method}, method, {}, "status"):
+        with pytest.raises(ClusterError, match="not a request: ") as caught:
+            decode_request(body)
+        assert len(caught.value.message) < 300
 
 
 def test_a_wrong_reply_or_event_is_an_error_of_the_agent() -> None:
@@ -128,10 +124,3 @@ def test_a_wrong_reply_or_event_is_an_error_of_the_agent() -> None:
         decode_response(DownRequest, {"warning": 1}, is_reply=True)
     with pytest.raises(ClusterError, match="the agent sent a wrong event to the request 'status': unexpected"):
         decode_response(StatusRequest, {}, is_reply=False)
-
-
-def test_the_error_of_a_value_has_a_form_without_the_value() -> None:
-    with pytest.raises(DecodeError) as caught:
-        decode(int, cast(Any, "hunter2"), "tasks.0.env.TOKEN")
-    assert str(caught.value) == "tasks.0.env.TOKEN: expected an integer, got 'hunter2'"
-    assert caught.value.without_value == "tasks.0.env.TOKEN: expected an integer"

@@ -109,18 +109,11 @@ def test_a_type_without_a_decoder_is_a_type_error() -> None:
         decode(set[int], [])
 
 
-def test_a_field_without_a_default_is_required() -> None:
+def test_a_stored_document_has_a_format_and_a_newer_one_is_not_damage() -> None:
+    handle = ProcessHandle(1, 2)
+    for document in ({"pid": 1, "start_time": 2}, to_stored(handle, 1), to_stored(handle, 2)):
+        assert from_stored(ProcessHandle, document, 2) == handle
     with pytest.raises(DecodeError, match=r"^start_time: missing$"):
         from_stored(ProcessHandle, {"pid": 1}, 1)
-
-
-def test_a_document_without_a_format_has_the_first_one() -> None:
-    handle = ProcessHandle(1, 2)
-    assert from_stored(ProcessHandle, {"pid": 1, "start_time": 2}, 1) == handle
-    assert from_stored(ProcessHandle, to_stored(handle, 2), 2) == handle
-    assert from_stored(ProcessHandle, to_stored(handle, 1), 2) == handle
-
-
-def test_a_newer_format_is_not_damage() -> None:
     with pytest.raises(NewerFormatError, match=r"its format is 3, and this version \(.+\) reads formats up to 2"):
         from_stored(ProcessHandle, {"format": 3, "handle": "elsewhere"}, 2)
