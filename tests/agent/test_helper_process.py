@@ -96,21 +96,17 @@ async def test_one_that_restarts_is_forked_again_when_it_dies_or_is_stopped_by_a
     assert helper.process is None, "it is not started again"
 
 
-async def test_one_that_cannot_be_forked_is_tried_again() -> None:
-    helper = Helper()
-    with free_descriptors(1):
-        helper.start_or_retry()
-        assert helper.process is None
-    await until(lambda: helper.process is not None)
-    helper.stop()
-
-
-async def test_one_that_cannot_be_watched_is_not_adopted() -> None:
+async def test_one_that_cannot_be_forked_is_tried_again_and_one_that_cannot_be_watched_is_not_adopted() -> None:
     helper, process = Helper(), ProcessHandle.from_pid(os.getpid())
     assert process is not None
     with free_descriptors(1), pytest.raises(OSError, match="Too many open files"):
         helper.watch(process)
     assert helper.process is None
+    with free_descriptors(1):
+        helper.start_or_retry()
+        assert helper.process is None
+    await until(lambda: helper.process is not None)
+    helper.stop()
 
 
 async def test_one_that_outlives_the_agent_begins_when_it_is_released() -> None:

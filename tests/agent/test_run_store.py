@@ -120,16 +120,11 @@ def test_a_record_that_cannot_be_read_is_never_removed(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pi-0", "pi-3"]
 
 
-def test_a_folder_is_not_reused(tmp_path: Path) -> None:
-    records = RunStore(tmp_path)
-    assert records.make_folder("pi-0000")
-    assert not records.make_folder("pi-0000")
-
-
 def test_a_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
     records = RunStore(tmp_path)
     for name in ("pi-12", "pi-1234", "mean-12"):
-        records.make_folder(name)
+        assert records.make_folder(name)
+        assert not records.make_folder(name), "a folder is not used again"
     assert records.find("m") == "mean-12"
     assert records.find("pi-123") == "pi-1234"
     assert records.find("pi-12") == "pi-12", "a whole id, though it begins another"

@@ -70,21 +70,18 @@ def test_what_the_script_made_in_place_of_a_link_or_a_folder_stays(plan: RunPlan
     assert sorted(os.listdir(tree)) == ["latest", "out"]
 
 
-def test_a_link_that_the_script_made_leads_to_nothing_that_is_removed(plan: RunPlan, tmp_path: Path) -> None:
-    tree, originals = plan.folder / CODE, tmp_path / "originals"
-    shutil.move(tree / "data", originals)
-    (tree / "data").symlink_to(originals)
+@pytest.mark.parametrize("replaced", ["data", ""], ids=["a folder", "the tree"])
+def test_a_link_that_the_script_made_leads_to_nothing_that_is_removed(
+    plan: RunPlan, tmp_path: Path, replaced: str
+) -> None:
+    link, originals = plan.folder / CODE / replaced, tmp_path / "originals"
+    files = sorted(os.listdir(link))
+    shutil.move(link, originals)
+    link.symlink_to(originals)
     assert "stay" in clear_tree(plan)
-    assert os.listdir(originals) == ["a.csv"]
-    assert sorted(os.listdir(tree)) == ["data"]
-
-
-def test_a_tree_that_the_script_has_replaced_by_a_link_is_left(plan: RunPlan, tmp_path: Path) -> None:
-    tree, originals = plan.folder / CODE, tmp_path / "originals"
-    shutil.move(tree, originals)
-    tree.symlink_to(originals)
-    assert "stay" in clear_tree(plan)
-    assert sorted(os.listdir(originals)) == ["data", "latest", "out", "x.py"]
+    assert sorted(os.listdir(originals)) == files
+    assert link.is_symlink()
+    assert not replaced or os.listdir(plan.folder / CODE) == [replaced]
 
 
 def test_a_tree_is_named_by_a_digest(plan: RunPlan, tmp_path: Path) -> None:
