@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 import threading
 import time
@@ -267,6 +269,51 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
         assert {*sandbox.pids(" forwarder")} == forwarders, "no connection was cut"
         run = sandbox.json("run", "pi", "--samples", "1e6")
         assert len(run["devices"]) == 2, "the tasks of both hosts reach each other"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A virtual environment with all that tfcluster depends on, but without tfcluster."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    [packages] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
+    return tmp_path / "venv"
+
+
+def install(environment: Path, source: Path, folder: Path) -> None:
+    """Build a wheel of a release, and install it with pip over what is installed."""
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+    subprocess.run([*map(str, build)], cwd=source, check=True, capture_output=True)
+    [wheel] = folder.glob("*.whl")
+    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    subprocess.run([*map(str, pip)], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_the_new_version_is_installed_over_the_old_one_while_the_cluster_is_up(
+    tmp_path: Path, environment: Path, first_release: Path
+) -> None:
+    install(environment, first_release, tmp_path / "first")
+    with make_sandbox(tmp_path, (str(environment / "bin" / "tfcluster"),)) as installed:
+        command = partial(installed, env={"PYTHONPATH": str(ROOT / "tests" / "changed")})
+        assert FIRST in command("--version").stdout
+        script, end = installed.spec(SCRIPT, "script.py"), tmp_path / "end"
+        command("up", installed.spec(SPEC))
+        run = command("run", "--detach", script, end).stdout.strip()
+        wait_for(lambda: "line 0" in command("logs", run).stdout)  # it has imported all that it needs of the old one
+        before = json.loads(command("status", "-o", "json").stdout)
+
+        install(environment, ROOT, tmp_path / "new")
+        assert __version__ in command("--version").stdout
+        os.kill(before["tasks"][2]["pid"], 9)  # the old agent restarts it, with the new files on the disk
+        wait_for(lambda: {*installed.pids(" worker:1")} - {before["tasks"][2]["pid"]})
+        assert UPGRADED in command("run", "pi", "--samples", "1e6").stderr
+        after = json.loads(command("status", "-o", "json").stdout)
+        assert [task["pid"] for task in after["tasks"][:2]] == [task["pid"] for task in before["tasks"][:2]]
+        assert [task["restarts"] for task in after["tasks"]] == [0, 0, 1]
+        end.touch()
+        wait_for(lambda: re.search(rf"{run} .* succeeded", command("runs").stdout))
+        command("down")
 
 
 _NEWER = "was written by tfcluster 9.9.9, which is newer"
