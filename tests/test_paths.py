@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.agent.test_code_store import receive
+from tests.agent.test_uploads import receive_code_files
 from tfcluster import paths, runtime_dir, settings
 from tfcluster.client.cluster import record_spec
 from tfcluster.client.preflight.certificates import issue_certificates
@@ -60,7 +60,7 @@ def test_without_a_home_folder_an_error_says_what_to_set(monkeypatch: pytest.Mon
 
 
 def store_code(content: bytes = b"code") -> Path:
-    receive(code_cache(), {digest_of(content): len(content)}, content)
+    receive_code_files(code_cache(), {digest_of(content): len(content)}, content)
     return code_cache()
 
 

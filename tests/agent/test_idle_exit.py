@@ -1,4 +1,4 @@
-"""When an agent that has nothing to do exits."""
+"""When an agent that has nothing to do exits, and when the lease of a cluster expires."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.hosts import CLUSTER, Hosts
 from tests.conftest import wait_for
-from tfcluster.agent.context import AgentContext
+from tfcluster.agent.context import AgentContext, Lease
 from tfcluster.agent.rpc_server import Dispatcher, RpcServer
 from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import connect, start_agent
@@ -53,3 +53,47 @@ def test_an_agent_without_a_cluster_exits_if_no_command_connects_or_one_has_aske
     assert readable_fds([pidfd], 30)
     os.close(pidfd)
     wait_for(lambda: not hosts.sandbox.leftovers())
+
+
+class FakeClock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_lease_expires_when_no_command_was_in_contact() -> None:
+    clock = FakeClock()
+    lease = Lease(clock)
+    clock.now += 59.9
+    assert not lease.has_expired(60.0)
+    clock.now += 0.1
+    assert lease.has_expired(60.0)
+    assert not lease.has_expired(61.0)
+    assert not lease.has_expired(None), "without a lease it never expires"
+
+
+def test_a_command_renews_the_lease() -> None:
+    clock = FakeClock()
+    lease = Lease(clock)
+    clock.now += 50.0
+    with lease.renew():
+        pass
+    clock.now += 59.0
+    assert not lease.has_expired(60.0)
+    clock.now += 1.0
+    assert lease.has_expired(60.0)
+
+
+def test_the_lease_does_not_expire_while_a_request_is_in_progress() -> None:
+    clock = FakeClock()
+    lease = Lease(clock)
+    with lease.renew():
+        with lease.renew():
+            clock.now += 500.0
+        assert not lease.has_expired(60.0)
+        clock.now += 500.0
+        assert not lease.has_expired(60.0)
+    assert not lease.has_expired(60.0), "it counts from the end of the request"
+    clock.now += 60.0
+    assert lease.has_expired(60.0)

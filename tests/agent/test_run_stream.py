@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.test_run_events import files_up_to
+from tests.processes.test_run_driver import files_up_to
 from tfcluster import settings
 from tfcluster.agent.handlers.runs import Output, _late_devices, read_latest_metrics, skip, stream_files
 from tfcluster.client.runs.runs import encode

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.test_run_events import files_up_to
+from tests.processes.test_run_driver import files_up_to
 from tfcluster import settings
 from tfcluster.processes.logs import log_buffer, rotating_log
 from tfcluster.processes.logs.log_buffer import LogBuffer, prepare, size_of

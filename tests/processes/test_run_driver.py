@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs import run_program
-from tfcluster.processes.runs.run_plan import EVENTS, RunPlan
+from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, append_event
 from tfcluster.programs import api
 
 # Supervises a program of its own, whose body it is given.
@@ -201,3 +204,27 @@ def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: py
 def test_an_event_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"/none/events\.jsonl cannot be written: No such file or directory"):
         job(tmp_path / "none").emit("run")
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file grows beyond a number of bytes: as on a full disk, what still has room is written."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_truncated_event_is_an_error_and_does_not_damage_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    append_event(path, {"event": "run"})
+    with files_up_to(30), pytest.raises(OSError, match=r"No space left on device: '.*/events\.jsonl'"):
+        append_event(path, {"event": "progress", "done": 1})
+    append_event(path, {"event": "error"})
+    append_event(path, {"event": "result"})
+    first, torn, *others = path.read_text().splitlines()
+    assert json.loads(first) == {"event": "run"}
+    assert '{"event":"progress","done":1}'.startswith(torn)
+    assert [json.loads(line) for line in others] == [{"event": "error"}, {"event": "result"}]
