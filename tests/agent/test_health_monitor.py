@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import running
@@ -83,8 +83,8 @@ sys.stdin.read()
 
 
 def connections_to(port: int) -> int:
-    lines = "".join(Path(f"/proc/net/{table}").read_text() for table in ("tcp", "tcp6")).splitlines()
-    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
+    established = (each for each in psutil.net_connections("tcp") if each.status == "ESTABLISHED")
+    return sum(each.raddr[1:] == (port,) for each in established)
 
 
 async def test_a_server_that_is_not_asked_any_more_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
