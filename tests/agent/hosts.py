@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,8 +13,7 @@ import pytest
 from tests.conftest import Sandbox, wait_for
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.core.hosts import Host
-from tfcluster.core.plan import kept_servers, plan
-from tfcluster.core.reconcile import ObservedState, merge_with_observed
+from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
@@ -33,7 +30,6 @@ from tfcluster.protocol.api.cluster import (
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
 from tfcluster.protocol.api.runs import EventRecord, RunRequest
 from tfcluster.protocol.serialization import to_json
-from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import LocalTransport
 
 CLUSTER = "two"
@@ -99,11 +95,9 @@ class Hosts:
             return to_json(response.result())
 
     def prepare(self, desired: ClusterTopology) -> dict[str, Any]:
-        """What OBSERVE and PREPARE say, by host."""
-        observed = {host: self.observe(host) for host in "ab"}
-        topology = _merged(desired, observed)
-        replies = {host: to_json(next(self.hold(host, topology))) for host in "ab"}
-        return {host: {**replies[host], "observed": observed[host], "topology": topology} for host in "ab"}
+        """What PREPARE says, by host."""
+        self.topology = desired
+        return {host: to_json(next(self.hold(host, desired))) for host in "ab"}
 
     def observe(self, host: str) -> ObservedState | None:
         """What OBSERVE says; the agent runs until `release`."""
@@ -123,24 +117,18 @@ class Hosts:
             self.streams.pop().close()
 
     def up(self, desired: ClusterTopology) -> None:
-        """Bring the cluster up, or to another topology, and wait until all its tasks are ready."""
-        self.apply(desired, self.prepare(desired))
+        """Bring the cluster up, and wait until all its tasks are ready."""
+        self.apply(self.prepare(desired))
 
-    def apply(self, desired: ClusterTopology, prepared: Mapping[str, Any]) -> None:
+    def apply(self, prepared: Mapping[str, Any]) -> None:
         """The same, with what PREPARE has said before."""
         assert [reply["problems"] for reply in prepared.values()] == [[], []]
-        topology: ClusterTopology = next(reply["topology"] for reply in prepared.values())
         for reply in prepared.values():
             allocation = reply["allocation"]
-            topology = topology.with_allocation(allocation["ports"], allocation["gpus"])
-        states = [reply["observed"] for reply in prepared.values() if reply["observed"]]
-        if states:
-            whole = _whole(states)
-            topology = replace(topology, kept=kept_servers(plan(topology, whole), whole))
-        for host, reply in prepared.items():
-            assert self.ask(host, change(topology, reply["observed"]), start=True) == {"conflict": None}
+            self.topology = self.topology.with_allocation(allocation["ports"], allocation["gpus"])
+        for host in prepared:
+            assert self.ask(host, change(self.topology, None), start=True) == {"conflict": None}
         self.release()
-        self.topology = topology
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
@@ -169,15 +157,6 @@ class Hosts:
         with contextlib.closing(run):
             return list(run)[-1].record
 
-    def kill_agent(self, host: str) -> int:
-        pid = int(self.status(host)["hosts"][0]["agent_pid"])
-        pidfd = os.pidfd_open(pid)
-        os.kill(pid, signal.SIGKILL)
-        ended = readable_fds([pidfd], 60)
-        assert ended
-        os.close(pidfd)
-        return pid
-
     def down(self, host: str) -> None:
         try:
             response = self.stream(host, DownRequest(1.0))
@@ -194,16 +173,6 @@ class Hosts:
 def change(topology: ClusterTopology, observed: ObservedState | None) -> ApplyRequest:
     """The request to carry out a plan that was made from an observed state."""
     return ApplyRequest(observed.revision if observed else None, topology, "", None, ())
-
-
-def _whole(states: Sequence[ObservedState]) -> ObservedState:
-    generations = {name: generation for state in states for name, generation in state.generations.items()}
-    return replace(states[0], tasks=tuple(task for state in states for task in state.tasks), generations=generations)
-
-
-def _merged(desired: ClusterTopology, observed: Mapping[str, ObservedState | None]) -> ClusterTopology:
-    states = [state for state in observed.values() if state is not None]
-    return merge_with_observed(desired, _whole(states)) if states else desired
 
 
 @contextlib.contextmanager

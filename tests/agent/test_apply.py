@@ -264,3 +264,13 @@ async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_
         assert task.last_exit is not None
         why = "secret TOKEN is lost (the journal does not store secrets): `tfcluster up SPEC` supplies it again"
         assert (task.last_exit.reason, task.last_exit.detail) == ("not started", why)
+
+
+async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:
+    topology = topology_of([task_of("worker:0", "b")])
+    supervisor.apply(topology, [])
+    record = folder.journal.read("a")
+    assert record is not None
+    vars(supervisor).update(topology=None)
+    await supervisor.adopt(record)
+    assert (supervisor.topology, supervisor.tasks) == (topology, {})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, task_of, topology_of
+from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, topology_of
 from tests.conftest import make_sandbox, wait_for
 from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import ProcessHandle
@@ -62,10 +62,10 @@ def test_secret_values_are_in_one_private_file_and_nowhere_else(pair: Hosts) -> 
     told = json.dumps([pair.status("a"), pair.status("b"), pair.events("a"), pair.events("b")], ensure_ascii=False)
     assert "hunter2" not in told
     assert not [pid for pid in pair.sandbox.processes() if b"hunter2" in environment_of(pid)]
-    # A topology that differs in it alone is told with it, by which a change is seen.
-    changed = [replace(task, env={**task.env, "TOKEN": "another"}) if task.env else task for task in WITH_SECRET]
-    for reply in pair.prepare(topology_of(changed)).values():
-        assert reply["observed"].topology.tasks[1].env["TOKEN"] == SECRET
+    for host in "ab":
+        observed = pair.observe(host)
+        assert observed is not None
+        assert observed.topology.tasks[1].env["TOKEN"] == SECRET, "by which a change is seen"
     pair.release()
 
 
@@ -146,10 +146,10 @@ def can_connect(port: int) -> bool:
 @pytest.mark.slow
 def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    b = prepared["b"]
-    listening = hosts.hold("b", b["topology"].with_allocation(b["allocation"]["ports"], {}), listens=True)
+    ports = prepared["b"]["allocation"]["ports"]
+    listening = hosts.hold("b", topology_of().with_allocation(ports, {}), listens=True)
     next(listening)
-    hosts.apply(topology_of(), prepared)  # while it goes on
+    hosts.apply(prepared)  # while it goes on
     listening.close()
     listening = hosts.hold("b", hosts.topology, listens=True)
     next(listening)
@@ -169,16 +169,3 @@ def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     listening.close()
     hosts.release()
     hosts.events("b")  # has the next agent tidy up
-
-
-@pytest.mark.slow
-def test_a_host_without_tasks_stays_up_until_down(hosts: Hosts) -> None:
-    hosts.up(topology_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
-    hosts.up(topology_of([task_of("worker:0", "a")]))
-    assert hosts.status("b")["tasks"] == []
-    assert hosts.ask("b", DevicesRequest()) == {"devices": [], "silent": []}
-    hosts.ask("b", RestartRequest((), 1.0))
-    hosts.kill_agent("b")
-    assert hosts.status("b")["tasks"] == []
-    hosts.down("b")
-    assert shorts(hosts.status("a")) == ["worker:0"]
