@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, Command, environment_of, lines_of, read_until, wait_for
-from tests.end_to_end.test_ssh import Over, dial, over
+from tests.end_to_end.test_ssh import Over, agent_on, dial, over
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 3, hosts: [alpha, beta]}\n"
@@ -299,3 +299,27 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over,
     result = lab("launch", "--spec", spec, "act.py", *acts, cwd=lab.folder / "code")
     assert len(result.stdout.splitlines()) == 3
     assert not lab.pids("brief")
+
+
+@pytest.mark.slow
+@pytest.mark.every_way
+def test_members_can_save_their_state_when_their_host_is_a_pod_that_is_deleted(lab: Over) -> None:
+    text = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    time.sleep(4)  # longer than a member has that is cancelled\n"
+        "    print('saved', flush=True)\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('trains', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    command = lab.start("launch", lab.spec(text, "saves.py"))
+    for _ in range(3):
+        read_until(command.stdout, "trains")
+    os.kill(agent_on(lab, "beta"), signal.SIGURG)  # what the container of a pod sends; alpha coordinates
+    out, error = command.communicate(timeout=60)
+    assert "worker:1 | saved" in out
+    assert command.returncode == 143, "that of the member"
+    assert "worker:1" in error
+    wait_for(lambda: not programs(lab))
