@@ -16,6 +16,7 @@ from tfcluster.programs.api import Context, SharedOptions, Submission
 from tfcluster.programs.pi import run as pi
 from tfcluster.programs.pi.options import command
 from tfcluster.programs.pi.run import counter_of, estimate, shard_size, worthwhile_devices
+from tfcluster.programs.threefry import threefry_2x32
 
 MASK = 0xFFFFFFFF
 SHARD = 1 << 22
@@ -43,6 +44,20 @@ def tensorflow_count(seed: int, shard: int, points: int, size: int = SHARD) -> i
     first = shard * size
     words = (tf.constant(word, tf.uint32) for word in (seed & MASK, seed >> 32, first >> 32, first & MASK))
     return int(counter_of(size)(*words, tf.constant(points, tf.int32)))
+
+
+# Random123's tests/kat_vectors: "threefry2x32 20", counter, key, output.
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+        ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_the_published_known_answers(counter: tuple[int, int], key: tuple[int, int], expected: tuple[int, int]) -> None:
+    low, high, first, second = (tf.constant(word, tf.uint32) for word in (*key, *counter))
+    assert tuple(int(word) for word in threefry_2x32((low, high), (first, second))) == expected
 
 
 @pytest.mark.parametrize(

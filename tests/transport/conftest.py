@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import mostly_slow
+from tests.conftest import ROOT, mostly_slow
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api import encode_request
@@ -35,6 +38,30 @@ def begin(transport: RemoteTransport) -> Channel:
 def use(transport: RemoteTransport) -> None:
     """Send a request to the agent, as a command does."""
     assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
+
+
+# Connects to an agent, says so when the agent has greeted it, and ends with its input.
+_COMMAND = """
+import json, sys
+from tfcluster.core.hosts import Host
+from tfcluster.transport.remote_transport import RemoteTransport
+cluster, host, start = json.loads(sys.argv[1])
+channel = RemoteTransport(cluster, Host(**host)).open(start=start)
+print(json.loads(channel.receive(30))["version"], flush=True)
+sys.stdin.read()
+"""
+
+
+def start_command(transport: RemoteTransport, hosts: SshHosts, *, start: bool) -> subprocess.Popen[bytes]:
+    """Start a command in a process of its own, which connects to the agent on h0."""
+    host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
+    arguments = [sys.executable, "-c", _COMMAND, json.dumps([transport.cluster, host, start])]
+    return subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def wait_until_connected(command: subprocess.Popen[bytes]) -> None:
+    assert command.stdout is not None
+    assert command.stdout.readline() != b""
 
 
 def agents(transport: RemoteTransport, hosts: SshHosts) -> list[int]:

@@ -18,7 +18,16 @@ import pytest
 
 from tests.conftest import mostly_slow, wait_for
 from tests.hosts import HERE, SshHosts
-from tests.transport.conftest import REQUEST, TransportFactory, agent_folder, agent_pid, begin, use
+from tests.transport.conftest import (
+    REQUEST,
+    TransportFactory,
+    agent_folder,
+    agent_pid,
+    begin,
+    start_command,
+    use,
+    wait_until_connected,
+)
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
@@ -231,27 +240,11 @@ def test_other_folders_for_sockets(
 def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
     transport.examine()
-    program = (
-        "import sys, json; from tfcluster.core.hosts import Host;"
-        "from tfcluster.transport.remote_transport import RemoteTransport;"
-        "channel = RemoteTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=False);"
-        "print(json.loads(channel.receive(30))['version'], flush=True); sys.stdin.read()"
-    )
-    host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
     sessions = hosts.sessions()
     remove_socket(transport, hosts)
-    commands = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, transport.cluster, json.dumps(host)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parent.parent.parent,
-        )
-        for _ in range(5)
-    ]
+    commands = [start_command(transport, hosts, start=False) for _ in range(5)]
     for command in commands:
-        assert command.stdout is not None
-        assert command.stdout.readline() != b""
+        wait_until_connected(command)
     for command in commands:
         command.communicate()
         assert command.returncode == 0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any, ParamSpec
 
 import pytest
 
@@ -19,6 +21,17 @@ from tfcluster.transport.relay.multiplexer import Multiplexer, Streams, Target
 from tfcluster.transport.relay.process import _Link
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Arguments = ParamSpec("Arguments")
+
+
+def in_event_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
+    """Run a test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: Arguments.args, **fixtures: Arguments.kwargs) -> None:
+        asyncio.run(test(*arguments, **fixtures))
+
+    return run
 
 
 @contextlib.asynccontextmanager
@@ -54,25 +67,24 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-def test_each_direction_ends_by_itself(tmp_path: Path) -> None:
+@in_event_loop
+async def test_each_direction_ends_by_itself(tmp_path: Path) -> None:
     data = bytes(range(256)) * 8192  # several windows
 
-    async def check() -> None:
-        async with linked(tmp_path / "socket", echo) as (here, there):
-            (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
-            writer.write(data)
-            writer.write_eof()
-            assert await reader.read() == data
-            await carried
-            writer.close()
-            assert here.is_idle
-            while not there.is_idle:  # its last frame is on the way
-                await asyncio.sleep(0)
-
-    asyncio.run(check())
+    async with linked(tmp_path / "socket", echo) as (here, there):
+        (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
+        writer.write(data)
+        writer.write_eof()
+        assert await reader.read() == data
+        await carried
+        writer.close()
+        assert here.is_idle
+        while not there.is_idle:  # its last frame is on the way
+            await asyncio.sleep(0)
 
 
-def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
+@in_event_loop
+async def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readline() == b"flood\n":
             with contextlib.suppress(OSError):
@@ -81,39 +93,35 @@ def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
                     await writer.drain()
         await echo(reader, writer)
 
-    async def check() -> None:
-        async with linked(tmp_path / "socket", flood) as (here, _):
-            (_, stopped), _ = await opened(here, str(tmp_path / "socket"))
-            stopped.write(b"flood\n")
-            stopped.transport.pause_reading()  # type: ignore[attr-defined]
-            (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
-            writer.write(b"echo\nanswer")
-            writer.write_eof()
-            assert await reader.read() == b"answer"
+    async with linked(tmp_path / "socket", flood) as (here, _):
+        (_, stopped), _ = await opened(here, str(tmp_path / "socket"))
+        stopped.write(b"flood\n")
+        stopped.transport.pause_reading()  # type: ignore[attr-defined]
+        (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
+        writer.write(b"echo\nanswer")
+        writer.write_eof()
+        assert await reader.read() == b"answer"
+        await carried
+        for each in (writer, stopped):
+            each.close()
+
+
+@in_event_loop
+async def test_what_does_not_listen_ends_the_connection_only(tmp_path: Path) -> None:
+    async with linked(tmp_path / "socket", echo) as (here, _):
+        (reader, nowhere), carried = await opened(here, str(tmp_path / "nothing"))
+        assert await reader.read() == b""
+        with pytest.raises(asyncio.CancelledError):
             await carried
-            for each in (writer, stopped):
-                each.close()
-
-    asyncio.run(check())
-
-
-def test_what_does_not_listen_ends_the_connection_only(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with linked(tmp_path / "socket", echo) as (here, _):
-            (reader, nowhere), carried = await opened(here, str(tmp_path / "nothing"))
-            assert await reader.read() == b""
-            with pytest.raises(asyncio.CancelledError):
-                await carried
-            (reader, writer), _ = await opened(here, str(tmp_path / "socket"))
-            writer.write_eof()
-            assert await reader.read() == b""
-            for each in (nowhere, writer):
-                each.close()
-
-    asyncio.run(check())
+        (reader, writer), _ = await opened(here, str(tmp_path / "socket"))
+        writer.write_eof()
+        assert await reader.read() == b""
+        for each in (nowhere, writer):
+            each.close()
 
 
-def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_hangs(
+@in_event_loop
+async def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "REMOTE_HANG_UP_SECONDS", 0.0)
@@ -123,44 +131,40 @@ def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_hangs(
             await reader.read()
             await asyncio.sleep(600)
 
-    async def check() -> None:
-        async with linked(tmp_path / "socket", hang) as (here, there):
-            (_, writer), carried = await opened(here, str(tmp_path / "socket"))
-            writer.close()
-            while not carried.done():
-                here.reset_abandoned()
-                await asyncio.sleep(0)
-            while not there.is_idle:
-                await asyncio.sleep(0)
-            assert here.is_idle
-
-    asyncio.run(check())
+    async with linked(tmp_path / "socket", hang) as (here, there):
+        (_, writer), carried = await opened(here, str(tmp_path / "socket"))
+        writer.close()
+        while not carried.done():
+            here.reset_abandoned()
+            await asyncio.sleep(0)
+        while not there.is_idle:
+            await asyncio.sleep(0)
+        assert here.is_idle
 
 
-def test_a_link_with_data_that_nobody_takes_ends_with_its_connections(tmp_path: Path) -> None:
-    async def check() -> None:
-        ours, silent = socket.socketpair()
-        here = Multiplexer(await asyncio.open_connection(sock=ours))
-        running = asyncio.create_task(here.run())
-        command, carried = await opened(here, "socket")
-        command[1].write(bytes(2 * settings.RELAY_WINDOW_BYTES))
-        later, too_late = await opened(here, "socket")
-        await asyncio.sleep(0)
-        here.close()
-        await running
-        after, carried_after = await opened(here, "socket")
-        for reader, _ in (command, later, after):
-            with contextlib.suppress(ConnectionError):  # not all was taken that the command has sent
-                assert await reader.read() == b""
-        await asyncio.gather(carried, too_late, carried_after, return_exceptions=True)
-        for _, writer in (command, later, after):
-            writer.transport.abort()
-        silent.close()
-
-    asyncio.run(check())
+@in_event_loop
+async def test_a_link_with_data_that_nobody_takes_ends_with_its_connections(tmp_path: Path) -> None:
+    ours, silent = socket.socketpair()
+    here = Multiplexer(await asyncio.open_connection(sock=ours))
+    running = asyncio.create_task(here.run())
+    command, carried = await opened(here, "socket")
+    command[1].write(bytes(2 * settings.RELAY_WINDOW_BYTES))
+    later, too_late = await opened(here, "socket")
+    await asyncio.sleep(0)
+    here.close()
+    await running
+    after, carried_after = await opened(here, "socket")
+    for reader, _ in (command, later, after):
+        with contextlib.suppress(ConnectionError):  # not all was taken that the command has sent
+            assert await reader.read() == b""
+    await asyncio.gather(carried, too_late, carried_after, return_exceptions=True)
+    for _, writer in (command, later, after):
+        writer.transport.abort()
+    silent.close()
 
 
-def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_connection(
+@in_event_loop
+async def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "REMOTE_HANG_UP_SECONDS", 0.0)
@@ -170,33 +174,28 @@ def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_connection
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             await asyncio.sleep(600)
 
-    async def check() -> None:
-        async with linked(tmp_path / "socket", hang) as (here, there):
-            (_, writer), carried = await opened(here, str(tmp_path / "socket"))
-            writer.write(bytes(4 * settings.RELAY_WINDOW_BYTES))
-            for _ in range(100):
-                here.reset_abandoned()
-                await asyncio.sleep(0.001)
-            assert not carried.done()  # the command is there: its data may be taken later
-            writer.transport.abort()
-            while not carried.done():
-                here.reset_abandoned()
-                await asyncio.sleep(0)
-            while not there.is_idle:
-                await asyncio.sleep(0)
-
-    asyncio.run(check())
+    async with linked(tmp_path / "socket", hang) as (here, there):
+        (_, writer), carried = await opened(here, str(tmp_path / "socket"))
+        writer.write(bytes(4 * settings.RELAY_WINDOW_BYTES))
+        for _ in range(100):
+            here.reset_abandoned()
+            await asyncio.sleep(0.001)
+        assert not carried.done()  # the command is there: its data may be taken later
+        writer.transport.abort()
+        while not carried.done():
+            here.reset_abandoned()
+            await asyncio.sleep(0)
+        while not there.is_idle:
+            await asyncio.sleep(0)
 
 
-def test_what_is_no_frame_ends_the_link() -> None:
-    async def check() -> None:
-        ours, other = socket.socketpair()
-        here = Multiplexer(await asyncio.open_connection(sock=ours))
-        other.sendall(b"Welcome to this host, which prints something\n")
-        await here.run()
-        other.close()
-
-    asyncio.run(check())
+@in_event_loop
+async def test_what_is_no_frame_ends_the_link() -> None:
+    ours, other = socket.socketpair()
+    here = Multiplexer(await asyncio.open_connection(sock=ours))
+    other.sendall(b"Welcome to this host, which prints something\n")
+    await here.run()
+    other.close()
 
 
 async def has_ended(connection: socket.socket) -> bool:
@@ -233,29 +232,25 @@ def test_a_relay_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch
     asyncio.run(check())
 
 
-def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
-    async def check() -> None:
-        server = await asyncio.start_unix_server(echo, tmp_path / "socket")
-        (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
-        program = "from tfcluster.transport.relay.multiplexer import serve_link; serve_link(lambda: None)"
-        with host_input, host_output:
-            host = subprocess.Popen(
-                [sys.executable, "-c", program], stdin=host_input.fileno(), stdout=host_output.fileno()
-            )
-        _, writer = await asyncio.open_connection(sock=to_host)
-        reader, unused = await asyncio.open_connection(sock=from_host)
-        here = Multiplexer((reader, writer))
-        running = asyncio.create_task(here.run())
-        (answer, command), carried = await opened(here, str(tmp_path / "socket"))
-        command.write(b"there and back")
-        command.write_eof()
-        assert await answer.read() == b"there and back"
-        await carried
-        command.close()
-        here.close()
-        assert await asyncio.to_thread(host.wait, 60) == 0
-        await running
-        unused.close()
-        server.close()
-
-    asyncio.run(check())
+@in_event_loop
+async def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
+    server = await asyncio.start_unix_server(echo, tmp_path / "socket")
+    (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
+    program = "from tfcluster.transport.relay.multiplexer import serve_link; serve_link(lambda: None)"
+    with host_input, host_output:
+        host = subprocess.Popen([sys.executable, "-c", program], stdin=host_input.fileno(), stdout=host_output.fileno())
+    _, writer = await asyncio.open_connection(sock=to_host)
+    reader, unused = await asyncio.open_connection(sock=from_host)
+    here = Multiplexer((reader, writer))
+    running = asyncio.create_task(here.run())
+    (answer, command), carried = await opened(here, str(tmp_path / "socket"))
+    command.write(b"there and back")
+    command.write_eof()
+    assert await answer.read() == b"there and back"
+    await carried
+    command.close()
+    here.close()
+    assert await asyncio.to_thread(host.wait, 60) == 0
+    await running
+    unused.close()
+    server.close()

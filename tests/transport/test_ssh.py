@@ -19,11 +19,19 @@ import pytest
 from tests.conftest import wait_for
 from tests.descriptors import held_by
 from tests.hosts import SshHosts
-from tests.transport.conftest import TransportFactory, agent_folder, agent_pid, agents, begin, use
+from tests.transport.conftest import (
+    TransportFactory,
+    agent_folder,
+    agent_pid,
+    agents,
+    begin,
+    start_command,
+    use,
+    wait_until_connected,
+)
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import LOCK
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
@@ -192,20 +200,8 @@ def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transpor
 @pytest.mark.usefixtures("both_ways")
 def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
-    program = (
-        "import sys, json, signal; from tfcluster.core.hosts import Host;"
-        "from tfcluster.transport.remote_transport import RemoteTransport;"
-        "channel = RemoteTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=True);"
-        "print('open', flush=True); signal.pause()"
-    )
-    host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
-    with subprocess.Popen(
-        [sys.executable, "-c", program, transport.cluster, json.dumps(host)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parent.parent.parent,
-    ) as command:
-        assert command.stdout is not None
-        assert command.stdout.readline() == b"open\n"
+    with start_command(transport, hosts, start=True) as command:
+        wait_until_connected(command)
         command.kill()
     transport.disconnect()
     wait_for(lambda: not relays(hosts))
@@ -226,32 +222,6 @@ def test_sessions_share_one_connection(hosts: SshHosts, make_transport: Transpor
     transport.disconnect()
     wait_for(lambda: not path.exists())
     transport.disconnect()  # there is nothing more to end
-
-
-@pytest.mark.slow
-def test_an_agent_outlives_its_sshd(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    transport = make_transport()
-    channel = begin(transport)
-    pid = agent_pid(transport, hosts)
-    process = ProcessHandle.from_pid(pid)
-    assert process is not None
-    with socket.socket(socket.AF_UNIX) as connection:  # without a cluster, an agent ends when its last connection does
-        connection.connect(agent_socket(transport, hosts))
-        hosts.kill("h0")
-        try:
-            everything_from(channel)
-            channel.close()
-            with pytest.raises(HostUnreachableError):
-                transport.open(start=True)
-            wait_for(lambda: not relays(hosts))
-            assert process.is_alive()
-            assert os.getsid(pid) == pid
-        finally:
-            hosts.start("h0")
-        again = transport.open(start=False)
-        assert agent_pid(transport, hosts) == pid
-        again.close()
-    wait_for(lambda: not process.is_alive())
 
 
 def test_a_lost_link_is_noticed_and_used_again(hosts: SshHosts, make_transport: TransportFactory) -> None:
