@@ -55,8 +55,16 @@ def describe() -> str:
     return "nothing" if problem is None else f"{problem.message} {problem.hint}"
 
 
-def test_nothing_forbids_a_private_network_here() -> None:
+def test_nothing_forbids_a_private_network_here_and_a_seccomp_filter_is_named() -> None:
     assert in_child(describe) == "nothing"
+
+    def work() -> str:
+        forbid_unshare()
+        return describe()
+
+    found = in_child(work)
+    assert "a seccomp filter of this container" in found
+    assert "--security-opt seccomp=unconfined" in found
 
 
 @pytest.mark.parametrize("switch", ["user.max_user_namespaces", "user.max_net_namespaces"])
@@ -72,16 +80,6 @@ def test_a_switch_that_is_off_is_named(switch: str) -> None:
     assert f"`sudo sysctl -w {switch}=15000`" in found
     assert "`network: closed`" in found
     assert "`network: open`" in found
-
-
-def test_a_seccomp_filter_is_named() -> None:
-    def work() -> str:
-        forbid_unshare()
-        return describe()
-
-    found = in_child(work)
-    assert "a seccomp filter of this container" in found
-    assert "--security-opt seccomp=unconfined" in found
 
 
 @pytest.mark.parametrize(("error", "words"), [(28, "the limit user.max_user_namespaces"), (22, "CONFIG_USER_NS")])

@@ -56,15 +56,14 @@ def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[b
     assert process.open() is None
 
 
-def test_another_process_with_the_same_pid_is_neither_alive_nor_opened(child: subprocess.Popen[bytes]) -> None:
+def test_another_process_with_the_same_pid_is_neither_alive_nor_opened_and_an_opened_one_can_be_signalled(
+    child: subprocess.Popen[bytes],
+) -> None:
     stranger = replace(of(child), start_time=of(child).start_time - 1)
     before = os.listdir("/proc/self/fd")
     assert not stranger.is_alive()
     assert stranger.open() is None
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_an_opened_process_can_be_signalled(child: subprocess.Popen[bytes]) -> None:
     with opened(of(child)) as pidfd:
         send_signal(pidfd, signal.SIGTERM)
         assert child.wait() == -signal.SIGTERM

@@ -1,8 +1,9 @@
-"""The references in docs/ are what `make docs` generates, and the examples in them are valid."""
+"""The references in docs/ are what `make docs` generates, their examples are valid, and the site has pages for all."""
 
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tfcluster
 from tfcluster.cli.main import cli
 from tfcluster.spec.base import Key
 from tfcluster.spec.load import parse_spec
+from tfcluster.spec.schema import Job
 
 DOCS = Path(tfcluster.__file__).parent.parent / "docs"
 REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
@@ -81,3 +83,31 @@ def test_every_key_is_explained_and_every_command_is_in_the_reference() -> None:
     assert [(model, name) for model, name, field in fields if not any(isinstance(e, Key) for e in field.metadata)] == []
     text = (DOCS / "commands.md").read_text()
     assert [name for name in cli.list_commands(click.Context(cli)) if f"## `tfcluster {name}`" not in text] == []
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(DOCS))
+    runpy.run_path(str(DOCS / "make_site.py"))["Site"](tmp_path).write_all()
+    return tmp_path
+
+
+def test_each_command_and_key_has_a_page_in_the_navigation_and_the_links_lead_to_pages(site: Path) -> None:
+    names = cli.list_commands(click.Context(cli))
+    assert {f"{name}.md" for name in names} <= {page.name for page in (site / "commands").iterdir()}
+    assert {f"jobs-job-{name}.md" for name in Job.model_fields} <= {page.name for page in (site / "keys").iterdir()}
+    assert (site / "commands" / "wait.md").read_text().startswith("# `tfcluster wait`\n")
+    listed = set()
+    for page in site.rglob("*.md"):
+        for tree in re.findall(r"^```{toctree}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            listed |= {f"{name}.md" for name in tree.split("\n\n")[1].split()}
+    pages = {str(page.relative_to(site)) for page in site.rglob("*.md") if "orphan: true" not in page.read_text()}
+    assert pages == listed | {"index.md"}
+    links = [
+        (page, target)
+        for page in site.rglob("*.md")
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"(?s)````?\w*\n.*?````?\n", "", page.read_text()))
+        if "://" not in target
+    ]
+    assert len(links) > 100
+    assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []

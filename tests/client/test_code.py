@@ -1,4 +1,4 @@
-"""Which folder is sent with a script, what of it, and files that change meanwhile."""
+"""Which folder is sent with a script, what of it, and files that change meanwhile; the git commit of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.client.runs.code import CodeFolder, CodeTree, _read
-from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
+from tfcluster.client.runs.submission import describe_script
+from tfcluster.core.code import CodeFile, decode_manifest, digest_of, encode_manifest
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -82,27 +83,26 @@ def test_an_environment_and_what_nested_patterns_name_is_left_out(home: Path) ->
 
 
 @pytest.mark.needs("git")
-def test_other_work_trees_in_a_work_tree_are_sent_too(home: Path) -> None:
+def test_other_work_trees_and_in_a_folder_that_git_ignores_all_files_are_sent(home: Path) -> None:
     script = script_in(home / "project")
     (home / "project" / "lib").mkdir()
     (home / "project" / "lib" / "new.py").touch()
     subprocess.run("git init -q && git -C lib init -q", shell=True, cwd=home / "project", check=True, timeout=60)
     assert {path for path, _ in CodeFolder.of(script, str(home / "project")).files} == {"lib/new.py", "train.py"}
-
-
-@pytest.mark.needs("git")
-def test_in_a_folder_that_git_ignores_all_files_are_sent(home: Path) -> None:
     script = script_in(home / "project" / "scratch")
     (home / "project" / "scratch" / "beside.py").touch()
     (home / "project" / ".gitignore").write_text("scratch/\n")
-    subprocess.run(["git", "init", "-q"], cwd=home / "project", check=True, timeout=60)
     folder = CodeFolder.of(script, str(home / "project" / "scratch"))
     assert {path for path, _ in folder.files} == {"beside.py", "train.py"}
 
 
-def test_too_many_files_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_newlines_are_shown_on_one_line_and_too_many_files_are_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = script_in(home / "project")
-    (home / "project" / "another").touch()
+    (home / "project" / "data\n\u202e.csv").write_text("1")
+    described = CodeFolder.of(script, str(home / "project")).describe()
+    assert described == rf"{home}/project: 2 files, 1 B; the largest: data\n\u202e.csv (1 B), train.py (0 B)"
     monkeypatch.setattr(settings, "CODE_FILES_MAX", 1)
     with pytest.raises(ClusterError, match="has more than 1 files"):
         CodeFolder.of(script, str(home / "project"))
@@ -125,13 +125,6 @@ def test_a_file_that_changes_while_it_is_sent(home: Path) -> None:
 def test_a_manifest_does_not_lead_out_of_its_tree(path: str) -> None:
     with pytest.raises(ClusterError, match="a damaged list of files arrived"):
         decode_manifest(encode_manifest([CodeFile(path)]))
-
-
-def test_names_with_newlines_are_shown_on_one_line(home: Path) -> None:
-    script = script_in(home / "project")
-    (home / "project" / "data\n\u202e.csv").write_text("1")
-    described = CodeFolder.of(script, str(home / "project")).describe()
-    assert described == rf"{home}/project: 2 files, 1 B; the largest: data\n\u202e.csv (1 B), train.py (0 B)"
 
 
 @pytest.mark.needs("git")
@@ -195,3 +188,49 @@ def test_an_ignore_file_that_is_none_is_named(home: Path, make: Callable[[str], 
     with pytest.raises(ClusterError, match=f"{path}: {why}") as caught:
         CodeFolder.of(script, str(home / "project"))
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+def commit_script(folder: Path, text: str) -> str:
+    """Commit a script to a repository of its own; the commit's digest."""
+    folder.mkdir()
+    (folder / "train.py").write_text(text)
+    user = ["-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], [*user, "commit", "-q", "-m", text], ["rev-parse", "HEAD"]):
+        result = subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True, text=True, timeout=60)
+    return result.stdout.strip()
+
+
+def describe(folder: Path) -> tuple[str | None, str | None, bool | None]:
+    return describe_script({"path": str(folder / "train.py"), "cwd": str(folder)})
+
+
+@pytest.mark.needs("git")
+def test_the_commit_is_that_of_the_scripts_folder_also_in_a_hook_of_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = commit_script(tmp_path / "mine", "mine"), commit_script(tmp_path / "other", "other")
+    assert mine != other
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
+    assert describe(tmp_path / "mine") == (digest_of(b"mine"), mine, True)
+
+
+def test_a_run_does_not_wait_long_for_the_commit_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine/.git").mkdir(parents=True)
+    (tmp_path / "mine/train.py").write_text("mine")
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(settings, "GIT_STATUS_SECONDS", 0.1)
+    assert describe(tmp_path / "mine") == (digest_of(b"mine"), None, None)
+
+
+@pytest.mark.needs("git")
+def test_a_repository_that_was_fetched_executes_no_command(tmp_path: Path) -> None:
+    folder, executed = tmp_path / "fetched", tmp_path / "executed"
+    commit_script(folder, "print(1)\n")
+    command = f"touch {executed}; false"
+    subprocess.run(["git", "-C", folder, "config", "core.fsmonitor", command], check=True, timeout=60)
+    assert describe(folder)[2] is True
+    CodeFolder.of(str(folder / "train.py"), str(folder))
+    assert not executed.exists()

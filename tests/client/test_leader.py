@@ -1,4 +1,4 @@
-"""Which run a name means on a cluster of several hosts."""
+"""Which run a name means on a cluster of several hosts, and what the hosts say of a script that waits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.client.tensorboard import find_folders
+from tfcluster.core.states import TaskState
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.processes import TaskThreadsReply, TaskThreadsRequest
 
 
 class Hosts:
@@ -56,13 +59,10 @@ def test_a_name_is_not_taken_for_the_beginning_of_another_hosts_run() -> None:
         locate(hosts, "bas")
 
 
-def test_an_id_of_the_heads_is_asked_of_no_other_host() -> None:
+def test_an_id_of_the_heads_is_asked_of_no_other_host_and_a_run_is_found_while_the_head_is_away() -> None:
     hosts = Hosts({"alpha": ["pi-1a2b"], "beta": None})
     assert locate(hosts, "pi-1a2b") == ("alpha", "pi-1a2b")
     assert hosts.asked == ["alpha"]
-
-
-def test_a_run_is_found_while_the_head_is_away() -> None:
     hosts = Hosts({"alpha": None, "beta": ["pi-1a2b"]})
     assert locate(hosts, "pi") == ("beta", "pi-1a2b")
     with pytest.raises(ClusterError, match="cannot be reached, and no other host has a run 'mean'"):
@@ -77,3 +77,57 @@ def test_tensorboard_finds_a_run_by_its_name_too(monkeypatch: pytest.MonkeyPatch
     assert found.name == "base-3f9a"
     with pytest.raises(ClusterError, match="there is no folder and no run 'mean'"):
         find_folders(cluster, "mean")
+
+
+TASK = "/job:worker/task:1"
+SEEN = "worker:1 at 10.0.0.2:2222 on beta refuses connections"
+EVENT = {
+    "event": "waiting",
+    "call": "Session.run",
+    "file": "/home/me/train.py",
+    "line": 12,
+    "function": "main",
+    "seconds": 4.0,
+    "message": f"train.py:12 waits in Session.run: {SEEN}",
+    "problems": [{"problem": SEEN, "hint": "look", "task": TASK, "host": "beta"}],
+}
+
+
+def ask(problem: str | None, versions: tuple[str, str] = ("2.21.0", "2.21.0")) -> dict[str, Any]:
+    """The event after host beta has said what is wrong with the task; None if it cannot be reached."""
+
+    def call(host: str, request: Any) -> Any:
+        if host == "beta" and problem is None:
+            raise ClusterError("host 'beta' cannot be reached", exit_code=ExitCode.UNREACHABLE)
+        if isinstance(request, TaskThreadsRequest):
+            assert (host, request.task) == ("beta", TASK)
+            return TaskThreadsReply(TASK, host, TaskState.READY, 7, problem or "", "type this", (), ())
+        return SimpleNamespace(name="demo", hosts=[SimpleNamespace(tensorflow=versions[host == "beta"])])
+
+    def connect(host: str) -> Any:
+        return SimpleNamespace(call=lambda request: call(host, request))
+
+    cluster: Any = SimpleNamespace(name="demo", hosts={"alpha": None, "beta": None}, head="alpha", connect=connect)
+    return ask_hosts(cluster, EVENT)
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        ("worker:1 on beta died and is backing off", "worker:1 on beta died and is backing off", "type this"),
+        ("", f"{SEEN}, although it answers on beta", "Let alpha connect to it; `tfcluster doctor`"),
+        (None, f"{SEEN} (host 'beta' cannot be reached)", "look"),
+    ],
+)
+def test_the_host_of_the_task_knows_what_is_wrong(said: str | None, message: str, hint: str) -> None:
+    event = ask(said)
+    assert event["message"] == f"train.py:12 waits in Session.run: {message}"
+    (problem,) = event["problems"]
+    assert problem["problem"] == message
+    assert problem["hint"].startswith(hint)
+
+
+def test_another_tensorflow_is_named() -> None:
+    event = ask("worker:1 on beta is starting", ("2.21.0", "2.20.0"))
+    assert event["message"].endswith("worker:1 on beta is starting; host beta runs TensorFlow 2.20.0, alpha 2.21.0")
+    assert "pip install tensorflow==2.21.0" in event["problems"][-1]["hint"]

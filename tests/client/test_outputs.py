@@ -1,4 +1,4 @@
-"""Where the files of a run are written here, whatever a host lists."""
+"""Where the files and the traces of a run are written here, whatever a host lists and sends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from tests.agent.hosts import task_of, topology_of
+from tfcluster.client import profile
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.outputs import HostOutputs, _query, fetch, reject_conflicts
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.files import OutputBlock, OutputFile, OutputsReply, ReadOutputsRequest
+from tfcluster.protocol.api.processes import ProfileReply, ProfileRequest, TracePart
 
 CONTENT = b"of the run"
 
@@ -72,36 +75,28 @@ def test_a_link_with_the_name_of_an_incomplete_file_is_not_followed(tmp_path: Pa
     assert (tmp_path / "out/a").read_bytes() == CONTENT
 
 
-def test_a_file_that_was_not_asked_for_is_not_written(tmp_path: Path) -> None:
-    def stream_another(request: ReadOutputsRequest, **options: object) -> Response:
-        return Response([OutputBlock("../other", base64.b64encode(CONTENT).decode())])
-
-    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_another))
-    with pytest.raises(ClusterError, match=r"a file arrived that was not requested: '\.\./other'"):
-        fetch(cluster, HostOutputs("beta", "train-1", (file("a"),)), tmp_path / "out", lambda size: None)
-    assert [path.name for path in tmp_path.rglob("*")] == ["out", ".tfclusterignore"]
-
-
-def test_a_file_cannot_end_as_another_one(tmp_path: Path) -> None:
-    def stream_mixed(request: ReadOutputsRequest, **options: object) -> Response:
-        return Response([OutputBlock("a", base64.b64encode(CONTENT).decode()), OutputBlock("b", "")])
-
-    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_mixed))
-    outputs = HostOutputs("beta", "train-1", (file("a"), file("b")))
-    with pytest.raises(ClusterError, match="a file arrived before the one before it was complete: 'b'"):
-        fetch(cluster, outputs, tmp_path / "out", lambda size: None)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".tfclusterignore"]
-
-
-@pytest.mark.parametrize(("data", "modified_ns"), [("a", 1_000_000_000), ("", 10**40)])
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, data: str, modified_ns: int) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "modified_ns", "problem"),
+    [
+        ([("../other", CONTENT)], 1, r"a file arrived that was not requested: '\.\./other'"),
+        ([("a", CONTENT), ("b", b"")], 1, "a file arrived before the one before it was complete: 'b'"),
+        ([("a", None), ("a", b"")], 1, "the host sent a file that cannot be written"),  # which cannot be decoded
+        ([("a", b""), ("a", b"")], 10**40, "the host sent a file that cannot be written"),
+    ],
+)
+def test_what_is_not_the_files_that_were_asked_for_is_an_error_and_not_written(
+    tmp_path: Path, blocks: list[tuple[str, bytes | None]], modified_ns: int, problem: str
+) -> None:
     def stream_wrong(request: ReadOutputsRequest, **options: object) -> Response:
-        return Response([OutputBlock("a", data), OutputBlock("a", "")])
+        return Response(
+            OutputBlock(path, "a" if data is None else base64.b64encode(data).decode()) for path, data in blocks
+        )
 
     cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_wrong))
-    outputs = HostOutputs("beta", "train-1", (OutputFile("a", 0, modified_ns, False, None),))
-    with pytest.raises(ClusterError, match="the host sent a file that cannot be written"):
-        fetch(cluster, outputs, tmp_path / "out", lambda size: None)
+    files = tuple(OutputFile(path, 0, modified_ns, False, None) for path in "ab")
+    with pytest.raises(ClusterError, match=problem):
+        fetch(cluster, HostOutputs("beta", "train-1", files), tmp_path / "out", lambda size: None)
+    assert {path.name for path in tmp_path.rglob("*")} <= {"out", ".tfclusterignore"}
 
 
 @pytest.mark.parametrize("run", ["../train-1", "/train-1", "..", "train-1/../../x"])
@@ -119,3 +114,67 @@ def test_a_run_whose_id_is_a_path_is_refused(run: str) -> None:
     )
     with pytest.raises(ClusterError, match="has answered with a run that cannot exist"):
         _query(cluster, "train", {}, "beta")
+
+
+def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    topology = topology_of([task_of("worker:0", "alpha"), task_of("worker:1", "beta")])
+    away = ClusterError("beta cannot be reached", hint="Try again.", exit_code=ExitCode.UNREACHABLE)
+    replies = {"alpha": ProfileReply((), {"worker:0": "it is failed"})}
+    monkeypatch.setattr(profile, "read_topology", lambda cluster: topology)
+    monkeypatch.setattr(profile, "map_hosts", lambda *arguments: (replies, {"beta": away}))
+    cluster: Any = SimpleNamespace(is_local=False, name="demo")
+    with pytest.raises(ClusterError) as caught:
+        profile.capture_profile(cluster, [], 1.0, tmp_path / "logs")
+    assert "beta cannot be reached" in caught.value.message
+    assert "there is no trace of worker:0: it is failed" in caught.value.message
+    assert caught.value.hint.startswith("Try again. `tfcluster status`")
+    assert caught.value.exit_code is ExitCode.UNREACHABLE
+    assert not (tmp_path / "logs").exists()
+
+
+def test_what_another_command_captures_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(profile, "read_topology", lambda cluster: topology_of([task_of("worker:0", "alpha")]))
+    monkeypatch.setattr(profile, "time", SimpleNamespace(strftime=lambda text: "now"))
+    trace = tmp_path / "plugins" / "profile" / ".now" / "worker_1.xplane.pb"
+    trace.parent.mkdir(parents=True)
+    trace.touch()
+    cluster: Any = SimpleNamespace(is_local=False, name="demo")
+    with pytest.raises(ClusterError, match="File exists"):
+        profile.capture_profile(cluster, [], 1.0, tmp_path)
+    assert trace.exists()
+
+
+TRACE = base64.b64encode(b"trace").decode()
+
+
+class Traces(list[TracePart]):
+    """What a host sends."""
+
+    def result(self) -> ProfileReply:
+        return ProfileReply((), {})
+
+
+def capture(folder: Path, asked: str, name: str, data: str) -> None:
+    """Capture the trace of a task on a host that sends some data under some name."""
+    response = Traces([TracePart(name, data)])
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=lambda request, timeout: response))
+    (folder / "logs").mkdir()
+    profile._capture_on(cluster, "alpha", ProfileRequest((asked,), 1.0), folder / "logs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "data", "problem"),
+    [
+        ("worker:0", "worker:1", TRACE, "'.*', which was not requested"),
+        ("worker:0", "../../escaped", TRACE, "'.*', which was not requested"),
+        ("worker:0", "/tmp/escaped", TRACE, "'.*', which was not requested"),
+        ("../../escaped:0", "../../escaped:0", TRACE, "'.*', which was not requested"),  # hosts tell names of tasks
+        ("worker:0", "worker:0", "a", "worker:0 that cannot be decoded"),
+    ],
+)
+def test_what_is_not_the_trace_that_was_asked_for_is_not_written(
+    tmp_path: Path, asked: str, name: str, data: str, problem: str
+) -> None:
+    with pytest.raises(ClusterError, match=f"alpha sent a trace of {problem}"):
+        capture(tmp_path, asked, name, data)
+    assert [path.name for path in tmp_path.rglob("*")] == ["logs"]

@@ -33,14 +33,18 @@ def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
     assert done == [1, 2, 3]
 
 
-def test_a_host_that_hangs_times_out() -> None:
+def test_a_host_that_hangs_times_out_also_alone() -> None:
     hang = threading.Event()
-    values, errors = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
+    done: list[int] = []
+    for hosts in (["a", "b"], ["b"]):
+        values, errors = map_hosts(hosts, lambda host: hang.wait(60) if host == "b" else True, 0.2, done.append)
+        assert values == dict.fromkeys(hosts[:-1], True)
+        assert errors["b"].message == "host 'b' has not answered within 0.2 s"
+        assert errors["b"].exit_code is ExitCode.UNREACHABLE
     hang.set()
-    error = errors["b"]
-    assert values == {"a": True}
-    assert error.message == "host 'b' has not answered within 0.2 s"
-    assert error.exit_code is ExitCode.UNREACHABLE
+    assert done == [1]
+    assert map_hosts([LOCAL_HOST], lambda host: host, 60.0, done.append) == ({LOCAL_HOST: LOCAL_HOST}, {})
+    assert done == [1, 1]
 
 
 def test_a_host_that_is_away_is_named_while_others_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +75,6 @@ def test_an_unexpected_exception_is_raised_in_the_callers_thread() -> None:
         map_hosts(["a", "b"], lambda host: 1 // (host == "a"), 30.0)
     with pytest.raises(ZeroDivisionError):
         list(merge_streams(dict.fromkeys("ab", lambda context: iter([1 // (context.host == "a")]))))
-
-
-def test_one_host_has_the_timeout_and_the_progress_of_many() -> None:
-    hang = threading.Event()
-    done: list[int] = []
-    outcome = map_hosts([LOCAL_HOST], lambda host: hang.wait(60), 0.2, done.append)[1].get(LOCAL_HOST)
-    hang.set()
-    assert isinstance(outcome, ClusterError)
-    assert done == []
-    assert map_hosts([LOCAL_HOST], lambda host: host, 60.0, done.append) == ({LOCAL_HOST: LOCAL_HOST}, {})
-    assert done == [1]
 
 
 @pytest.mark.parametrize("hosts", [[LOCAL_HOST], ["a", "b"]])
@@ -138,20 +131,13 @@ def test_closing_ends_endless_and_silent_streams() -> None:
     wait_for(lambda: set(threading.enumerate()) <= before)
 
 
-def test_warnings_of_streams_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_items_of_one_host_stay_in_their_order_and_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     def stream(context: StreamContext) -> Iterator[int]:
         context.warn(f"{context.host}: connection lost")
-        yield 1
-
-    assert sorted(merge_streams({"a": stream, "b": stream})) == [("a", 1), ("b", 1)]
-    assert sorted(capsys.readouterr().err.splitlines()) == ["a: connection lost", "b: connection lost"]
-
-
-def test_the_items_of_one_host_stay_in_their_order() -> None:
-    def stream(context: StreamContext) -> Iterator[int]:
         yield from range(10_000)  # more than may wait to be read
 
     outcomes: dict[str, list[object]] = {"a": [], "b": []}
     for host, number in merge_streams({"a": stream, "b": stream}):
         outcomes[host].append(number)
     assert outcomes == {"a": list(range(10_000)), "b": list(range(10_000))}
+    assert sorted(capsys.readouterr().err.splitlines()) == ["a: connection lost", "b: connection lost"]

@@ -1,13 +1,17 @@
-"""Lines that servers really printed, read as placements."""
+"""What commands and views make of a run's events, and of lines that servers really printed about placements."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 import pytest
 
+from tfcluster import settings
+from tfcluster.client.live.run_history import RunHistory
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.runs.placements import PlacementContext, PlacementFilter, Placements, parse_line
+from tfcluster.client.runs.runs import OutputLines
 from tfcluster.core.run_events import PlacementEvent, to_record
 from tfcluster.errors import ClusterError
 
@@ -48,7 +52,7 @@ def test_a_line_of_the_placer_is_an_event_of_the_contract() -> None:
         f"my program says: (Less): {CPU} or so",
     ],
 )
-def test_other_lines_are_passed_over(line: str) -> None:
+def test_lines_that_are_no_placements_are_passed_over(line: str) -> None:
     assert parse_line(line) is None
 
 
@@ -65,3 +69,97 @@ def test_a_request_that_is_not_answered_times_out() -> None:
     context = PlacementContext(StreamContext("alpha"), cast(Placements, None))
     with pytest.raises(ClusterError, match="has not answered"):
         next(context.events(cast(Any, SilentStream())))
+
+
+def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:
+    return {(each["name"], each["reporter"]): each["points"] for each in history.to_json()["series"]}
+
+
+def test_metrics_of_scripts_and_of_programs_are_the_same_curves_and_their_latest_values_are_known() -> None:
+    history = RunHistory("script-1")
+    history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 3, "seconds": 1.0, "task": "worker:1"})
+    history.update({"event": "metric", "worker": "worker:0", "step": 9, "loss": 0.1, "w": 2.0, "seconds": 0.3})
+    history.update({"event": "metric", "mode": "single", "step": 4, "loss": 0.2, "steps_per_s": 7.5})
+    assert series_of(history) == {
+        ("loss", "worker:1"): [(3, 0.5, 1.0)],
+        ("loss", "worker:0"): [(9, 0.1, 0.3)],
+        ("w", "worker:0"): [(9, 2.0, 0.3)],
+        ("loss", "single"): [(4, 0.2, None)],
+        ("steps_per_s", "single"): [(4, 7.5, None)],
+    }
+    history = RunHistory("script-1")
+    for step, loss in enumerate((0.5, None)):
+        history.update({"event": "metric", "name": "norm", "value": 2.0, "step": step, "seconds": 1.0})
+        history.update({"event": "metric", "name": "loss", "value": loss, "step": step, "seconds": 1.0})
+    assert (history.metrics, history.step) == ({"norm": 2.0, "loss": None}, 1)
+
+
+def test_a_long_curve_keeps_its_shape_and_its_last_point() -> None:
+    history = RunHistory("script-1")
+    last = 100_000
+    for step in range(last + 1):
+        history.update({"event": "metric", "name": "loss", "value": float(step), "step": step, "seconds": 0.0})
+    (points,) = series_of(history).values()
+    assert settings.METRIC_POINTS / 2 <= len(points) <= 2 * settings.METRIC_POINTS + 1
+    assert points[0][0] == 0
+    assert points[-1][0] == last
+    gaps = {later[0] - point[0] for point, later in itertools.pairwise(points[:-1])}
+    assert len(gaps) == 1
+
+
+def test_what_else_a_run_says() -> None:
+    history = RunHistory("script-1")
+    history.update({"event": "run", "run": "script-1", "notes": ["one device"]})
+    history.update({"event": "progress", "done": 1, "total": 2, "unit": "steps", "seconds": 1.0})
+    history.update({"event": "task_down", "task": "worker:1", "problem": "worker:1 died"})
+    history.update({"event": "member", "task": "worker:0", "host": "alpha", "state": "started"})
+    history.update({"event": "result", "state": "succeeded", "notes": ["one device"]})
+    value = history.to_json()
+    assert value["notes"] == ["one device", "worker:1 died"]
+    assert value["progress"]["done"] == 1
+    assert [member["task"] for member in value["members"]] == ["worker:0"]
+    assert value["result"]["state"] == "succeeded"
+    assert history.version == 5
+
+
+def test_an_event_without_its_fields_is_left_out() -> None:
+    history = RunHistory("script-1")
+    for event in (
+        {},
+        {"event": "metric", "name": "loss"},
+        {"event": "metric", "name": "loss", "value": "high", "step": 1},
+        {"event": "progress", "done": 1},
+        {"event": "member"},
+        {"event": "graph", "operations": None},
+    ):
+        history.update(event)
+    history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 1, "seconds": 1.0})
+    assert series_of(history) == {("loss", ""): [(1, 0.5, 1.0)]}
+    assert history.progress is None
+    assert history.version == 7, "the agent counts them too"
+
+
+def lines_of(*parts: tuple[str, bytes]) -> list[Any]:
+    """The lines, as pairs of stream and text, of what arrives in these parts."""
+    lines = OutputLines()
+    events = [
+        {"event": "output", "stream": stream, "data": data.decode(errors="surrogateescape")} for stream, data in parts
+    ]
+    found = [line for event in (*events, {"event": "result"}) for line in lines.convert(event)]
+    assert found.pop() == {"event": "result"}
+    return [(each["stream"], each["line"]) for each in found]
+
+
+def test_lines_are_made_of_parts_for_each_stream_and_other_events_are_passed_on() -> None:
+    parts = [("stdout", b"o"), ("stderr", b"err\n\xc3"), ("stdout", b"ne\ntwo\n"), ("stderr", b"\xa9\xff")]
+    assert lines_of(*parts) == [("stderr", "err"), ("stdout", "one"), ("stdout", "two"), ("stderr", "é\ufffd")]
+    assert list(OutputLines().convert({"event": "metric"})) == [{"event": "metric"}]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17])
+def test_a_long_line_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(settings, "RUN_OUTPUT_LINE_MAX_BYTES", 8)
+    line = b"x" * size + b"\nend"
+    for found in (lines_of(("stdout", line)), lines_of(*(("stdout", bytes([each])) for each in line))):
+        assert "".join(text for _, text in found) == "x" * size + "end"
+        assert max(len(text) for _, text in found) <= 8

@@ -1,22 +1,28 @@
-"""How a command tries to reach a host again that it has lost, and which hosts get their leases renewed meanwhile."""
+"""How a command and a view try to reach hosts again that they have lost, and which hosts get their leases renewed."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.agent.hosts import topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster
+from tfcluster.client.cluster import Cluster, cluster_of
+from tfcluster.client.live.hosts import LiveHosts
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs import launch
 from tfcluster.client.runs.runs import RunResponse, keep_leases_alive, read_records
+from tfcluster.core.status import TrafficTotals
+from tfcluster.core.usage import HostUsage, ProcessUsage
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
@@ -140,3 +146,86 @@ def test_without_a_lease_no_request_is_sent() -> None:
     with keep_leases_alive(cast(Cluster, cluster), {cluster.head}):
         wait_for(lambda: cluster.requests["alpha", TopologyRequest] == 2 and threads() <= before)
     assert set(cluster.requests) == {("alpha", TopologyRequest)}
+
+
+@dataclass
+class LostHost:
+    """Stands for a host, its cluster and the code that is sent to it; it cannot be reached until `back` is set."""
+
+    back: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
+    joined: list[str] = field(default_factory=list)  # the addresses
+    threads: set[int] = field(default_factory=set)
+
+    def connect(self, host: str) -> LostHost:
+        self.threads.add(threading.get_ident())
+        if not self.back.is_set():
+            raise ClusterError("away")
+        return self
+
+    def send(self, *arguments: object) -> None:
+        """Send the code."""
+
+    def call(self, address: str) -> None:
+        self.joined.append(address)
+        self.answered.wait()
+
+
+def test_a_host_that_is_lost_twice_is_joined_by_one_thread_with_the_latest_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = LostHost()
+    monkeypatch.setattr(settings, "GROUP_REJOIN_SECONDS", 0.01)
+    monkeypatch.setattr(launch, "_join_request", lambda submission, run, event: event["address"])
+    submission: Any = SimpleNamespace(code_tree=host)
+    cluster: Any = host
+    lost = launch._LostHosts(submission, cluster)
+    lost.rejoin("train-1", {"hosts": ["alpha"], "address": "first"})
+    wait_for(lambda: host.threads)
+    lost.rejoin("train-1", {"hosts": ["alpha"], "address": "second"})
+    host.back.set()
+    wait_for(lambda: host.joined)
+    lost.rejoin("train-1", {"hosts": ["alpha"], "address": "third"})  # lost again while it is joined
+    host.answered.set()
+    wait_for(lambda: len(host.joined) == 2 and not lost._requests)
+    lost.ended.set()
+    assert host.joined == ["second", "third"]
+    assert len(host.threads) == 1
+
+
+IDLE = ProcessUsage(1.0, 1 << 20)
+
+
+def test_a_host_that_has_left_while_it_was_away_is_forgotten() -> None:
+    both = topology_of()
+    one = replace(both, generation=both.generation + 1, hosts=both.hosts[:1], tasks=both.on("a"))
+    hosts = LiveHosts(cluster_of(both), None)
+    assert hosts.take_topology(both) == ([], [])
+    hosts.lose("b", "it cannot be reached", is_remote=True)
+    assert hosts.links()["b"].lost_at is not None
+    assert hosts.take_topology(one) == ([], ["b"])
+    hosts.lose("b", "it cannot be reached", is_remote=True)  # from a thread that has not ended yet
+    assert list(hosts.links()) == ["a"]
+    assert hosts.find_failure() is None
+    hosts.note_down("a")
+    assert hosts.find_failure() is not None
+
+
+def test_a_task_without_a_process_has_no_rates() -> None:
+    hosts = LiveHosts(cluster_of(topology_of()), None)
+    for traffic in (100, 200):
+        hosts.take_usage("a", HostUsage(IDLE, {"worker:0": replace(IDLE, traffic=TrafficTotals(traffic, traffic))}))
+    assert (hosts.rates()["worker:0"].sent_per_s or 0) > 0
+    hosts.take_usage("a", HostUsage(IDLE, {}))
+    assert hosts.rates() == {}, "the last rates of a process are not those of none"
+
+
+def test_a_topology_with_a_lower_number_is_that_of_the_next_cluster_if_no_host_has_a_status() -> None:
+    first = topology_of()
+    second = replace(first, generation=first.generation + 1)
+    hosts = LiveHosts(cluster_of(first), None)
+    hosts.take_topology(second)
+    assert hosts.take_topology(replace(first, hosts=first.hosts[:1], tasks=first.on("a"))) == ([], []), "an older one"
+    hosts.lose("b", "it cannot be reached", is_remote=True)
+    hosts.note_down("a")
+    assert hosts.take_topology(replace(first, hosts=first.hosts[:1], tasks=first.on("a"))) == ([], ["b"])

@@ -23,14 +23,11 @@ def process(end: str) -> TensorBoard:
     return TensorBoard(LOCAL_HOST, [sys.executable, "-c", f"{_PRINTS_MUCH}{end}"], None)
 
 
-def test_a_process_that_prints_much_before_its_first_message_is_not_blocked() -> None:
+def test_a_process_that_prints_much_first_is_not_blocked_and_its_last_lines_explain_an_end() -> None:
     serves = f"print({MESSAGE_PREFIX + _START!r}, flush=True); print('http://localhost:6007/', file=sys.stderr)"
     with process(f"{serves}; sys.stderr.flush(); sys.stdin.read()") as tensorboard:
         assert tensorboard.read_start().logdir == "/logs"
         assert tensorboard.read_port() == 6007
-
-
-def test_the_last_lines_explain_an_end_before_it_serves() -> None:
     with process("sys.exit('no module')") as tensorboard, pytest.raises(ClusterError, match="exit code 1") as error:
         tensorboard.read_start()
     assert error.value.message.endswith("\n  no module")

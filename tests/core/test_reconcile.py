@@ -56,16 +56,12 @@ def test_what_is_removed_keeps_its_address_as_long_as_a_server_knows_it() -> Non
     assert places(observed.topology) == {}
 
 
-def test_what_is_removed_comes_back_at_its_address_without_a_restart() -> None:
+def test_what_is_removed_comes_back_at_its_address_and_only_who_was_started_in_between_must_learn_of_it() -> None:
     observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
     assert kinds(topology_of(workers(3)), observed) == [("start", "worker:2")]
     back, _ = apply_plan(topology_of(workers(3)), observed)
     assert back.topology.addresses()["worker"][2] == "localhost:2225"
     assert kinds(topology_of(workers(3)), back) == []
-
-
-def test_only_who_was_started_in_between_must_learn_of_what_comes_back() -> None:
-    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
     observed = restart_task(observed, "/job:worker/task:1")
     assert kinds(topology_of(workers(3)), observed) == [("restart", "worker:1"), ("start", "worker:2")]
 
@@ -91,19 +87,29 @@ def test_a_reused_address_is_unknown_while_a_server_runs_that_was_started_withou
     assert ("restart", "worker:0") in kinds(topology_of(workers(3, 3)), observed)
 
 
-def test_allocated_gpus_stay_allocated() -> None:
+def test_allocated_gpus_stay_allocated_but_not_on_another_host() -> None:
     observed = up("jobs: {worker: {tasks: 2, gpus: 1}}")
     one = merge_with_observed(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), observed)
     assert [task.gpu_ids for task in one.tasks] == [("worker:0-0",), ("worker:1-0",), ()]
     other = merge_with_observed(topology_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), observed)
     assert [task.gpu_ids for task in (*other.tasks, *other.reserved)] == [(), ()]
+    observed = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
+    topology = merge_with_observed(
+        topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), observed
+    )
+    assert [task.gpu_ids for task in topology.tasks] == [("a:0-0",), ()]
 
 
-def test_an_address_that_the_spec_gives_to_another_task_is_not_kept() -> None:
+def test_ports_are_kept_on_their_hosts_unless_the_spec_gives_them_to_another_task() -> None:
     observed = up("jobs: {a: {tasks: 2}}")
     after, _ = apply_plan(topology_of("jobs: {a: {tasks: 1}, b: ['localhost:2223']}"), observed)
     assert after.topology.addresses() == {"a": ["localhost:2222"], "b": ["localhost:2223"]}
     assert places(after.topology) == {}
+    observed = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
+    assert observed.topology.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
+    assert [observed.topology.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
+    moved, _ = apply_plan(topology_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), observed)
+    assert moved.topology.addresses() == {"a": ["10.0.0.2:2223", "10.0.0.2:2222", "gamma:2222"]}
 
 
 def test_an_observed_state_survives_json() -> None:
@@ -120,7 +126,7 @@ def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
     assert topology.spec == observed.topology.spec
 
 
-def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
+def test_scaling_within_max_or_to_nothing_and_back_keeps_the_addresses() -> None:
     observed = up(workers(2, 4))
     grown, _ = apply_plan(scale(observed.topology, {"worker": 4}), observed)
     assert places(grown.topology) == {}
@@ -130,9 +136,6 @@ def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
     back, operations = apply_plan(topology_of(workers(2, 4)), shrunk)
     assert [str(operation) for operation in operations] == ["start worker:1 on localhost at localhost:2224: new"]
     assert replace(back.topology, generation=0).tasks == observed.topology.tasks
-
-
-def test_scaling_a_job_to_nothing_and_back() -> None:
     observed = up(workers(2))
     gone, _ = apply_plan(scale(observed.topology, {"worker": 0}), observed)
     assert gone.topology.addresses() == gone.topology.known_addresses() == {"ps": ["localhost:2222"]}
@@ -180,22 +183,6 @@ def test_a_job_that_the_spec_has_no_more_cannot_be_scaled() -> None:
     assert places(observed.topology) == {"worker:0": 2223}, "the ps knows it"
     with pytest.raises(ClusterError, match="has no job 'worker'"):
         scale(observed.topology, {"worker": 1})
-
-
-def test_ports_are_kept_on_their_hosts() -> None:
-    observed = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
-    assert observed.topology.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
-    assert [observed.topology.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
-    moved, _ = apply_plan(topology_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), observed)
-    assert moved.topology.addresses() == {"a": ["10.0.0.2:2223", "10.0.0.2:2222", "gamma:2222"]}
-
-
-def test_gpus_are_not_kept_on_another_host() -> None:
-    observed = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
-    topology = merge_with_observed(
-        topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), observed
-    )
-    assert [task.gpu_ids for task in topology.tasks] == [("a:0-0",), ()]
 
 
 def test_who_knows_one_host_alone_forgets_no_address() -> None:

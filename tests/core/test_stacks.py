@@ -104,15 +104,12 @@ def test_what_tfcluster_puts_in_between_is_left_out() -> None:
     assert (wait.call, wait.line, wait.connects) == ("MultiWorkerMirroredStrategy", 12, True)
 
 
-def test_a_call_in_another_thread_of_the_program_counts_if_the_main_thread_is_in_none() -> None:
+def test_a_call_in_another_thread_counts_if_the_main_thread_is_in_none_and_it_is_the_programs() -> None:
     other = calls("client/session.py:1430:_extend_graph", "client/session.py:977:run")
     other += '  File "/home/me/train.py", line 7 in feed\n' + THREADING
     wait = find_wait(parse(THREADING + SCRIPT, other))
     assert wait is not None
     assert wait.line == 7
-
-
-def test_threads_of_tensorflow_itself_and_other_calls_do_not_count() -> None:
     own_thread = THREADING + calls("distribute/coordinator/cluster_coordinator.py:1177:_process_queue") + THREADING
     assert find_wait(parse(SCRIPT, own_thread)) is None
     assert find_wait(parse('  File "/home/me/model.py", line 3 in load\n' + SCRIPT)) is None

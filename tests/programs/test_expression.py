@@ -128,23 +128,20 @@ def test_a_syntax_error_has_its_position(source: str, place: str, message: str) 
         assert excerpt[caret.index("^")] == source.split("\n")[line - 1][column - 1]
 
 
-def test_a_syntax_error_far_to_the_right_is_shown_with_its_surroundings() -> None:
-    _, excerpt, caret = mistake_in("1 + " * 100 + "? + 1" + " + 1" * 100).message.split("\n")
-    assert excerpt[caret.index("^")] == "?"
-    assert len(excerpt) < 90
-
-
 @pytest.mark.parametrize("source", ["(" * 4000, "-" * 4000, "1" + "**2" * 1300])
 def test_an_expression_that_is_nested_too_deeply_is_rejected(source: str) -> None:
     assert mistake_in(source).message == "the expression is nested too deeply"
 
 
-def test_the_deepest_and_longest_expressions() -> None:
+def test_the_deepest_and_longest_expressions_and_an_error_far_to_the_right() -> None:
     assert value_of(parse("(" * 60 + "1" + ")" * 60)) == {"result": 1}
     assert value_of(parse("1" + "+1" * 1999)) == {"result": 2000}
     first, excerpt, caret = mistake_in("1" + "+1" * 2000).message.split("\n")
     assert first == "expression:1:4001: an expression has at most 4,000 characters"
     assert excerpt[caret.index("^")] == "1"
+    _, excerpt, caret = mistake_in("1 + " * 100 + "? + 1" + " + 1" * 100).message.split("\n")
+    assert excerpt[caret.index("^")] == "?"
+    assert len(excerpt) < 90
 
 
 # With a point each, so that Python computes in floats too.

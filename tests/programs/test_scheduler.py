@@ -12,13 +12,18 @@ def bounds(span: ShardRange | None) -> tuple[int, int] | None:
     return None if span is None else (span.first, span.first + span.count)
 
 
-def test_a_device_gets_a_fair_share_at_most() -> None:
+def test_a_device_gets_a_fair_share_at_most_and_nothing_after_stop() -> None:
     scheduler = ShardScheduler(10, ["a", "b"])
     assert bounds(scheduler.take("a", 3, 0.0)) == (0, 3)
     assert bounds(scheduler.take("b", 100, 0.0)) == (3, 7)
     assert bounds(scheduler.take("a", 100, 0.0)) == (7, 9)
     assert bounds(scheduler.take("a", 100, 0.0)) == (9, 10)
     assert scheduler.take("b", 1, 0.0) is None
+    scheduler = ShardScheduler(5, ["a"])
+    scheduler.stop()
+    assert scheduler.take("a", 1, 0.0) is None
+    assert not scheduler.wait()
+    scheduler.pause(1e6)  # returns at once
 
 
 def test_shards_of_a_lost_device_are_taken_first_by_others() -> None:
@@ -73,13 +78,10 @@ def test_a_straggler_is_done_twice_and_counts_once() -> None:
     assert not scheduler.wait(), "all is done"
 
 
-def test_there_are_no_stragglers_before_the_first_step_is_done() -> None:
+def test_there_are_no_stragglers_before_the_first_step_is_done_and_without_backups() -> None:
     scheduler = ShardScheduler(1, ["a", "b"])
     assert scheduler.take("a", 1, 0.0) is not None
     assert scheduler.take("b", 1, 1e9) is None
-
-
-def test_a_straggler_is_not_done_twice_without_backups() -> None:
     scheduler = ShardScheduler(2, ["a", "b"], backups=False)
     taken_by_a, other = scheduler.take("a", 1, 0.0), scheduler.take("b", 1, 0.0)
     assert taken_by_a is not None
@@ -99,14 +101,6 @@ def test_one_of_two_devices_with_the_same_shards_may_be_lost() -> None:
     scheduler.requeue(taken_by_a, "a", worked=True)
     assert scheduler.take("a", 1, 1e3 + 1) is None, "b still works on it"
     assert scheduler.finish(second, 1.0)
-
-
-def test_no_shards_are_taken_after_stop() -> None:
-    scheduler = ShardScheduler(5, ["a"])
-    scheduler.stop()
-    assert scheduler.take("a", 1, 0.0) is None
-    assert not scheduler.wait()
-    scheduler.pause(1e6)  # returns at once
 
 
 @settings(max_examples=40)

@@ -40,13 +40,14 @@ def use(transport: RemoteTransport) -> None:
     assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
 
 
-# Connects to an agent, says so when the agent has greeted it, and ends with its input.
+# Connects to an agent, sends a request, says so when the agent has greeted it, and ends with its input.
 _COMMAND = """
 import json, sys
 from tfcluster.core.hosts import Host
 from tfcluster.transport.remote_transport import RemoteTransport
 cluster, host, start = json.loads(sys.argv[1])
 channel = RemoteTransport(cluster, Host(**host)).open(start=start)
+channel.send(bytes.fromhex(sys.argv[2]))
 print(json.loads(channel.receive(30))["version"], flush=True)
 sys.stdin.read()
 """
@@ -55,7 +56,7 @@ sys.stdin.read()
 def start_command(transport: RemoteTransport, hosts: SshHosts, *, start: bool) -> subprocess.Popen[bytes]:
     """Start a command in a process of its own, which connects to the agent on h0."""
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
-    arguments = [sys.executable, "-c", _COMMAND, json.dumps([transport.cluster, host, start])]
+    arguments = [sys.executable, "-c", _COMMAND, json.dumps([transport.cluster, host, start]), REQUEST.hex()]
     return subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 

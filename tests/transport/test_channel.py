@@ -62,7 +62,7 @@ def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable() -> None:
 
 
 @pytest.mark.usefixtures("many_open_files")
-def test_a_connection_to_an_agent_with_a_large_descriptor() -> None:
+def test_agents_and_sessions_with_large_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, agent = socket.socketpair()
     assert connection.fileno() > _SELECT_MAX
     channel = Channel(connection)
@@ -71,26 +71,18 @@ def test_a_connection_to_an_agent_with_a_large_descriptor() -> None:
         agent.sendall(b"x")
         assert channel.receive(60) == b"x"
     assert channel.wait_for_end(60)
+    session = start_session("print('tfcluster> {\"reply\": {}}')")
+    assert session.connection.fileno() > _SELECT_MAX
+    assert session.receive(60) == {"reply": {}}
+    session.end()
+    monkeypatch.setattr(boot, "_FROM_FOLDER", 'print(\'{"reply": {"serves": false}}\')')
+    monkeypatch.setattr(settings, "AGENT_START_SECONDS", 60)
+    local.start_agent("many", "localhost")
 
 
 def start_session(program: str) -> Session:
     host = Host("alpha", "10.0.0.1", connect="env")
     return Session(host, CommandConnector(host), [sys.executable, "-c", program])
-
-
-@pytest.mark.usefixtures("many_open_files")
-def test_a_session_with_a_large_descriptor() -> None:
-    session = start_session("print('tfcluster> {\"reply\": {}}')")
-    assert session.connection.fileno() > _SELECT_MAX
-    assert session.receive(60) == {"reply": {}}
-    session.end()
-
-
-@pytest.mark.usefixtures("many_open_files")
-def test_an_agent_whose_pipe_has_a_large_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot, "_FROM_FOLDER", 'print(\'{"reply": {"serves": false}}\')')
-    monkeypatch.setattr(settings, "AGENT_START_SECONDS", 60)
-    local.start_agent("many", "localhost")
 
 
 def test_a_greeting_whose_rest_does_not_arrive() -> None:

@@ -239,7 +239,7 @@ def test_other_folders_for_sockets(
 @pytest.mark.slow
 def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
-    transport.examine()
+    channel = begin(transport)  # the agent stays
     sessions = hosts.sessions()
     remove_socket(transport, hosts)
     commands = [start_command(transport, hosts, start=False) for _ in range(5)]
@@ -249,6 +249,8 @@ def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transp
         command.communicate()
         assert command.returncode == 0
     assert hosts.sessions() == sessions
+    channel.close()
+    assert channel.wait_for_end(30)
 
 
 @pytest.mark.slow

@@ -22,11 +22,8 @@ def ended_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
-def test_a_holder_that_has_ended_is_not_joined() -> None:
+def test_a_holder_that_has_ended_is_not_joined_and_starts_nothing() -> None:
     with pytest.raises(ClusterError, match=_ENDED):
         job_step.join(7, Path("/none"))
-
-
-def test_a_holder_that_has_ended_starts_nothing() -> None:
     with pytest.raises(ClusterError, match=_ENDED):
         job_step.HeldProcess(["true"], {})

@@ -20,13 +20,14 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_dies_in_its_imports_and_one_without_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "_FROM_FOLDER", "import no_such_module")
     with pytest.raises(ClusterError) as caught:
         local.start_agent("early", "localhost")
     assert caught.value.message == (
         "the agent exited before it listened (exit code 1): ModuleNotFoundError: No module named 'no_such_module'"
     )
+    assert local.connect("nobody", "localhost") is None
 
 
 def test_an_agent_that_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,3 @@ def test_an_agent_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     assert match, caught.value.message
     os.kill(int(match[1]), signal.SIGKILL)
     os.waitpid(int(match[1]), 0)
-
-
-def test_without_a_socket_there_is_no_agent() -> None:
-    assert local.connect("nobody", "localhost") is None

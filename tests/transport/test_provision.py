@@ -72,14 +72,11 @@ def test_it_imports_only_what_a_host_has() -> None:
     assert [f"{each.at} imports {each.module}" for each in needed if each.target and each.target not in parts] == []
 
 
-def test_an_old_python_can_read_how_it_begins() -> None:
+def test_an_old_python_can_read_how_it_begins_and_what_lies_there_is_not_imported(tmp_path: Path) -> None:
     for text in (provision._BEGIN, provision._OLD):
         ast.parse(text, feature_version=(3, 4))
         assert 'f"' not in text
         assert "'" not in provision._BEGIN  # it is quoted as one piece
-
-
-def test_what_lies_where_it_begins_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     first_line = json.dumps({"boot": "def main(session): print(json.dumps('begun'))"}) + "\n"
     run = subprocess.run(

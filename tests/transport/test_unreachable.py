@@ -83,13 +83,12 @@ def test_a_key_that_is_refused(
     assert hint.replace("FOLDER", str(hosts.folder)) in error.hint
 
 
-def test_an_unknown_name(make_transport: TransportFactory) -> None:
+def test_an_unknown_name_and_a_destination_that_looks_like_an_option(
+    make_transport: TransportFactory, hosts: SshHosts
+) -> None:
     error = failure(make_transport(ssh="nobody.invalid"))
     assert "Could not resolve hostname nobody.invalid" in error.message
     assert "Set `ssh:` in the spec" in error.hint
-
-
-def test_a_destination_is_no_option(make_transport: TransportFactory, hosts: SshHosts) -> None:
     evidence = hosts.folder / "evidence"
     failure(make_transport(ssh=f"-oProxyCommand=touch {evidence}"))
     assert not evidence.exists()

@@ -17,7 +17,7 @@ def read(folder: Path, text: str | bytes) -> Dataset:
     return read_csv(path, "mine.csv")
 
 
-def test_synthetic_points_depend_on_the_seed_and_are_around_the_line() -> None:
+def test_synthetic_points_are_around_the_line_and_those_with_equal_x_have_no_closed_form() -> None:
     points = synthetic_dataset(7)
     assert np.array_equal(points.x, np.linspace(-1, 1, 101))
     assert np.array_equal(points.y, synthetic_dataset(7).y)
@@ -26,6 +26,7 @@ def test_synthetic_points_depend_on_the_seed_and_are_around_the_line() -> None:
     # 20,200 values: five standard errors of the mean and of the deviation.
     assert abs(noise.mean()) < 5 * 0.4 / 20_200**0.5
     assert abs(noise.std() - 0.4) < 5 * 0.4 / 40_400**0.5
+    assert Dataset(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,10 +37,6 @@ def test_the_closed_form_equals_that_of_numpy(seed: int) -> None:
     assert points.loss(w, b) == pytest.approx(float(np.var(points.y - w * points.x - b)))
     shifted = Dataset(points.x + 1e6, points.y)
     assert shifted.least_squares() == pytest.approx({"w": w, "b": b - w * 1e6}, rel=1e-6)
-
-
-def test_points_with_equal_x_have_no_closed_form() -> None:
-    assert Dataset(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
 
 
 @pytest.mark.parametrize(

@@ -80,14 +80,11 @@ def test_steps_are_those_of_the_optimizer_on_any_number_of_devices(optimizer: st
         assert (last["w"], last["b"], last["loss"]) == pytest.approx((w, b, loss), rel=1e-5)
 
 
-def test_a_batch_smaller_than_the_number_of_devices() -> None:
+def test_a_batch_smaller_than_the_number_of_devices_and_zero_steps() -> None:
     config = config_of("sgd", batch=2)
     w, b, _ = by_hand(config, 5)
     (last,) = trained(config, 3, 0, 5)
     assert (last["w"], last["b"]) == pytest.approx((w, b), rel=1e-5)
-
-
-def test_zero_steps_change_nothing() -> None:
     (results,) = trained(config_of(), 1, 0, 0)
     assert results == {"step": 0, "loss": 0.0, "w": 0.0, "b": 0.0}
 

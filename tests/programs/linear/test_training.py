@@ -68,21 +68,15 @@ def test_the_first_steps_are_done_by_one_worker_alone() -> None:
         assert sorted(step for each in (first, second) for block in each.blocks for step in block) == list(range(1000))
 
 
-def test_after_a_rollback_the_steps_since_the_snapshot_are_repeated() -> None:
+def test_after_a_rollback_the_steps_since_the_snapshot_are_repeated_but_none_before_the_start() -> None:
     (worker,) = play(500, first=100, at_300=150)
     order = [step for block in worker.blocks for step in block]
     assert order[:201] == list(range(100, 301))
     assert order[-450:] == list(range(150, 600))
     assert order.count(149) == 1
-
-
-def test_a_rollback_does_not_go_before_the_start() -> None:
     (worker,) = play(500, first=100, at_300=50)
     steps = [step for block in worker.blocks for step in block]
     assert set(steps) == set(range(100, 600))
     assert steps.count(100) == 2
-
-
-def test_variables_lost_with_the_last_step_are_trained_again() -> None:
     (worker,) = play(500, at_499=480)
     assert [step for block in worker.blocks for step in block][-20:] == list(range(480, 500))
