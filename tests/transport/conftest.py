@@ -48,7 +48,7 @@ from tfcluster.transport.remote_transport import RemoteTransport
 cluster, host, start = json.loads(sys.argv[1])
 channel = RemoteTransport(cluster, Host(**host)).open(start=start)
 channel.send(bytes.fromhex(sys.argv[2]))
-print(json.loads(channel.receive(30))["version"], flush=True)
+print(json.loads(channel.receive(30).splitlines()[0])["version"], flush=True)
 sys.stdin.read()
 """
 
