@@ -344,7 +344,7 @@ def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
     wait_for(lambda: apart.pids(" worker:1") or up.poll() is not None)
     up.send_signal(signal.SIGINT)
     up.communicate(timeout=60)
-    assert up.returncode in (0, 130)  # it may have been ready by then
+    assert up.returncode in (0, 130, -signal.SIGINT)  # it may have been ready by then, and about to exit
     apart.wait_until("running", 60)
     apart("down")
     wait_for(lambda: not apart.leftovers())
