@@ -13,20 +13,14 @@ from tfcluster.agent import event_loop
 from tfcluster.agent.event_loop import ChangeNotifier, FolderWatcher, wait_for
 
 
-async def test_a_change_between_the_read_and_the_wait_is_not_lost() -> None:
+async def test_a_change_wakes_every_waiter_once_also_one_that_has_read_before_it() -> None:
     notifier = ChangeNotifier()
     count = notifier.count
-    notifier.notify()
-    await asyncio.wait_for(notifier.wait_for_change(count), 10)
-
-
-async def test_a_change_wakes_every_waiter_once() -> None:
-    notifier = ChangeNotifier()
-    waiting = [asyncio.ensure_future(notifier.wait_for_change(notifier.count)) for _ in range(3)]
+    waiting = [asyncio.ensure_future(notifier.wait_for_change(count)) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(each.done() for each in waiting)
     notifier.notify()
-    await asyncio.gather(*waiting)
+    await asyncio.wait_for(asyncio.gather(*waiting, notifier.wait_for_change(count)), 10)
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(notifier.wait_for_change(notifier.count), 0)
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.agent.hosts import CLUSTER, Hosts
 from tests.conftest import wait_for
-from tfcluster.agent.context import AgentContext, Lease
+from tfcluster.agent.context import Lease
 from tfcluster.agent.rpc_server import Dispatcher, RpcServer
 from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import connect, start_agent
 
 
-class IdleAgent:
-    is_idle = True
-
-    def __init__(self) -> None:
-        self.quitting = asyncio.Event()
-
-
 async def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
-    agent = IdleAgent()
-    server = RpcServer(cast(AgentContext, agent), cast(Dispatcher, None))
+    agent: Any = SimpleNamespace(is_idle=True, quitting=asyncio.Event())
+    server = RpcServer(agent, cast(Dispatcher, None))
     server._schedule_idle_exit(0.0)
     server._schedule_idle_exit(3600.0)  # an `up` has run the preflight meanwhile, and its next request is to come
     for _ in range(10):

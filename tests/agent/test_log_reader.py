@@ -118,14 +118,11 @@ def test_all_printed_lines_are_read_wherever_they_are_stored(
         assert task.stream.end() == len(task.printed)
 
 
-def test_a_missing_log_is_empty(tmp_path: Path) -> None:
+async def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
-    assert (
-        stream.end(),
-        asyncio.run(stream.start_since(5.0)),
-        asyncio.run(stream.start_of_last(3, 0, partial=True)),
-    ) == (0, 0, 0)
+    assert stream.end() == await stream.start_since(5.0) == await stream.start_of_last(3, 0, partial=True) == 0
     assert list(stream.lines(0, 0, partial=True)) == []
+    assert tail(tmp_path / "log", 5) == ([], 0)
 
 
 def test_a_reader_slower_than_the_rotation_continues_with_the_remaining_lines(task: Task) -> None:
@@ -221,10 +218,6 @@ def test_no_descriptor_is_left_open(task: Task) -> None:
     with closing(task.stream.lines(0, 10**6, partial=False)) as reading:
         assert next(reading).text
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
-    assert tail(tmp_path / "log", 5) == ([], 0)
 
 
 def test_only_as_much_is_read_as_the_lines_need(tmp_path: Path) -> None:

@@ -112,11 +112,15 @@ def test_lingering_connections_do_not_block_a_port_and_do_not_hide_that_it_is_re
     assert not other.reserve(port), "its server may be between two processes"
 
 
-def test_allocation_skips_taken_and_reserved_ports(
+def test_allocation_skips_taken_and_reserved_ports_and_too_few_are_an_error(
     listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listener.getsockname()[1]
     monkeypatch.setattr(settings, "FIRST_PORT", first)
+    monkeypatch.setattr(settings, "LAST_PORT", first)
+    with pytest.raises(ClusterError, match=f"^no free port between {first} and {first}$"):
+        list(ports.allocate(1))
+    assert list(ports.allocate(0)) == []
     monkeypatch.setattr(settings, "LAST_PORT", 65535)
     [held] = ports.allocate(1)
     assert held > first
@@ -124,18 +128,6 @@ def test_allocation_skips_taken_and_reserved_ports(
     assert chosen == sorted(set(chosen))
     assert chosen[0] > held
     assert not any(map(may_bind, chosen))
-
-
-def test_too_few_free_ports_are_an_error(
-    listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = listener.getsockname()[1]
-    monkeypatch.setattr(settings, "FIRST_PORT", taken)
-    monkeypatch.setattr(settings, "LAST_PORT", taken)
-    with pytest.raises(ClusterError) as caught:
-        list(ports.allocate(1))
-    assert caught.value.message == f"no free port between {taken} and {taken}"
-    assert list(ports.allocate(0)) == []
 
 
 def test_a_port_that_needs_privileges_is_an_error(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +158,13 @@ def test_ports_are_reserved_without_ipv6(port: int, ports: PortAllocator, monkey
 def test_a_locked_port_is_reserved_once_its_server_has_exited(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
     other = PortAllocator()
+    other.lock(port)
     ports.lock(port)
-    ports.lock(port)
-    assert not ports.reserve(port)
+    assert not ports.reserve(port), "another agent has it"
+    other.release_except(())
+    for _ in range(2):
+        ports.lock(port)
+    assert not ports.reserve(port), "its server listens"
     with socket.create_connection(("127.0.0.1", port)):
         listener.accept()[0].close()
     listener.close()
@@ -178,15 +174,6 @@ def test_a_locked_port_is_reserved_once_its_server_has_exited(listener: socket.s
     with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:  # the next process of the task
         server.bind(("", port))
         server.listen()
-
-
-def test_a_port_of_another_agent_is_not_locked(port: int, ports: PortAllocator) -> None:
-    other = PortAllocator()
-    assert other.reserve(port)
-    ports.lock(port)
-    assert not ports.reserve(port)
-    other.release_except(())
-    assert ports.reserve(port)
 
 
 def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
