@@ -83,7 +83,7 @@ def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -
 class Hosts:
     sandbox: Sandbox
     topology: ClusterTopology = field(default_factory=topology_of)  # what is up
-    streams: list[OwnStream[Any, Any]] = field(default_factory=list)
+    streams: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def stream(self, host: str, request: Request[E, R], *, start: bool = False) -> OwnStream[E, R]:
         """Send a request to a host's agent over a connection of its own."""
@@ -101,20 +101,17 @@ class Hosts:
 
     def observe(self, host: str) -> ObservedState | None:
         """What OBSERVE says; the agent runs until `release`."""
-        stream = self.stream(host, ObserveRequest(), start=True)
-        self.streams.append(stream)
+        stream = self.streams.enter_context(contextlib.closing(self.stream(host, ObserveRequest(), start=True)))
         return stream.result().observed
 
     def hold(self, host: str, topology: ClusterTopology, *, listens: bool = False) -> OwnStream[Preparation, NoReturn]:
         """The response to PREPARE; the agent runs, and with `listens` it listens, until it is closed or `release`."""
         stream = self.stream(host, PrepareRequest(topology, listens), start=True)
-        self.streams.append(stream)
-        return stream
+        return self.streams.enter_context(contextlib.closing(stream))
 
     def release(self) -> None:
         """Close what `observe` and `hold` have opened."""
-        while self.streams:
-            self.streams.pop().close()
+        self.streams.close()
 
     def up(self, desired: ClusterTopology) -> None:
         """Bring the cluster up, and wait until all its tasks are ready."""

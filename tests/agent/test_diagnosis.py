@@ -51,16 +51,13 @@ def describe(listener: socket.socket) -> Problem:
     return asyncio.run(describe_remote_task(task))
 
 
-def test_a_port_on_which_no_server_listens(listener: socket.socket) -> None:
+def test_a_port_on_which_no_server_listens_or_one_that_does_not_answer(listener: socket.socket) -> None:
     found = describe(listener)
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     expected = f"worker:1 at {address} on b refuses connections: no server listens there, or a firewall rejects them"
     assert found.problem == expected
     assert "`tfcluster doctor`" in found.hint
     assert (found.task, found.host) == ("/job:worker/task:1", "b")
-
-
-def test_a_server_that_does_not_answer(listener: socket.socket) -> None:
     listener.listen()
     assert describe(listener).problem.endswith("accepts connections but does not answer: it is frozen or hangs")
 

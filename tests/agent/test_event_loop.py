@@ -58,23 +58,18 @@ async def while_running(path: Path, work: Awaitable[Any]) -> Any:
     return await task
 
 
-async def test_the_list_of_the_files_of_a_script_is_read_elsewhere(
+async def test_files_of_a_script_and_connections_of_the_host_are_listed_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = tmp_path / "free"
-    monkeypatch.setattr(files, "decode_manifest", blocked_until(free, decode_manifest))
+    one, other = tmp_path / "one" / "free", tmp_path / "other" / "free"
+    for path in (one, other):
+        path.parent.mkdir()
+    monkeypatch.setattr(files, "decode_manifest", blocked_until(one, decode_manifest))
     (tmp_path / "tree").write_bytes(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
-    found = await while_running(free, files._find_missing(CodeStore(tmp_path), "tree"))
-    assert found == {"0" * 64: 5}
-
-
-async def test_the_connections_of_the_host_are_listed_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = tmp_path / "free"
-    monkeypatch.setattr(waits, "connected_ports", blocked_until(free, lambda pid: set()))
+    assert await while_running(one, files._find_missing(CodeStore(tmp_path), "tree")) == {"0" * 64: 5}
+    monkeypatch.setattr(waits, "connected_ports", blocked_until(other, lambda pid: set()))
     topology = topology_of([task_of("worker:0", "a")])
-    assert await while_running(free, waits._is_connected(os.getpid(), topology)) is False
+    assert await while_running(other, waits._is_connected(os.getpid(), topology)) is False
 
 
 async def count_turns(response: AsyncIterator[Any]) -> tuple[list[Any], int]:

@@ -154,8 +154,8 @@ def _new_namespace() -> int:
 
 
 @contextmanager
-def forwarding_hosts(folder: Path, *names: str) -> Iterator[dict[str, ForwardingHost]]:
-    """Hosts with a certificate of the same authority each, whose forwarders know each other and are not started yet."""
+def forwarding_hosts(folder: Path, *names: str, start: bool = False) -> Iterator[dict[str, ForwardingHost]]:
+    """Hosts with a certificate of the same authority each, whose forwarders know each other."""
     requirements.check_declared("root")
     authority = Authority.create("tested")
     authority.save(folder / "authority.pem")
@@ -173,4 +173,6 @@ def forwarding_hosts(folder: Path, *names: str) -> Iterator[dict[str, Forwarding
             bound.close()
         for host in hosts.values():
             host.write_config({name: each.place() for name, each in hosts.items()})
+        for host in hosts.values() if start else ():
+            host.start()
         yield hosts

@@ -28,6 +28,7 @@ def report(value):
         json.dump(value, file)
 
 reader, report_fd = os.pipe()
+title = Path("/proc/self/cmdline").read_bytes()
 {before}
 if os.fork() == 0:
     try:
@@ -37,6 +38,7 @@ if os.fork() == 0:
 os.close(report_fd)
 with open(reader) as file:
     print(file.read())
+assert Path("/proc/self/cmdline").read_bytes() == title, "the parent keeps its own"
 """
 
 
@@ -116,23 +118,6 @@ shown = Path("/proc/self/cmdline").read_bytes()
 report([shown == b"x" * (room - 1) + b"\\0", Path("/proc/self/environ").read_bytes() == environment])
 """
     assert forked(body) == [True, True]
-
-
-def test_the_parent_keeps_its_own_title() -> None:
-    program = """
-import os
-from pathlib import Path
-from tfcluster.os import daemonize
-before = Path("/proc/self/cmdline").read_bytes()
-pid = os.fork()
-if pid == 0:
-    daemonize.detach("another")
-    os._exit(0)
-assert os.waitpid(pid, 0)[1] == 0
-print(Path("/proc/self/cmdline").read_bytes() == before)
-"""
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout == "True\n"
 
 
 _FORKS = """

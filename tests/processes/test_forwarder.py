@@ -32,9 +32,7 @@ Hosts = dict[str, ForwardingHost]
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    with forwarding_hosts(tmp_path_factory.mktemp("forwarders"), "a", "b") as made:
-        for host in made.values():
-            host.start()
+    with forwarding_hosts(tmp_path_factory.mktemp("forwarders"), "a", "b", start=True) as made:
         yield made
 
 
@@ -304,9 +302,7 @@ def test_what_is_sent_between_hosts_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_change_of_the_files_leaves_connections_alone_and_a_killed_forwarder_serves_again(tmp_path: Path) -> None:
-    with forwarding_hosts(tmp_path, "a", "b") as made:
-        for host in made.values():
-            host.start()
+    with forwarding_hosts(tmp_path, "a", "b", start=True) as made:
         a, b = made.values()
         with connected(made) as (client, server):
             b.task_port = 3100

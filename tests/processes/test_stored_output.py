@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,35 +206,28 @@ def test_all_of_the_output_is_freed(tmp_path: Path) -> None:
     assert len(logged(tmp_path)) == 1
 
 
-class Clock:
-    """The time at which output is written."""
-
-    now = 1_700_000_000.0
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
+START = 1_700_000_000.0
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time at which output is written."""
+    clock = SimpleNamespace(now=START)
+    clock.time = clock.monotonic = lambda: clock.now
     monkeypatch.setattr(stored_output, "time", clock)
     return clock
 
 
 def times_of(folder: Path, *, since: float | None = None, until: float | None = None) -> list[tuple[bytes, float]]:
-    """The lines of a run's log and their times, in seconds after the clock's begin."""
+    """The lines of a run's log and their times, in seconds after the start."""
     reader = reader_of(folder)
-    start = 0 if since is None else asyncio.run(reader.start_since(Clock.now + since))
-    end = reader.end() if until is None else asyncio.run(reader.end_until(Clock.now + until))
+    start = 0 if since is None else asyncio.run(reader.start_since(START + since))
+    end = reader.end() if until is None else asyncio.run(reader.end_until(START + until))
     lines = reader.lines(start, end, partial=True)
-    return [(each.text, round(each.time - Clock.now, 3)) for each in lines]
+    return [(each.text, round(each.time - START, 3)) for each in lines]
 
 
-def test_each_line_has_the_time_at_which_it_was_written(tmp_path: Path, clock: Clock) -> None:
+def test_each_line_has_the_time_at_which_it_was_written(tmp_path: Path, clock: SimpleNamespace) -> None:
     recorder = OutputRecorder(tmp_path)
     for seconds, stream, data in (
         (0.0, "stdout", b"one\ntwo\nthr"),
@@ -241,7 +235,7 @@ def test_each_line_has_the_time_at_which_it_was_written(tmp_path: Path, clock: C
         (2.25, "stdout", b"\nfour\n"),
         (9.0, "stdout", b"five"),
     ):
-        clock.now = Clock.now + seconds
+        clock.now = START + seconds
         recorder.append(stream, data)
     lines = [(b"one", 0.0), (b"two", 0.0), (b"three", 2.25), (b"four", 2.25), (b"five", 9.0)]
     assert times_of(tmp_path) == lines
@@ -269,10 +263,10 @@ def test_each_line_of_a_group_has_the_member_that_has_written_it(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("file_system")
-def test_the_times_of_what_is_stored_of_a_large_output(tmp_path: Path, clock: Clock) -> None:
+def test_the_times_of_what_is_stored_of_a_large_output(tmp_path: Path, clock: SimpleNamespace) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)
     for number in range(40_000):
-        clock.now = Clock.now + number
+        clock.now = START + number
         recorder.append("stdout", line(number), task="worker:0")
         recorder.is_full()
     lines = times_of(tmp_path)
@@ -298,7 +292,7 @@ def test_the_times_of_what_is_stored_of_a_large_output(tmp_path: Path, clock: Cl
 def test_the_output_of_an_earlier_version_has_no_times(tmp_path: Path) -> None:
     (tmp_path / OUTPUT).write_bytes(b"one\ntwo\n")
     (tmp_path / OUTPUT_INDEX).write_bytes(b"stdout 0 4\nstderr 4 4 worker:0\n")
-    os.utime(tmp_path / OUTPUT, (5.0, Clock.now + 7.0))
+    os.utime(tmp_path / OUTPUT, (5.0, START + 7.0))
     lines = [(b"one", 7.0), (b"two", 7.0)]
     assert times_of(tmp_path) == times_of(tmp_path, since=50.0) == times_of(tmp_path, until=1.0) == lines
     assert read(Output(tmp_path)) == [
