@@ -67,18 +67,6 @@ def test_a_lease_expires_when_no_command_was_in_contact() -> None:
     assert not lease.has_expired(None), "without a lease it never expires"
 
 
-def test_a_command_renews_the_lease() -> None:
-    clock = FakeClock()
-    lease = Lease(clock)
-    clock.now += 50.0
-    with lease.renew():
-        pass
-    clock.now += 59.0
-    assert not lease.has_expired(60.0)
-    clock.now += 1.0
-    assert lease.has_expired(60.0)
-
-
 def test_the_lease_does_not_expire_while_a_request_is_in_progress() -> None:
     clock = FakeClock()
     lease = Lease(clock)

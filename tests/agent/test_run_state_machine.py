@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcluster import settings
 from tfcluster.agent.runs.state_machine import _TRANSITIONS, RunAction, RunMachineEvent, RunPhase, RunStateMachine
 
 # The phase after each event and the actions that it requests; `.` is an event without an effect.
@@ -78,15 +77,6 @@ def test_every_phase_and_event(phase: RunPhase, event: RunMachineEvent, cell: st
     expected, *names = cell.split("+")
     assert after.phase is RunPhase[expected]
     assert actions == tuple(_ACTIONS[name] for name in names)
-
-
-def test_a_driver_is_requested_from_a_limited_number_of_fork_servers() -> None:
-    machine, actions = RunStateMachine().handle(RunMachineEvent.START)
-    for count in range(1, settings.RUN_FORK_SERVERS):
-        assert (machine.driver_requests, actions) == (count, (RunAction.REQUEST_DRIVER,))
-        machine, actions = machine.handle(RunMachineEvent.FORK_SERVER_EXITED)
-    assert machine.driver_requests == settings.RUN_FORK_SERVERS
-    assert machine.handle(RunMachineEvent.FORK_SERVER_EXITED) == (machine, (RunAction.CLAIM,))
 
 
 @given(events=st.lists(st.sampled_from(_EXTERNAL), max_size=30), has_driver=st.booleans())

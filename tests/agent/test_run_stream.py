@@ -92,8 +92,9 @@ def test_output_comes_byte_by_byte_and_before_the_events_that_follow_it(files: t
     assert (events.parent / "output.log").read_bytes() == b"one\n10 %\rtwo \xc3\xa9\xff"
 
 
-def test_the_run_event_comes_first(files: tuple[Path, OutputRecorder]) -> None:
+def test_the_run_event_comes_first_and_missing_files_are_empty(files: tuple[Path, OutputRecorder]) -> None:
     events, recorder = files
+    assert follow_steps(events.parent / "none", events.parent / "none") == []
     append(events, event("run") + event("result"))
     recorder.append("stdout", b"one\n")
     assert follow_steps(events, events.parent) == [{"event": "run"}, *output("one\n"), {"event": "result"}]
@@ -127,10 +128,6 @@ def test_output_that_a_full_disk_has_truncated_does_not_damage_the_next(files: t
     gap, rest = follow_steps(events, events.parent)
     assert gap["missing"] == size, "what was written of it is not in the index"
     assert [rest] == output("three\n", stream="stderr")
-
-
-def test_missing_files_are_empty(tmp_path: Path) -> None:
-    assert follow_steps(tmp_path / "none", tmp_path / "none") == []
 
 
 def test_a_client_that_reconnects_receives_each_event_once() -> None:

@@ -105,6 +105,10 @@ async def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch
 
     reporter = GpuReporter("GPU reporter")
     with monkeypatch.context() as patch:
+        patch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/none"))
+        assert await reporter.read(1.0) == GpuReport(), "without a driver"
+        assert reporter.process is None
+    with monkeypatch.context() as patch:
         patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
         assert await reporter.read(60.0) == GpuReport()
     with open("/dev/full"):  # in place of a device of the driver
@@ -123,13 +127,6 @@ async def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch
 
 
 LIBC = ctypes.CDLL
-
-
-async def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
-    reporter = GpuReporter("GPU reporter")
-    assert await reporter.read(1.0) == GpuReport()
-    assert reporter.process is None
 
 
 @pytest.mark.parametrize("name", ["of a driver that is too old", "that is denied"])

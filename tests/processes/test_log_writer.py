@@ -110,7 +110,7 @@ def test_a_line_that_is_too_long_is_stored_as_several(
     assert texts(log) == [*[b"0123456789"] * 3, b"ab", b"next"]
 
 
-def test_positions_continue_in_a_recreated_buffer(paths: tuple[Path, Path]) -> None:
+def test_positions_continue_in_a_recreated_and_in_a_truncated_buffer(paths: tuple[Path, Path]) -> None:
     path, log = paths
     put(path, b"one\ntwo\n")
     drain(LogBuffer(path, RotatingLog(log, 1000, 2)))
@@ -119,9 +119,14 @@ def test_positions_continue_in_a_recreated_buffer(paths: tuple[Path, Path]) -> N
     path.unlink()
     prepare(path, log)
     assert size_of(path) == 8
-    put(path, b"three\n")
-    drain(LogBuffer(path, RotatingLog(log, 1000, 2)))
-    assert texts(log) == [b"one", b"two", b"three"]
+    put(path, b"three, a long line\n")
+    buffered = LogBuffer(path, RotatingLog(log, 1000, 2))
+    drain(buffered)
+    path.write_bytes(b"hi\n")
+    drain(buffered)
+    put(path, b"after\n")
+    drain(buffered)
+    assert texts(log) == [b"one", b"two", b"three, a long line", b"hi", b"after"]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, fail: Callable[..., Any]) -> None:
@@ -191,18 +196,6 @@ def test_output_beyond_the_capacity_of_the_log_is_skipped(paths: tuple[Path, Pat
     entries = texts(log)
     assert entries == [b"line %06d" % number for number in range(100_000)][-len(entries) :]
     assert 40 < len(entries) < 100
-
-
-def test_positions_continue_in_a_truncated_buffer(paths: tuple[Path, Path]) -> None:
-    path, log = paths
-    buffered = LogBuffer(path, RotatingLog(log, 1000, 3))
-    put(path, b"a long line\n")
-    drain(buffered)
-    path.write_bytes(b"hi\n")
-    drain(buffered)
-    put(path, b"after\n")
-    drain(buffered)
-    assert texts(log) == [b"a long line", b"hi", b"after"]
 
 
 def test_the_buffer_is_truncated_where_holes_are_not_supported(

@@ -122,11 +122,8 @@ def test_unused_fields_of_a_device_are_skipped(tensorflow: Any) -> None:
     ]
 
 
-def test_a_response_without_devices_has_none() -> None:
+def test_a_request_to_clear_a_container_is_its_name_in_the_first_field_and_no_devices_are_none() -> None:
     assert parse_status(b"") == ([], 0)
-
-
-def test_a_request_to_clear_a_container_is_its_name_in_the_first_field() -> None:
     # What servers make of it is tested with real variables in end_to_end/test_runs.py.
     assert cleanup_request("pi-1") == b"\x0a\x04pi-1"
 
