@@ -15,6 +15,7 @@ import pytest
 
 from tests.descriptors import free_descriptors
 from tfcluster.os.process_handle import ProcessHandle, exit_status, format_exit_status, send_signal
+from tfcluster.os.procfs import boot_id
 from tfcluster.transport.channel import readable_fds
 
 
@@ -45,6 +46,7 @@ def opened(process: ProcessHandle) -> Iterator[int]:
 def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[bytes]) -> None:
     process = of(child)
     assert process.is_alive()
+    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its pid is still taken
     assert not process.is_alive()
