@@ -245,7 +245,7 @@ ON_HOSTS = st.builds(
 SPECS = st.one_of(HERE, ON_HOSTS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SPECS, st.lists(st.tuples(SPECS, st.lists(st.integers(0, 8), max_size=3)), min_size=1, max_size=5))
 def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_in_vain(
     first: str, changes: list[tuple[str, list[int]]]
