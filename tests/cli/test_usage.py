@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from tfcluster.cli.main import cli
 from tfcluster.errors import ClusterError
+from tfcluster.transport import local
 
 WRONG = {
     "up": "there is no cluster.yaml here, and no spec was given\nhint: `tfcluster init`",
@@ -57,12 +59,14 @@ WRONG = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a script, where no cluster is known."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with a script, where no cluster is known; the agents that `up` has started early end with a test."""
     monkeypatch.chdir(tmp_path)
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     Path("one.py").touch()
+    yield
+    local._kill_unused()
 
 
 def refuse(command: str) -> tuple[int, str]:
