@@ -54,4 +54,6 @@ def silent_file_system(folder: Path) -> Iterator[None]:
 
 def is_stuck(pid: int) -> bool:
     """Return whether a thread of a process waits for the file system."""
-    return any(procfs.waits_in(pid, thread) == "request_wait_answer" for thread in procfs.threads(pid))
+    with contextlib.suppress(OSError):  # a thread has just ended
+        return any(procfs.waits_in(pid, thread) == "request_wait_answer" for thread in procfs.threads(pid))
+    return False

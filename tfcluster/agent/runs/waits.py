@@ -468,6 +468,9 @@ class WaitMonitor:
             seconds = round(time.monotonic() - program.since, 1)
             place = program.wait
             _write(run, WaitingEndedEvent(place.call, place.file, place.line, place.function, seconds))
+            # A task that did not answer when the run started may be ready, and have been all the time: that it answers
+            # now changes no state, and the run would take its next loss for the one that it knows.
+            self._supervisor.changed.notify()
         program.wait, program.since, program.diagnosed_at = wait, since, 0.0
         program.shown, program.is_first = (), False
 
