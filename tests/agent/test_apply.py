@@ -242,7 +242,7 @@ async def test_a_server_that_cannot_be_started_at_first_waits(
 async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_were(
     folder: StateDir, supervisor: TaskSupervisor, has_secrets: bool
 ) -> None:
-    """With another XDG_RUNTIME_DIR, or as after a reboot, when the folder in memory is gone."""
+    """With another XDG_RUNTIME_DIR, or as after a reboot, which empties the folder in memory."""
     spec = task_of("worker:0", "a", env={"TOKEN": "hunter2"}, secrets=("TOKEN",))
     supervisor.apply(topology_of([spec]), [])
     record = folder.journal.read()

@@ -18,6 +18,7 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
+from tfcluster.agent.event_loop import ChangeNotifier
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import (
     EndedMember,
@@ -289,9 +290,20 @@ async def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pyte
     assert read_observations(tmp_path) == {os.getpid(): MemberObservation(found)}
 
 
+async def test_when_a_wait_ends_runs_are_told_which_tasks_are_down_now(tmp_path: Path) -> None:
+    """A task that did not answer in the beginning may have been ready all the time: else its death is not told."""
+    monitor = monitor_of_a_run(None)
+    monitor._supervisor = SimpleNamespace(changed=ChangeNotifier())
+    (run,) = monitor._runs.runs.values()
+    run.events = tmp_path / "events.jsonl"
+    monitor._set_wait(run, waits._Program(wait=WAIT, is_first=True), None, 0.0)
+    assert '"waiting_ended"' in run.events.read_text()
+    assert monitor._supervisor.changed.count == 1
+
+
 async def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits elsewhere before it is seen how often it has waited, and never again after that."""
-    counts = [7, 9, 9, 10]  # before and after the first read, in which it goes on, and the second one
+    counts = [7, 9, 9, 10]  # before and after the first read, during which it continues, and the second one
     monkeypatch.setattr(waits, "find_processes", find_own_process)
     monkeypatch.setattr(waits, "count_switches", lambda pid: counts.pop(0) if counts else 10)
     monkeypatch.setattr(waits, "find_wait", lambda threads: threads[0])

@@ -26,7 +26,7 @@ def no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(settings, "HELPER_RESTART_SECONDS", 0.01)
     before = os.listdir("/proc/self/fd")
     yield
-    assert set(os.listdir("/proc/self/fd")) <= set(before)  # what an earlier test has left may be collected meanwhile
+    assert set(os.listdir("/proc/self/fd")) <= set(before)  # those of an earlier test may be closed only now
 
 
 class Helper(HelperProcess):

@@ -21,7 +21,7 @@ async def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
     agent: Any = SimpleNamespace(is_idle=True, quitting=asyncio.Event())
     server = RpcServer(agent, cast(Dispatcher, None))
     server._schedule_idle_exit(0.0)
-    server._schedule_idle_exit(3600.0)  # an `up` has run the preflight meanwhile, and its next request is to come
+    server._schedule_idle_exit(3600.0)  # `up` has run the preflight, and sends another request
     for _ in range(10):
         await asyncio.sleep(0)
     assert not agent.quitting.is_set()

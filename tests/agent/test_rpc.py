@@ -38,7 +38,7 @@ WAIT = "import signal\nprint('waiting', flush=True)\nsignal.pause()\n"
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Hosts of which a has the only task, with a fork server that imports nothing."""
+    """Two hosts: host a has the only task, and a fork server that imports nothing."""
     with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("rpc")) as sandbox:
         patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
         with hosts_in(sandbox) as hosts:
