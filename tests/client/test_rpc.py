@@ -240,6 +240,17 @@ def test_a_disconnect_before_the_end_of_the_response_is_an_error(agent: Agent, s
         client().call(LOGS)
 
 
+def test_an_agent_that_ends_before_it_greets_is_followed_by_the_next(agent: Agent) -> None:
+    def play(command: Command) -> None:
+        command.send(reply(command.receive().id))
+
+    @agent
+    def hang_up(command: Command) -> None:  # another command has replaced it
+        agent(play)
+
+    assert client().call(LOGS) == Done()
+
+
 def test_an_agent_that_does_not_answer_is_given_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RPC_TIMEOUT_SECONDS", 0.05)
     over = threading.Event()
@@ -294,7 +305,7 @@ def test_agents_that_die_one_after_the_other_are_given_up(agent: Agent, monkeypa
 
     @agent
     def play(command: Command) -> None:
-        died.append(len(command.served.recv(1 << 16)))
+        died.append(command.receive().id)
         if len(died) < settings.LOG_AGENTS:
             agent(play)
 

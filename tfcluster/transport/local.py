@@ -297,8 +297,12 @@ class LocalTransport:
             agent = connect(self.cluster, self.host, self._note)
             if agent is not None:
                 greeting = _greet(agent)
-                if not greeting.is_older:
-                    return agent
+                if greeting is None and time.monotonic() < began + settings.AGENT_CONNECT_SECONDS:
+                    # It has just ended: another command has replaced it, or shut it down.
+                    time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
+                    continue
+                if greeting is None or not greeting.is_older:
+                    return agent  # if it always hangs up, the request will show what is wrong
                 if not upgrade or agent.pid <= 0:  # 0: it is in another pid namespace
                     raise version_error(greeting, is_agent=False)
                 self._upgrade(agent, greeting)
@@ -426,15 +430,16 @@ def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -
     return LocalAgentConnection(connection, cluster, host, note)
 
 
-def _greet(agent: LocalAgentConnection) -> Greeting:
-    """Send the greeting and return the agent's.
+def _greet(agent: LocalAgentConnection) -> Greeting | None:
+    """Send the greeting and return the agent's; return None if the agent hangs up, as one does that ends.
 
-    An agent that hangs or exits counts as one of this version: the request will show what is wrong.
+    An agent that hangs counts as one of this version: the request will show what is wrong.
     """
     agent.send(encode_greeting())
-    with contextlib.suppress(ClusterError):
-        return agent.read_greeting(settings.GREETING_SECONDS) or OWN_GREETING
-    return OWN_GREETING
+    try:
+        return agent.read_greeting(settings.GREETING_SECONDS)
+    except ClusterError:
+        return OWN_GREETING
 
 
 def prestart_agent() -> None:
