@@ -295,14 +295,10 @@ class LocalTransport:
             if (pid := agent_pid(self.cluster, self.host)) is not None:
                 AgentProcess(self.cluster, self.host, pid, self._note).continue_if_stopped()
             agent = connect(self.cluster, self.host, self._note)
-            if agent is not None:
-                greeting = _greet(agent)
-                if greeting is None and time.monotonic() < began + settings.AGENT_CONNECT_SECONDS:
-                    # It has just ended: another command has replaced it, or shut it down.
-                    time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
-                    continue
-                if greeting is None or not greeting.is_older:
-                    return agent  # if it always hangs up, the request will show what is wrong
+            # An agent that hangs up before it greets has just ended: another command has replaced it, or shut it down.
+            if agent is not None and (greeting := _greet(agent)) is not None:
+                if not greeting.is_older:
+                    return agent
                 if not upgrade or agent.pid <= 0:  # 0: it is in another pid namespace
                     raise version_error(greeting, is_agent=False)
                 self._upgrade(agent, greeting)
@@ -431,7 +427,7 @@ def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -
 
 
 def _greet(agent: LocalAgentConnection) -> Greeting | None:
-    """Send the greeting and return the agent's; return None if the agent hangs up, as one does that ends.
+    """Send the greeting and return the agent's; return None if it hangs up.
 
     An agent that hangs counts as one of this version: the request will show what is wrong.
     """
