@@ -146,7 +146,7 @@ def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     ports = prepared["b"]["allocation"]["ports"]
     listening = hosts.hold("b", topology_of().with_allocation(ports, {}), listens=True)
     next(listening)
-    hosts.apply(prepared)  # while it goes on
+    hosts.apply(prepared)  # while the request is still open
     listening.close()
     listening = hosts.hold("b", hosts.topology, listens=True)
     next(listening)

@@ -1,4 +1,4 @@
-"""Which folder is sent with a script, what of it, and files that change meanwhile; the git commit of a run."""
+"""Which folder is sent with a script, and which of its files, even if they change then; the git commit of a run."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_the_first_interrupt_is_passed_on_and_raises_nothing(monkeypatch: pytest
 
 
 def test_an_interrupt_that_does_not_end_the_wait_for_a_line_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may give a signal to another thread, or just before the wait: the wait for a line goes on."""
+    """The kernel may give a signal to another thread, or just before the wait: the wait for a line continues."""
 
     def interrupt() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)

@@ -124,7 +124,7 @@ def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_comman
 
 
 def with_descriptors(sandbox: Sandbox, limit: int, *words: str) -> Result:
-    """Run a command that may have so many open files; it does not crash."""
+    """Run a command that may have at most this many open files; it does not crash."""
     limited = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, limit))
     result = sandbox.execute(*COMMAND, *words, preexec_fn=limited)
     assert result.returncode == 0 or "Too many open files" in result.stderr

@@ -138,7 +138,7 @@ def events_of(sandbox: Sandbox, run: str) -> list[str]:
 
 
 def test_the_traces_of_a_job_are_where_tensorboard_looks(demo: Sandbox, computing: str, tmp_path: Path) -> None:
-    def traced() -> Any:  # on a busy machine, a worker may compute nothing meanwhile
+    def traced() -> Any:  # on a busy machine, a worker may compute nothing in that time
         shown = demo("profile", "worker", "--seconds", "0.5", "--logdir", tmp_path / "logs", "-o", "json", code=None)
         result = json.loads(shown.stdout or "{}")
         return result if result.get("tasks") == ["worker:0", "worker:1"] and result["idle"] == [] else None
