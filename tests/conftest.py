@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import inspect
 import json
 import os
 import shutil
@@ -125,16 +123,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if missing := requirements.missing(requirements.declared):
         # CI has everything: there each test runs.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"missing: {', '.join(missing)}")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function in an event loop."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
-    return True
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist tells the main process
