@@ -17,10 +17,11 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import read_logs
 from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError
+from tfcluster.client.status import NoStatusError, take_snapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, state_folder
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import ReachReply, ReachRequest, StatusRequest
+from tfcluster.protocol.api.cluster import ReachReply, ReachRequest, RestartRequest, StatusRequest
 from tfcluster.protocol.api.logs import LogEvent, LogLine, LogPositions, LogsRequest
 from tfcluster.protocol.codec import (
     Frame,
@@ -58,7 +59,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
                 with served:
                     play(Command(served))
 
-            threads.append(threading.Thread(target=serve))
+            threads.append(threading.Thread(target=serve, daemon=True))  # of a failed test, it may wait for a command
             threads[-1].start()
             return play
 
@@ -237,7 +238,31 @@ def test_a_disconnect_before_the_end_of_the_response_is_an_error(agent: Agent, s
             command.send(event(number, log_line("one", 3)), cut=b'{"id":1,"ki')
 
     with pytest.raises(AgentDisconnectedError, match="the agent disconnected before it replied"):
-        client().call(LOGS)
+        client().stream(LOGS).result()
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_only_a_request_that_changes_nothing_is_sent_again_after_a_disconnect(agent: Agent, changes: bool) -> None:
+    received: list[str] = []
+
+    @agent
+    def play(command: Command) -> None:
+        received.append(command.receive().body["method"])
+        if not changes:
+            agent(play_next)
+
+    def play_next(command: Command) -> None:
+        number = command.receive().id
+        received.append("again")
+        command.send(reply(number))
+
+    if changes:
+        with pytest.raises(AgentDisconnectedError):
+            client().call(RestartRequest(("worker:0",), 1.0))
+        assert received == ["restart"]
+    else:
+        assert client().call(LOGS) == Done()
+        assert received == ["logs", "again"]
 
 
 def test_an_agent_that_ends_before_it_greets_is_followed_by_the_next(agent: Agent) -> None:
@@ -249,6 +274,22 @@ def test_an_agent_that_ends_before_it_greets_is_followed_by_the_next(agent: Agen
         agent(play)
 
     assert client().call(LOGS) == Done()
+
+
+def test_the_status_is_that_of_the_agent_that_follows(agent: Agent) -> None:
+    problem = ClusterError("of the next agent")
+
+    def play(command: Command) -> None:
+        number = command.receive().id
+        command.send(Frame(number, FrameKind.ERROR, {"value": problem.to_json(), "ends": False}))
+
+    @agent
+    def hang_up(command: Command) -> None:
+        command.receive()
+        agent(play)
+
+    with pytest.raises(NoStatusError, match="of the next agent"):
+        take_snapshot(Cluster("played"))
 
 
 def test_an_agent_that_does_not_answer_is_given_up(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, recorded_spec, unregister
+from tfcluster.client.rpc.agent_client import repeat_once
 from tfcluster.client.rpc.parallel import host_timeout, map_hosts, unreachable
 from tfcluster.core.devices import Device
 from tfcluster.core.states import ClusterState
@@ -66,7 +67,10 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
         status = waiting.result()  # first, as its timeout is shorter
         return topology.result(), status
 
-    reports, failures = map_hosts(cluster.hosts, query, host_timeout(cluster, timeout), find_lost=lambda reply: None)
+    def report(host: str) -> tuple[ClusterTopology, ClusterStatus]:
+        return repeat_once(lambda: query(host))
+
+    reports, failures = map_hosts(cluster.hosts, report, host_timeout(cluster, timeout), find_lost=lambda reply: None)
     errors = {
         host: error
         for host, error in failures.items()

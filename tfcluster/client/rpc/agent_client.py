@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Protocol, TypeVar, cast
 
 from tfcluster import settings
@@ -178,10 +178,18 @@ class AgentConnection:
 
 E = TypeVar("E")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class AgentDisconnectedError(ClusterError):
     """The agent disconnected before its response ended."""
+
+
+def repeat_once(query: Callable[[], T]) -> T:
+    """Call a query, and again if the agent disconnects: another command may have replaced it, or it has died."""
+    with contextlib.suppress(AgentDisconnectedError):
+        return query()
+    return query()
 
 
 class Interrupt(Protocol):
@@ -210,6 +218,8 @@ class AgentClient:
     def call(self, request: Request[E, R], *, start: bool = False, timeout: float | None = None) -> R:
         """Send a request and return its reply, ignoring its events.
 
+        If the agent disconnects, a request that changes nothing is sent once more, to the agent that follows.
+
         Args:
             start: Start an agent if there is none, even if the cluster is not up, and wait for its exit afterwards.
             timeout: The seconds to wait for the first frame of the response; None for the default.
@@ -217,12 +227,16 @@ class AgentClient:
         Raises:
             ClusterError: The agent replied with an error, or disconnected.
         """
-        response = self.stream(request, start=start, timeout=timeout)
-        try:
-            return response.result()
-        finally:
-            if start:
-                response.close_and_reap()
+
+        def send() -> R:
+            response = self.stream(request, start=start, timeout=timeout)
+            try:
+                return response.result()
+            finally:
+                if start:
+                    response.close_and_reap()
+
+        return send() if request.changes else repeat_once(send)
 
     def stream(
         self,
