@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,13 @@ class Browser:
         chrome: Any = self.chrome
         chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+
+    def set_midnight(self) -> None:
+        """Set the time zone in which it is between midnight and one o'clock."""
+        hour = time.gmtime().tm_hour
+        chrome: Any = self.chrome
+        zone = {"timezoneId": f"Etc/GMT{hour if hour <= 12 else hour - 24:+d}"}
+        chrome.execute_cdp_cmd("Emulation.setTimezoneOverride", zone)
 
     def violations(self) -> list[str]:
         """Return what axe finds on the page: the rule, and the first elements."""

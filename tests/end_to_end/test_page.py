@@ -35,6 +35,7 @@ VIEWS = ("overview", "run/linear-0061", COMPARED, "logs", "events")
 @pytest.fixture(scope="module")
 def browser(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        browser.set_midnight()  # most times of the page have a date
         yield browser
 
 
@@ -62,10 +63,12 @@ def rows(browser: Browser, table: str) -> int:
 
 
 def wider(browser: Browser, width: int) -> list[str]:
-    """Return what ends outside of a window that has a width: its elements, and the page if it is as wide."""
+    """Return what ends outside of a window that has a width, and the text of cells that ends outside of the cell."""
     script = (
+        "const isWide = (node) => node.getBoundingClientRect().right > arguments[0]"
+        " || (node.matches('td, tbody th') && node.scrollWidth > node.clientWidth + 1);"
         "return [...document.querySelectorAll('*')].filter((node) => node.getClientRects().length"
-        " && !node.closest('.log, .numbers, .plot, .hidden') && node.getBoundingClientRect().right > arguments[0])"
+        " && !node.closest('.log, .numbers, .plot, .hidden') && isWide(node))"
         ".map((node) => node.outerHTML.slice(0, 200))"
         ".concat(document.documentElement.scrollWidth > arguments[0] ? document.documentElement.scrollWidth : [])"
     )
