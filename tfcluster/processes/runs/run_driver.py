@@ -51,11 +51,12 @@ from tfcluster.protocol.codec import Message
 def main(plan: RunPlan, code_cache: Path) -> NoReturn:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
+    SIGINT is blocked, and is unblocked when the program can receive it.
+
     Raises ScriptStart: in the process of a script.
     """
     folder = plan.folder
     daemonize.detach(f"tfcluster: {plan.cluster} {plan.run}")
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the program can receive it
     gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
     if not acquire_run(folder, ProcessHandle.from_pid(os.getpid())):
         os._exit(1)  # the agent has ended the run before its driver started
