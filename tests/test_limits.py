@@ -47,7 +47,7 @@ NUMBERS = {
     "points of a metric": f"{settings.METRIC_POINTS}; ",
     "characters of an expression": f"{program_settings.EXPRESSION_MAX_CHARS:,}",
     "numbers of `run mean --random`": f"2^{program_settings.MEAN_RANDOM_NUMBERS_MAX.bit_length() - 1}",
-    "time for a script to end": f"{settings.RUN_STOP_GRACE_SECONDS:g} s",
+    "time for a script to end": f"{settings.DRIVER_TERMINATE_SECONDS:g} s",
     "processes of a script": f"{settings.STACK_PROCESSES_MAX}",
     "`up` waits for tasks": f"{settings.READY_TIMEOUT_SECONDS:g} s",
     "a task is probed": f"every {settings.HEALTH_INTERVAL_SECONDS:g} s",

@@ -211,7 +211,7 @@ HOST_AWAY_SECONDS = 30.0  # without an answer of any task on a host, until there
 RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and fork: then the fork server is hung
 FORK_SERVER_STARTS_EARLY = True  # to import TensorFlow when the cluster is ready, and not at the first run
 RUN_FORK_SERVERS = 3  # asked in a row for a run's driver: one may be killed or stopped
-RUN_STOP_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL to a driver
+RUN_STOP_GRACE_SECONDS = 8.0  # between SIGTERM and SIGKILL to a driver, whose program would leave its children behind
 RUN_OWNER_RECONNECT_SECONDS = 60.0  # for the command that waits for a run whose agent died; it tries immediately
 RUN_ALL_TASKS_LOST_SECONDS = 5.0  # then a fault-tolerant run is stopped; a task that died has restarted by then
 RUN_READ_INTERVAL_SECONDS = 0.01  # a program that prints continuously wakes the agent no more often
@@ -241,7 +241,7 @@ DRIVER_STDIN_SECONDS = 10.0  # for the command to hand its standard input over
 INTERRUPT_HANDLED_SECONDS = 1.0  # for Python to handle Ctrl-C, until the command says that the next one ends the run
 PROGRAM_MESSAGE_MAX_BYTES = 1 << 20  # of a script to its driver; a script may write anything to the driver's socket
 JOB_END_SECONDS = 3600.0  # the same before the end of a job of Slurm or of a pod, which ends what is left
-DRIVER_TERMINATE_SECONDS = 2.5  # for a program after SIGTERM; less than RUN_STOP_GRACE_SECONDS
+DRIVER_TERMINATE_SECONDS = 3.0  # for a program after SIGTERM; much less than RUN_STOP_GRACE_SECONDS
 # Groups of processes: their coordinator and their hosts.
 GROUP_START_SECONDS = 60.0  # for all hosts to connect to the coordinator, and to reserve their ports
 GROUP_RECONNECT_SECONDS = 0.5  # between two attempts

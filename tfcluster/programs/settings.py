@@ -40,6 +40,6 @@ EVALUATION_INTERVAL_SECONDS = 0.5
 EVALUATION_SCORES_MIN = 1000  # with twice as many every second one is dropped, so that a run of days keeps few
 WORKERS_LOST_SECONDS = 30.0  # all of them; then the training fails
 EVALUATOR_JOIN_SECONDS = 10.0  # of the last score; a thread that is blocked by a hanging server ends with the driver
-CANCELLED_READ_SECONDS = 0.5  # with the next two, less than RUN_STOP_GRACE_SECONDS: read the variables for a last
+CANCELLED_READ_SECONDS = 0.5  # with the next two, less than DRIVER_TERMINATE_SECONDS: read the variables for a last
 CANCELLED_JOIN_SECONDS = 1.0  # checkpoint, wait for the evaluator,
 CANCELLED_CLOSE_SECONDS = 0.5  # and close the sessions
