@@ -160,11 +160,11 @@ async def profile(context: AgentContext, request: ProfileRequest) -> Response[Tr
                 while data := file.read(settings.PROFILE_PART_BYTES):
                     yield TracePart(name, base64.b64encode(data).decode())
                     await asyncio.sleep(0)
-        yield Reply(reply)
     except OSError as error:
         raise ClusterError(f"{error.filename or folder}: {error.strerror}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    yield Reply(reply)
 
 
 def _make_folder(parent: Path) -> Path:
