@@ -37,9 +37,9 @@ def test_a_host_that_hangs_times_out_also_alone() -> None:
     hang = threading.Event()
     done: list[int] = []
     for hosts in (["a", "b"], ["b"]):
-        values, errors = map_hosts(hosts, lambda host: hang.wait(60) if host == "b" else True, 0.2, done.append)
+        values, errors = map_hosts(hosts, lambda host: hang.wait(60) if host == "b" else True, 2.0, done.append)
         assert values == dict.fromkeys(hosts[:-1], True)
-        assert errors["b"].message == "host 'b' has not answered within 0.2 s"
+        assert errors["b"].message == "host 'b' has not answered within 2 s"
         assert errors["b"].exit_code is ExitCode.UNREACHABLE
     hang.set()
     assert done == [1]

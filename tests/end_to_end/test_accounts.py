@@ -65,8 +65,9 @@ def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, other: A
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("other")
 def test_the_note_is_repeated_after_a_day(sandbox: Sandbox) -> None:
+    # Other tests add accounts, which would be told at once.
+    sandbox.command = with_accounts(sandbox.spec(_US + _OTHERS, "passwd"), *COMMAND)
     sandbox.spec(_SPEC.format(network="closed"))
     assert "note: this machine: " in sandbox("up").stderr
     sandbox("down")

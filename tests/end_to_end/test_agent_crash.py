@@ -34,7 +34,7 @@ def test_the_status_has_the_runs_that_ended_before_the_agent_died(sandbox: Sandb
     before = sandbox.status()["runs"]
     assert [run["state"] for run in before] == ["succeeded", "succeeded"]
     sandbox.kill_agent()
-    assert sandbox.status()["runs"] == before
+    assert sandbox.wait_until("running")["runs"] == before
     assert all(run["run"] in sandbox("status").stdout for run in before)
     sandbox("run", script)
     assert [run["run"] for run in sandbox.status()["runs"]][:2] == [run["run"] for run in before]
@@ -43,7 +43,7 @@ def test_the_status_has_the_runs_that_ended_before_the_agent_died(sandbox: Sandb
     sandbox("down")
     sandbox("up", spec)
     sandbox.kill_agent()
-    assert sandbox.status()["runs"] == [], "those are runs of an earlier cluster"
+    assert sandbox.wait_until("running")["runs"] == [], "those are runs of an earlier cluster"
     assert len(sandbox.json("runs")) == 3
 
 
@@ -84,6 +84,7 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     assert after["last_exit"]["reason"] in ("SIGKILL", "unknown exit")  # the latter before Linux 6.15
     # And what it ended of is known to the next agent too.
     sandbox.kill_agent()
+    sandbox.wait_until("running")
     assert sandbox.task("worker:1")["last_exit"] == after["last_exit"]
     assert sandbox.task("worker:1")["pid"] == after["pid"]
 

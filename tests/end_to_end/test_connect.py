@@ -110,8 +110,8 @@ def test_exec_that_left_its_command_does_not_say_that_all_went_well(pods: Over) 
 
 @pytest.mark.slow
 def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
-    follow = pods.start("logs", "-f", "-n", "0", "worker:1")
-    wait_for(lambda: pods.network.entered("beta"))
+    follow = pods.start("logs", "-f", "-n", "1", "worker:1")
+    assert follow.stdout.readline()
     with pods.without("way", "beta"):
         read_until(follow.stderr, "beta")
         assert "Error: No such container: beta" in pods("status", code=5).stderr

@@ -165,7 +165,7 @@ def test_requests_that_make_no_sense(served: Served) -> None:
 
 def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sandbox, served: Served) -> None:
     script = demo.spec(
-        'import time\nfor _ in range(3):\n    print("line", flush=True)\n    time.sleep(0.05)\n', "lines.py"
+        'import time\nfor _ in range(3):\n    print("line", flush=True)\n    time.sleep(0.5)\n', "lines.py"
     )
     run = demo("run", "--detach", str(script)).stdout.strip()
     demo("wait", run)

@@ -121,7 +121,7 @@ def test_a_fresh_host_is_unchanged(fresh: Over, command: tuple[str, ...]) -> Non
     before = listing(fresh)
     assert fresh.json(*command, spec)
     assert listing(fresh) == before
-    assert not fresh.network.processes()
+    wait_for(lambda: not fresh.network.processes())
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(fresh: Over, tm
         assert "the tasks require 64 GPUs" in told
         assert f"there is no {tmp_path / 'none'}" in told.replace("/ ", "/")
         assert listing(fresh) == before
-        assert not fresh.network.processes()
+        wait_for(lambda: not fresh.network.processes())
 
 
 @pytest.mark.slow

@@ -47,9 +47,8 @@ def test_tasks_and_runs_have_the_gpu_memory_of_their_processes(sandbox: Sandbox)
     run = sandbox("launch", "--detach", sandbox.spec(SCRIPT, "uses.py")).stdout.strip()
     lines = wait_for(lambda: len(found := sandbox("logs", run).stdout.splitlines()) == 2 and found)
     (first, child), (second, _) = ([int(word) for word in line.split()[-2:]] for line in lines)
-    status = sandbox.status()
+    status = wait_for(lambda: len((now := sandbox.status())["hosts"][0]["load"]["gpus"]) == 2 and now)
     assert [each["gpu_memory_bytes"] for each in [*status["tasks"], *status["runs"]]] == [None, None, None]
-    assert len(status["hosts"][0]["load"]["gpus"]) == 2
     used = {first: 1, child: 10, second: 100, status["tasks"][1]["pid"]: 1000, sandbox.agent(): 10000}
     path.write_text(json.dumps(list(used.items())))
 

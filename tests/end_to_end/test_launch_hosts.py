@@ -118,6 +118,7 @@ def test_code_that_is_sent_is_said_once_and_a_killed_command_is_attached_to(lab:
     assert sent.startswith("sending to alpha, beta: ")
 
     run = lab.json("runs")[-1]["run"]
+    wait_for(lambda: lab("logs", run).stdout.count("another module") == 3)
     lab("cancel", run, env={"TFCLUSTER_CLUSTER": "wide"})
     assert lab("attach", run, code=1).stdout.count("another module") == 3
     (lab.folder / "code" / "beside.py").write_text("NAME = 'module'\n")
@@ -149,7 +150,7 @@ def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
 @pytest.mark.slow
 def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     run = lab("launch", "--detach", "act.py", cwd=lab.folder / "code").stdout.strip()
-    wait_for(lambda: len(lab.pids(" program")) == 3)
+    wait_for(lambda: len(lab("logs", run).stdout.splitlines()) == 3)
     events = lab.network.home("alpha").glob(f"state/tfcluster/wide/alpha/runs/{run}/events.jsonl")
     (address,) = [
         json.loads(line)["address"]
@@ -298,7 +299,7 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(lab: Over,
     acts = [f"worker:{index}=0" for index in range(3)]
     result = lab("launch", "--spec", spec, "act.py", *acts, cwd=lab.folder / "code")
     assert len(result.stdout.splitlines()) == 3
-    assert not lab.pids("brief")
+    wait_for(lambda: not lab.pids("brief"))
 
 
 @pytest.mark.slow

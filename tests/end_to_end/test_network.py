@@ -26,8 +26,9 @@ def test_only_this_machine_can_connect_to_a_cluster(demo: Sandbox, other_host: O
 def test_the_agent_listens_on_no_port(demo: Sandbox) -> None:
     servers = {*demo.tasks("pid").values()}
     listening = Counter(each.pid for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    processes = demo.processes()
     assert servers
-    assert {pid: listening[pid] for pid in demo.processes()} == {pid: int(pid in servers) for pid in demo.processes()}
+    assert {pid: listening[pid] for pid in processes} == {pid: int(pid in servers) for pid in processes}
 
 
 # A login shell under a container's profile that forbids seccomp: all that is started from it may not trap listen().

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -50,7 +51,7 @@ def show(browser: Browser, url: str, view: str, width: int = 1280, colours: str 
     browser.open(url)
     wait_for(lambda: browser.text("#link") == "live")
     browser.run("location.hash = arguments[0]", view)
-    shown = {"overview": "#runs tr", "logs": ".log div", "events": "#events tr"}.get(view, ".u-over")
+    shown = {"overview": "progress:not([hidden])", "logs": ".log div", "events": "#events tr"}.get(view, ".u-over")
     wait_for(lambda: browser.run("return document.querySelectorAll(arguments[0]).length", shown))
 
 
@@ -239,10 +240,15 @@ def test_events_that_would_overlap_are_one_mark_with_their_number(browser: Brows
 def test_all_events_of_a_mark_are_named_under_the_pointer_and_a_click_enlarges_them(browser: Browser, url: str) -> None:
     show(browser, url, "events")
     everything = rows(browser, "events")
-    lane = browser.chrome.find_element(By.XPATH, "//*[@class='lane'][starts-with(., 'worker:2')]")
-    mark = lane.find_element(By.CSS_SELECTOR, ".mark[data-kind=bad]")
-    ActionChains(browser.chrome).move_to_element(mark).perform()
-    wait_for(lambda: len(browser.text(".timeline .tip").splitlines()) == 3)
+
+    def point() -> bool:
+        with contextlib.suppress(StaleElementReferenceException):  # the axis has moved, and has other marks now
+            lane = browser.chrome.find_element(By.XPATH, "//*[@class='lane'][starts-with(., 'worker:2')]")
+            mark = lane.find_element(By.CSS_SELECTOR, ".mark[data-kind=bad]")
+            ActionChains(browser.chrome).move_to_element(mark).perform()
+        return len(browser.text(".timeline .tip").splitlines()) == 3
+
+    wait_for(point)
     died, started, ready = browser.text(".timeline .tip").splitlines()
     assert died.endswith("worker:2 · died · SIGKILL; out of memory")
     assert started.endswith("worker:2 · started · pid 812")

@@ -67,8 +67,9 @@ def test_its_options_are_in_the_help_and_in_completions(demo: Sandbox, installed
     assert shown.index("--rounds") < shown.index("--seed") < shown.index("--help")
     assert "is not in the range x>=1" in demo("run", "dice", "--rounds", "0", env=installed, code=2).stderr
     assert "Did you mean 'dice'?" in demo("run", "dicee", env=installed, code=2).stderr
+    patient = demo.with_settings({"COMPLETION_SECONDS": 60})
     for words, completed in (("tfcluster run d", "plain,dice"), ("tfcluster run dice --ro", "plain,--rounds")):
-        completion = {**installed, "_TFCLUSTER_COMPLETE": "bash_complete", "COMP_LINE": words, "BREAKS": ""}
+        completion = {**installed, **patient, "_TFCLUSTER_COMPLETE": "bash_complete", "COMP_LINE": words, "BREAKS": ""}
         assert completed in demo(env=completion).stdout.splitlines()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, wait_for
+from tests.descriptors import held_by
 from tests.end_to_end.test_ssh import over
 from tfcluster.os.procfs import boot_id
 from tfcluster.paths import PACKAGE_ROOT
@@ -78,8 +79,7 @@ def code_of_agent(sandbox: Sandbox) -> Path:
         return [pid for pid, title in sandbox.processes().items() if " agent on " in title]
 
     (agent,) = wait_for(lambda: len(found := agents()) == 1 and found)  # a child has its title for a moment
-    held = {os.readlink(path) for path in Path(f"/proc/{agent}/fd").iterdir()}
-    (code,) = [Path(path).parent.parent for path in held if path.endswith("/tfcluster/__init__.py")]
+    (code,) = [Path(path).parent.parent for path in {*held_by(agent)} if path.endswith("/tfcluster/__init__.py")]
     return code
 
 
@@ -140,4 +140,4 @@ def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
         assert code_of_agent(sandbox) == code
         sandbox.wait_until("running")
         sandbox("down")
-        assert not sandbox.network.leftovers()
+        wait_for(lambda: not sandbox.network.leftovers())

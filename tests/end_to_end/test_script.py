@@ -8,7 +8,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import COMMAND, Sandbox
+from tests.conftest import COMMAND, Sandbox, files_of
 from tfcluster.cli.main import cli
 
 
@@ -31,7 +31,7 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
     script = "import hashlib\nprint(hashlib.sha256(open(__file__, 'rb').read()).hexdigest())\n" + "# x\n" * (5 << 20)
     result = demo.execute(*COMMAND, "run", "script", "-", input=script)
     assert result.stdout == hashlib.sha256(script.encode()).hexdigest() + "\n", result.stderr
-    assert not list(demo.folder.glob("state/**/upload")), "it is removed when the run has ended"
+    assert not files_of(demo.folder, "state/tfcluster/*/*/runs/*/upload"), "it is removed when the run has ended"
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_trai
     command = sandbox.start("run", "train.py", "never")
     read_until(command.stdout, "weight 5.0")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
-    sandbox("runs")
+    wait_for(lambda: sandbox.task("worker:0", code=None)["restarts"])
     sandbox.wait_until("running")
     at_once = [sandbox.start("run", "train.py") for _ in range(2)]
     for each in at_once:

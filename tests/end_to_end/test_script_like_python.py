@@ -426,7 +426,8 @@ threading.Thread(target=say, daemon=True).start()
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo: Sandbox) -> None:
-    command = demo.start("run", demo.spec(f"{INSIDE}{SAYS}get_from_empty_queue('on')", "impatient.py"))
+    script = demo.spec(f"{INSIDE}{SAYS}get_from_empty_queue('on')", "impatient.py")
+    command = demo.start("run", script, env=demo.with_settings({"INTERRUPTS_ROW_SECONDS": 60.0}))
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     assert command.stdout.readline() == "signalled\n"
@@ -452,7 +453,7 @@ def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> No
 @pytest.mark.slow
 def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None:
     handler = "signal.signal(signal.SIGINT, lambda *_: print('handled', flush=True))"
-    text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 3)\nwhile True:\n    time.sleep(0.1)\n"
+    text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 10)\nwhile True:\n    time.sleep(0.1)\n"
     environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": 0.0})
     command = demo.start("run", "script", "-o", "json", demo.spec(text, "late.py"), env=environment)
     seen = (json.loads(line) for line in command.stdout)

@@ -273,7 +273,7 @@ def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path, wa
             assert "worker:0 on beta" in sandbox("down", code=5).stderr
         sandbox("down")
         sandbox("status", "-c", "wide", code=3)
-        assert not sandbox.network.leftovers()
+        wait_for(lambda: not sandbox.network.leftovers())
 
 
 def test_eight_hosts_at_once(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_eight_hosts_at_once(tmp_path: Path) -> None:
         assert [*sandbox.tasks("host").values()] == list(names)
         assert len({os.readlink(f"/proc/{pid}/ns/net") for pid in sandbox.tasks("pid").values()}) == 8
         sandbox("down")
-        assert not sandbox.network.leftovers()
+        wait_for(lambda: not sandbox.network.leftovers())
 
 
 def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_one_session_prepares_a_host_and_later_commands_start_none(tmp_path: Pat
         assert hosts.sessions() == 2
         sandbox("down")
         assert hosts.sessions() == 2
-        assert hosts.leftovers() == []
+        wait_for(lambda: not hosts.leftovers())
 
 
 def test_when_the_link_of_the_leading_host_is_lost_the_others_do_what_they_can(tmp_path: Path) -> None:

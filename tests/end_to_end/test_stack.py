@@ -82,7 +82,7 @@ def test_a_script_goes_on_while_all_threads_of_its_processes_are_shown(demo: San
 @pytest.mark.slow
 def test_code_that_holds_pythons_lock_is_shown_too(demo: Sandbox) -> None:
     command, run = start(demo, "hold")
-    wait_for(lambda: "hold_the_lock" in functions(demo.json("stack", run)["processes"][0])[0])
+    wait_for(lambda: any("hold_the_lock" in each for each in functions(demo.json("stack", run)["processes"][0])))
     program = demo.json("stack", run)["processes"][0]["pid"]
     os.kill(program, signal.SIGSTOP)
     stopped = demo.json("stack", run)["processes"][0]

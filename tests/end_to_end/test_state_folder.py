@@ -141,7 +141,7 @@ def check_that_it_waits(sandbox: Sandbox, reason: str) -> None:
 
 def check_that_it_starts(sandbox: Sandbox, reason: str) -> None:
     """Check that worker:0 starts by itself at once, now that it can, and that the events say why it did not."""
-    task = sandbox.wait_until("running", seconds=10)["tasks"][0]  # a second or two on an idle machine
+    task = sandbox.wait_until("running", seconds=60)["tasks"][0]  # a second or two on an idle machine
     assert task["restarts"] == 1
     events = sandbox.json_lines("events")
     assert f"waiting: {reason}" in [event["detail"] for event in events if event["event"] == "blocked"]

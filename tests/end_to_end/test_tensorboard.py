@@ -156,10 +156,8 @@ def test_the_traces_of_a_job_are_where_tensorboard_looks(demo: Sandbox, computin
 def test_an_interrupt_leaves_nothing_and_the_next_trace_works(demo: Sandbox, computing: str, tmp_path: Path) -> None:
     process = demo.start("profile", "worker:0", "--seconds", "300", "--logdir", tmp_path / "logs")
     wait_for(lambda: list(demo.folder.glob("state/tfcluster/*/*/profiles/*")))
-    refused = demo("profile", "worker:0", "--seconds", "0.1", "--logdir", tmp_path / "other", code=None)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    assert "there is no trace of worker:0" in refused.stderr or refused.returncode == 0
     assert not (tmp_path / "logs").exists()
     wait_for(lambda: not list(demo.folder.glob("state/tfcluster/*/*/profiles/*")))
     wait_for(lambda: demo("profile", "worker:0", "--seconds", "0.1", "--logdir", tmp_path, code=None).returncode == 0)

@@ -118,7 +118,8 @@ def test_a_run_that_has_no_driver_yet_continues_through_an_upgrade(
     spec, end = sandbox.spec(SPEC), sandbox.folder / "end"
     sandbox("up", spec, env=old_environment)
     run = sandbox("run", "--detach", sandbox.spec(SCRIPT, "script.py"), end, env=old_environment).stdout.strip()
-    sandbox("up", spec)  # while the older fork server imports TensorFlow
+    lasting = sandbox.with_settings({"UPGRADE_DRIVERS_SECONDS": 120, "AGENT_START_SECONDS": 180})
+    sandbox("up", spec, env=lasting)  # while the older fork server imports TensorFlow
     end.touch()
     sandbox("wait", run)
 

@@ -237,7 +237,7 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1":
     time.sleep(1000)
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
-    command = hangs.start("launch", "-o", "json", "--start-timeout", "6", write(hangs, text))
+    command = hangs.start("launch", "-o", "json", "--start-timeout", "15", write(hangs, text))
     events = map(json.loads, command.stdout)
     waiting = next(event for event in events if event["event"] == "waiting")
     line = line_of(text)

@@ -125,7 +125,7 @@ def read_until(events: Iterator[dict[str, Any]], problem: str) -> None:
 
 def test_a_member_on_another_host_that_does_not_come(wide: Over) -> None:
     """It does something else, then it is frozen; the leading host names it, and the time for the start ends all."""
-    events, command = waits_of(wide, "--start-timeout", "20")
+    events, command = waits_of(wide, "--start-timeout", "60")
     read_until(events, "worker:1 on beta has not begun to connect")
     processes = wide.json("stack", wide.json("runs")[-1]["run"])["processes"]
     asleep = line_of(STRATEGY) - 1

@@ -251,7 +251,7 @@ def test_silent_connections_do_not_keep_hosts_from_connecting(tmp_path: Path) ->
         for each in silent:
             with contextlib.suppress(ConnectionError):
                 assert each.recv(1) == b""
-        wait_for(lambda: made["b"].descriptors() == before)
+        wait_for(lambda: made["b"].descriptors() <= before)
 
 
 class Recorder:

@@ -58,7 +58,8 @@ class Session:
     def is_kept(self) -> bool:
         """Whether the relay has not closed the streams."""
         try:
-            self.on_host.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            while self.on_host.recv(1 << 16, socket.MSG_DONTWAIT):  # it asks now and then whether the host is there
+                continue
         except BlockingIOError:
             return True
         return False
