@@ -68,7 +68,7 @@ def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:
         sandbox.kill_agent()
         journal = journal_of(sandbox).read_text()
         DAMAGE[damage](journal_of(sandbox))
-        assert [task["pid"] for task in sandbox.status()["tasks"]] == pids
+        assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == pids
         if journal_of(sandbox).is_dir():
             wait_for(journal_of(sandbox).is_file)  # the agent writes it again
         else:

@@ -255,6 +255,7 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
     pid, agent = sandbox.task("worker:0")["pid"], sandbox.kill_agent()
     assert printing(pid, 7_000, 12_000).wait() == 0
     see("line 00011999")
+    sandbox.wait_until("running")
     assert sandbox.agent() != agent
     print_lines(12_000, 15_000)
     see("line 00014999")

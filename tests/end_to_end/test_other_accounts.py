@@ -61,7 +61,7 @@ def assert_usable(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     before = [task["pid"] for task in sandbox.status()["tasks"]]
     sandbox.kill_agent()
-    assert [task["pid"] for task in sandbox.status()["tasks"]] == before
+    assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == before
     os.kill(before[1], signal.SIGKILL)
     wait_for(lambda: sandbox.wait_until("running")["tasks"][1]["pid"] != before[1])
     sandbox.kill_agent()

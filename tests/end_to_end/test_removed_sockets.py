@@ -136,7 +136,7 @@ def test_commands_work_with_a_damaged_lock_file(sandbox: Sandbox, damage: str, a
         sandbox.kill_agent()
     lock = sandbox.folder / "state/tfcluster/wiped/localhost/lock"
     LOCK_DAMAGE[damage](lock)
-    assert sandbox.status()["state"] == "running"
+    sandbox.wait_until("running")
     wait_for(lambda: lock.is_file() and b"socket" in lock.read_bytes() and socket_of(sandbox) == socket)
     sandbox("down")
     assert sandbox.leftovers() == []

@@ -52,7 +52,7 @@ def test_an_agent_that_hangs_is_named_and_can_be_replaced(sandbox: Sandbox, has_
         assert command.returncode == 5, error
         assert all(each in error for each in told), error
     sandbox.kill_agent()
-    assert sandbox.status()["state"] == "running"
+    sandbox.wait_until("running")
 
 
 def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sandbox) -> None:
@@ -184,7 +184,7 @@ def test_events_include_their_cause(sandbox: Sandbox) -> None:
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])
     sandbox.kill_agent()
-    sandbox("status")
+    sandbox.wait_until("running")
     sandbox("down")
     events = sandbox.json_lines("events", "-c", "told")
     assert [(event["task"], event["event"]) for event in events] == [

@@ -311,6 +311,8 @@ def test_a_member_that_has_nothing_left_to_do_may_end_early(hangs: Sandbox) -> N
 import json, threading
 config = json.loads(os.environ["TF_CONFIG"])
 if os.environ["TFCLUSTER_TASK"] == "worker:1":
+    while not os.path.exists("connected"):
+        time.sleep(0.1)
     sys.exit()
 job, index = config["task"]["type"], config["task"]["index"]
 server = tf.compat.v1.train.Server(config["cluster"], job_name=job, task_index=index)
@@ -318,6 +320,8 @@ if job == "ps":
     server.join()
 options = tf.compat.v1.ConfigProto(device_filters=["/job:ps", "/job:worker/task:0"])
 with tf.Graph().as_default(), tf.compat.v1.Session(server.target, config=options) as session:
+    session.run(tf.no_op())
+    open("connected", "x").close()
     queue = tf.queue.FIFOQueue(1, tf.float32)
     dequeued, enqueue = queue.dequeue(), queue.enqueue(6.0)
     timer = threading.Timer(5, lambda: session.run(enqueue))
