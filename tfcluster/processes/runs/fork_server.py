@@ -39,6 +39,8 @@ def main(title: str, fd: str, code_cache: str) -> Callable[[], NoReturn] | None:
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
+    # A Ctrl-C would end a driver that cannot handle it yet; each driver unblocks the signal when it can.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     plan = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         _import_programs()
@@ -102,17 +104,15 @@ def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: sock
     # No collection may run in the driver before it has closed the fork server's descriptors: an object that owns one
     # could close its number after the driver has reused it. `run_driver.main` enables the collector again.
     gc.disable()
-    # A Ctrl-C that reaches the driver before it can handle it waits, instead of ending it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pid = os.fork()
     except OSError as error:
-        _allow_again()
+        gc.enable()
         agent.sendall(encode({"run": message["run"], "error": error.strerror}))
         return False
     if pid == 0:
         return True
-    _allow_again()
+    gc.enable()
     try:
         process = ProcessHandle.from_pid(pid)
         assert process is not None, "a child that has not been reaped has its pid"
@@ -126,12 +126,6 @@ def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: sock
     selector.register(pidfd, selectors.EVENT_READ, driver)
     agent.sendall(encode(driver))
     return False
-
-
-def _allow_again() -> None:
-    """Allow again, in the fork server, what must not happen in a driver that was just forked."""
-    gc.enable()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _close_all(selector: selectors.BaseSelector) -> None:
