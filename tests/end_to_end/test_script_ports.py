@@ -96,8 +96,8 @@ def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: San
     assert command.wait(60) == 0
 
 
-def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
-    demo.spec(
+def check_that_cancel_leaves_no_child(sandbox: Sandbox) -> None:
+    sandbox.spec(
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # children inherit that
         "subprocess.Popen(['sleep', '600'])\n"
@@ -105,12 +105,35 @@ def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
         "time.sleep(600)\n",
         "parent.py",
     )
-    run = demo("run", "--detach", "parent.py").stdout.strip()
-    wait_for(lambda: "on" in demo("logs", run).stdout)
-    assert "sleep 600" in demo.processes().values()
-    demo("cancel", run)
-    wait_for(lambda: "sleep 600" not in demo.processes().values())
-    assert demo.json("runs")[-1]["state"] == "cancelled"
+    run = sandbox("run", "--detach", "parent.py").stdout.strip()
+    wait_for(lambda: "on" in sandbox("logs", run).stdout)
+    assert "sleep 600" in sandbox.processes().values()
+    sandbox("cancel", run)
+    wait_for(lambda: "sleep 600" not in sandbox.processes().values())
+    assert sandbox.json("runs")[-1]["state"] == "cancelled"
+
+
+def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
+    check_that_cancel_leaves_no_child(demo)
+
+
+# As on a machine on which the driver gets no processor for a second.
+_KILLS_LATE = """
+inner = SupervisedProgram.kill
+
+def kill_late(self):
+    time.sleep(1)
+    inner(self)
+
+SupervisedProgram.kill = kill_late
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_late_still_kills_the_children_of_a_script(sandbox: Sandbox) -> None:
+    late = sandbox.with_fault("tfcluster.processes.runs.supervised_program", _KILLS_LATE)
+    sandbox("up", sandbox.spec("name: late\njobs: {worker: {tasks: 1}}\n"), env=late)
+    check_that_cancel_leaves_no_child(sandbox)
 
 
 @pytest.mark.slow
