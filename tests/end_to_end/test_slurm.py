@@ -125,7 +125,7 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
     assert {check["host"] for check in checks} == {"all", "node0", "node1", "node2"}
     assert all(check["ok"] for check in checks), checks
     # Each has its number; Slurm knows of the end of those of `doctor` a moment later.
-    wait_for(lambda: {*site.site("squeue", "-h", "-s", "-o", "%i").split()} <= {*steps.split()})
+    wait_for(lambda: set() < {*site.site("squeue", "-h", "-s", "-o", "%i").split()} <= {*steps.split()})
     site("down")
     wait_for(lambda: not site.jobs())
     wait_for(lambda: not site.remains())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Command, Sandbox, wait_for
 from tests.end_to_end.test_ssh import Over, over
 from tests.hosts import HERE
 
@@ -154,8 +154,17 @@ def test_the_traces_of_a_job_are_where_tensorboard_looks(demo: Sandbox, computin
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_nothing_and_the_next_trace_works(demo: Sandbox, computing: str, tmp_path: Path) -> None:
-    process = demo.start("profile", "worker:0", "--seconds", "300", "--logdir", tmp_path / "logs")
-    wait_for(lambda: list(demo.folder.glob("state/tfcluster/*/*/profiles/*")))
+    def begun() -> Command | None:
+        process = demo.start("profile", "worker:0", "--seconds", "300", "--logdir", tmp_path / "logs")
+        wait_for(lambda: list(demo.folder.glob("state/tfcluster/*/*/profiles/*")))
+        other = demo("profile", "worker:0", "--seconds", "0.1", "--logdir", tmp_path / "other", code=None)
+        if "there is no trace of worker:0" in other.stderr and process.poll() is None:
+            return process
+        process.send_signal(signal.SIGINT)  # the other one was first
+        process.communicate(timeout=60)
+        return None
+
+    process = wait_for(begun)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert not (tmp_path / "logs").exists()
