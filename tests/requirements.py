@@ -12,7 +12,8 @@ import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-_ROOT = "root that may create namespaces"
+#: What an ordinary account lacks.
+ROOT = "root that may create namespaces"
 #: The Debian package of each program; a program stands for the others of its package.
 _PACKAGES = {
     "sshd": "openssh-server",
@@ -33,12 +34,12 @@ _PACKAGES = {
 #: What a test needs, by what its mark says.
 NEEDS = {
     **{name: (name,) for name in ("ssh", "git", "fish", "zsh", "tcsh", "man")},
-    "root": (_ROOT,),
-    "network": (_ROOT, "ip"),
-    "sshd": (_ROOT, "ip", "sshd", "ssh"),
+    "root": (ROOT,),
+    "network": (ROOT, "ip"),
+    "sshd": (ROOT, "ip", "sshd", "ssh"),
     "systemd": ("systemd-analyze",),
-    "podman": (_ROOT, "podman", "runc"),
-    "slurm": (_ROOT, "ip", "slurmctld"),
+    "podman": (ROOT, "podman", "runc"),
+    "slurm": (ROOT, "ip", "slurmctld"),
     "browser": ("chromium", "chromedriver"),
 }
 #: What the test that runs now says that it needs; None outside of tests.
@@ -59,7 +60,7 @@ def find_program(name: str) -> str | None:
 
 @functools.cache
 def _is_there(thing: str) -> bool:
-    return is_privileged() if thing == _ROOT else find_program(thing) is not None
+    return is_privileged() if thing == ROOT else find_program(thing) is not None
 
 
 def missing(needs: Iterable[str]) -> list[str]:
@@ -71,7 +72,7 @@ def missing(needs: Iterable[str]) -> list[str]:
 def explain(missing: Collection[str], counts: Mapping[str, int] | None = None) -> str:
     """Return a clause that says what is missing, for how many tests if that is given, and what installs it."""
     words = [f"{thing} ({counts[thing]})" if counts else thing for thing in missing]
-    hint = "; `make test-setup` installs the programs (apt, as root)" if {*missing} - {_ROOT} else ""
+    hint = "; `make test-setup` installs the programs (apt, as root)" if {*missing} - {ROOT} else ""
     return f"as this is missing: {', '.join(words)}{hint}"
 
 

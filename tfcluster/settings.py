@@ -209,7 +209,6 @@ HOST_AWAY_SECONDS = 30.0  # without an answer of any task on a host, until there
 
 # Runs: the agent's part.
 RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and fork: then the fork server is hung
-FORK_SERVER_STARTS_EARLY = True  # to import TensorFlow when the cluster is ready, and not at the first run
 RUN_FORK_SERVERS = 3  # asked in a row for a run's driver: one may be killed or stopped
 RUN_STOP_GRACE_SECONDS = 8.0  # from SIGTERM to SIGKILL for a driver that hangs: then no one ends its program's children
 RUN_OWNER_RECONNECT_SECONDS = 60.0  # for the command that waits for a run whose agent died; it tries immediately

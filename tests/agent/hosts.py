@@ -53,10 +53,10 @@ def shorts(status: Any) -> list[str]:
     return [f"{task['job']}:{task['index']}" for task in status["tasks"]]
 
 
-def topology_of(tasks: Sequence[Task] = TASKS, **fields: Any) -> ClusterTopology:
+def topology_of(tasks: Sequence[Task] = TASKS, *, warm: bool = False, **fields: Any) -> ClusterTopology:
     """A topology of tasks on the hosts a and b, which both are this machine."""
     hosts = (Host("a", "localhost"), Host("b", "localhost"))
-    return ClusterTopology(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, **fields)
+    return ClusterTopology(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, warm=warm, **fields)
 
 
 E = TypeVar("E")

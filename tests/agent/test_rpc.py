@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import CLUSTER, Hosts, hosts_in, run_request, task_of, topology_of
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, make_sandbox, running, wait_for
+from tests.conftest import make_sandbox, running, wait_for
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError
@@ -39,11 +39,9 @@ WAIT = "import signal\nprint('waiting', flush=True)\nsignal.pause()\n"
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Two hosts: host a has the only task, and a fork server that imports nothing."""
-    with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("rpc")) as sandbox:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
-        with hosts_in(sandbox) as hosts:
-            hosts.up(topology_of([task_of("worker:0", "a")]))
-            yield hosts
+    with make_sandbox(tmp_path_factory.mktemp("rpc")) as sandbox, hosts_in(sandbox) as hosts:
+        hosts.up(topology_of([task_of("worker:0", "a")]))
+        yield hosts
 
 
 @pytest.fixture

@@ -35,10 +35,10 @@ WITH_SECRET = tuple(
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, unchanged: None) -> Iterator[Hosts]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """A cluster on both hosts, shared by tests that leave it ready."""
     with make_sandbox(tmp_path_factory.mktemp("pair")) as sandbox, hosts_in(sandbox) as hosts:
-        hosts.up(topology_of(WITH_SECRET))
+        hosts.up(topology_of(WITH_SECRET, warm=True))
         yield hosts
 
 

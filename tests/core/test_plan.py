@@ -155,12 +155,13 @@ CHANGES = {
             "update a:0 on alpha at alpha:2222: which env is secret changed, which env is the host's changed",
         ],
     ),
-    "growing within max over hosts, and a lease": (
+    "growing within max over hosts, and keys of the cluster": (
         spec("a: {tasks: 1, max: 3}", hosts=HOSTS),
-        spec("a: {tasks: 3, max: 3}", hosts=HOSTS, lease="60"),
+        spec("a: {tasks: 3, max: 3}", hosts=HOSTS, lease="60", warm="false"),
         [
             "start a:1 on beta at 10.0.0.2:2222: new",
             "start a:2 on alpha at 10.0.0.1:2223: new",
+            "update: warm true -> false",
             "update: lease none -> 60.0",
         ],
     ),

@@ -66,6 +66,7 @@ jobs:
   worker: {tasks: 3, hosts: [localhost]}
   local: ["alpha:2222", "10.0.0.10:2222", "beta"]
 lease: 600
+warm: false
 """
 
 
@@ -94,7 +95,7 @@ def test_tasks_are_spread_over_hosts_by_their_index_and_slots_and_get_their_envi
         ("ps:3", "beta", "beta"),
     ]
     assert topology.on("alpha") == (topology.tasks[1], topology.tasks[5])
-    assert topology.lease == 600
+    assert (topology.lease, topology.warm) == (600, False)
     ps = topology_of(HOSTED).tasks[1]
     assert (ps.env, ps.secrets, ps.from_host) == ({"A": "s", "B": "b", "C": "c"}, ("A",), ("B",))
     topology = topology_of("hosts: {alpha: {slots: 2}, beta: }\njobs: {a: {tasks: 5}}")

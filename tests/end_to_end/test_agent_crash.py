@@ -23,7 +23,6 @@ def journal_of(sandbox: Sandbox) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bare_fork_server")
 def test_the_status_has_the_runs_that_ended_before_the_agent_died(sandbox: Sandbox) -> None:
     spec = sandbox.spec(SPEC)
     script = sandbox.spec("print('done')\n", "script.py")

@@ -261,3 +261,17 @@ def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(san
     assert sandbox.status(code=4)["hosts"][0]["agent_pid"] == agent
     sandbox("down")
     assert sandbox.leftovers() == []
+
+
+def test_without_warm_each_run_imports_tensorflow_and_up_changes_that_without_a_restart(sandbox: Sandbox) -> None:
+    spec = "name: cold\njobs: {worker: {tasks: 1}}\n"
+    script = sandbox.spec("import sys\nprint('tensorflow' in sys.modules)\n", "imported.py")
+    sandbox("up", sandbox.spec(spec))
+    assert not sandbox.pids("fork server"), "it starts with the first run"
+    assert sandbox("run", script).stdout == "False\n"
+    assert sandbox.json("run", "graph", "2 * 3")["result"]["value"] == 6
+    server, cold = sandbox.tasks("pid"), sandbox.pids("fork server")
+    assert "warm false -> true" in sandbox("up", sandbox.spec(spec, warm=True)).stdout
+    wait_for(lambda: len(sandbox.pids("fork server")) == 1 and sandbox.pids("fork server") != cold)
+    assert sandbox("run", script).stdout == "True\n"
+    assert sandbox.tasks("pid") == server

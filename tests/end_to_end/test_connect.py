@@ -23,7 +23,7 @@ JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [al
 
 
 @pytest.fixture(scope="module")
-def pods(needs_network: None, bare_fork_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts without sshd, shared by the tests of the module; they leave it ready."""
     with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))

@@ -13,7 +13,6 @@ from tests.conftest import COMMAND, Sandbox, wait_for
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 
 
-@pytest.mark.usefixtures("bare_fork_server")
 def test_down_asks_before_it_cancels_a_run_or_names_it_and_then_logs_and_runs_can_be_read(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: busy\njobs: {worker: {tasks: 1}}\n"))
     run = sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py")).stdout.strip()

@@ -29,7 +29,6 @@ print(json.dumps({
 @pytest.fixture(scope="module", params=["ssh", "connect"])
 def host(
     needs_sshd: None,
-    bare_fork_servers: None,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Over]:

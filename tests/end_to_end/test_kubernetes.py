@@ -88,7 +88,7 @@ class Pods:
 
 
 @pytest.fixture
-def pods(needs_network: None, bare_fork_server: None, tmp_path: Path) -> Iterator[Pods]:
+def pods(needs_network: None, tmp_path: Path) -> Iterator[Pods]:
     with (
         tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder,  # pods have their own /tmp
         over(tmp_path, *NAMES, has_sshd=False) as sandbox,

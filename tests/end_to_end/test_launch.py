@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import (
-    BARE_FORK_SERVER,
     REAPED_DAEMON,
     Sandbox,
     lines_of,
@@ -70,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         sandbox.spec(LOOK, "look.py")
         sandbox.spec(ACT, "act.py")
         soon = sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2, "GROUP_CAUSE_SECONDS": 60})
-        sandbox("up", env={**soon, "TEST_CHANGES": json.dumps(BARE_FORK_SERVER)})
+        sandbox("up", env=soon)
         yield sandbox
 
 
@@ -302,7 +301,6 @@ def test_wrong_usage(cluster: Sandbox) -> None:
     assert message in cluster("launch", "look.py", "--at={master_hosts}", code=2).stderr
 
 
-@pytest.mark.usefixtures("bare_fork_server")
 @pytest.mark.parametrize(
     "arguments", [["--workers", "2"], pytest.param(["--spec", "two.yaml"], marks=pytest.mark.slow)]
 )

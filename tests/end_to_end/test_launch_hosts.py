@@ -8,14 +8,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, Command, environment_of, lines_of, read_until, wait_for
+from tests.conftest import Command, environment_of, lines_of, read_until, wait_for
 from tests.end_to_end.test_ssh import Over, agent_on, dial, over
 
 NAMES = ("alpha", "beta")
@@ -53,31 +53,29 @@ for _ in range(1000):
 
 
 @contextmanager
-def hosts_with_code(folder: Path, way: str, changes: Mapping[str, str]) -> Iterator[Over]:
-    """Two hosts with a cluster up whose agents are changed so, and a stranger."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **changes}))
-        with over(folder, *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
-            code = sandbox.folder / "code"
-            code.mkdir()
-            (code / "act.py").write_text(ACT)
-            (code / "beside.py").write_text("NAME = 'module'\n")
-            (code / "train.py").write_text(TRAIN)
-            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-            yield sandbox
+def hosts_with_code(folder: Path, way: str, *, warm: bool) -> Iterator[Over]:
+    """Two hosts with a cluster up, and a stranger."""
+    with over(folder, *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
+        code = sandbox.folder / "code"
+        code.mkdir()
+        (code / "act.py").write_text(ACT)
+        (code / "beside.py").write_text("NAME = 'module'\n")
+        (code / "train.py").write_text(TRAIN)
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS), warm=warm))
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """The hosts for scripts that do without TensorFlow."""
-    with hosts_with_code(tmp_path_factory.mktemp("lab"), way, BARE_FORK_SERVER) as lab:
+    with hosts_with_code(tmp_path_factory.mktemp("lab"), way, warm=False) as lab:
         yield lab
 
 
 @pytest.fixture(scope="module")
 def training_lab(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """The hosts for scripts with TensorFlow."""
-    with hosts_with_code(tmp_path_factory.mktemp("training"), way, {}) as lab:
+    with hosts_with_code(tmp_path_factory.mktemp("training"), way, warm=True) as lab:
         yield lab
 
 

@@ -29,7 +29,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two parameter servers, three workers and an evaluator, shared by the tests of the module."""
     with make_sandbox(tmp_path_factory.mktemp("full")) as sandbox:
         patient = sandbox.with_settings({"RUN_STOP_GRACE_SECONDS": 60.0, "DRIVER_TERMINATE_SECONDS": 50.0})
-        sandbox("up", sandbox.spec(LAYOUT), env=patient)
+        sandbox("up", sandbox.spec(LAYOUT, warm=True), env=patient)
         yield sandbox
 
 

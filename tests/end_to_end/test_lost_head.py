@@ -22,7 +22,7 @@ LOST = "host 'alpha' cannot be reached: connection timed out"
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A chief on alpha, which leads, and the other tasks on beta."""
     with make_sandbox(tmp_path_factory.mktemp("two"), _PLAYED) as sandbox:
-        sandbox("up", sandbox.spec(SPEC))
+        sandbox("up", sandbox.spec(SPEC, warm=True))
         yield sandbox
 
 

@@ -26,7 +26,7 @@ restart: {policy: on-failure, backoff: {initial: 0.1, max: 0.5}, limit: 100 in 6
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with make_sandbox(tmp_path_factory.mktemp("eight")) as sandbox:
-        sandbox("up", sandbox.spec(EIGHT))
+        sandbox("up", sandbox.spec(EIGHT, warm=True))
         yield sandbox
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, make_sandbox, wait_for
 
 SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 DEAD = "worker:1 died (SIGKILL) and has failed"
@@ -19,7 +19,7 @@ DEAD = "worker:1 died (SIGKILL) and has failed"
 def partial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster whose worker:1 has failed, shared by tests that leave it so."""
     with make_sandbox(tmp_path_factory.mktemp("partial")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC), env={"TEST_CHANGES": json.dumps(BARE_FORK_SERVER)})
+        sandbox("up", sandbox.spec(SPEC))
         kill(sandbox, "worker:1")
         yield sandbox
 

@@ -143,7 +143,6 @@ def test_a_notice_that_no_one_takes_ends_with_the_cluster(sandbox: Sandbox) -> N
     wait_for(lambda: not sandbox.leftovers())
 
 
-@pytest.mark.usefixtures("bare_fork_server")
 def test_runs_that_end_are_told(sandbox: Sandbox) -> None:
     folder = sandbox.folder
     script = sandbox.spec("import sys\nsys.exit(int(sys.argv[1]))\n", "ends.py")

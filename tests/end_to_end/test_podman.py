@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, make_sandbox, skip, wait_for
 
 _NAME = "box1"
 
@@ -33,7 +33,7 @@ def container(folder: Path) -> Iterator[list[str]]:
     )
     try:
         if started.returncode != 0:
-            pytest.skip(f"podman starts no container here: {started.stderr.strip()}")
+            skip(f"podman starts no container here: {started.stderr.strip()}")
         yield podman
     finally:
         subprocess.run([*podman, "rm", "--force", "--all", "--time", "0"], capture_output=True, check=True)

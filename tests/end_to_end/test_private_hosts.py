@@ -61,7 +61,7 @@ def two(needs_root: None) -> Iterator[Sandbox]:
     with account("tfc-o") as owner, sandbox_of(owner, (sys.executable, "-m", "tests.played")) as sandbox:
         # On a busy machine, a probe that gets no answer in a second says nothing of the forwarders.
         patient = sandbox.with_settings({"RUN_PROBE_SECONDS": 60.0, "RUN_REMOTE_PROBE_SECONDS": 60.0})
-        sandbox("up", sandbox.spec(_SPEC), env=patient)
+        sandbox("up", sandbox.spec(_SPEC, warm=True), env=patient)
         yield sandbox
 
 
@@ -177,10 +177,10 @@ def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None
     further = _SPEC.replace("}\njobs", ", gamma: {address: 127.0.0.4}}\njobs").replace(
         "{tasks: 2, hosts: [alpha, beta]}", "{tasks: 3, hosts: [alpha, beta, gamma]}"
     )
-    two("up", two.spec(further), "--yes")
+    two("up", two.spec(further, warm=True), "--yes")
     assert state(two, "gamma", "forwarding.json")["forwarders"].keys() == {"alpha", "beta", "gamma"}
     assert len(two.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 3
-    two("up", two.spec(_SPEC), "--yes")
+    two("up", two.spec(_SPEC, warm=True), "--yes")
     wait_for(lambda: both(two))
     assert two.status()["tasks"][0]["host"] == "beta"
     assert kept.keys() == {task["task"] for task in two.status()["tasks"]}

@@ -54,7 +54,7 @@ while os.environ["TFCLUSTER_ATTEMPT"] == "0" or not pathlib.Path("go").exists():
 
 
 @pytest.fixture
-def kept(tmp_path: Path, unchanged: None) -> Iterator[Sandbox]:
+def kept(tmp_path: Path) -> Iterator[Sandbox]:
     """A sandbox in which a fork server is started when a cluster is ready."""
     with make_sandbox(tmp_path) as sandbox:
         yield sandbox
@@ -93,7 +93,7 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
     for name, text in {"late.py": LATE, "fresh.py": FRESH, "member.py": MEMBER}.items():
         (kept.folder / name).write_text(text)
     old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent, tmp_path / "plugins")))}
-    kept("up", kept.spec(SPEC), env=old)
+    kept("up", kept.spec(SPEC, warm=True), env=old)
     kept("run", "pi", "--samples", "1e5", env=old)
     notice = kept.folder / "notice"
     late = kept("run", "--detach", "--notify", f"cat > {notice}", "late.py", env=old).stdout.strip()

@@ -86,7 +86,7 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
 
 
 def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
+    sandbox("up", sandbox.spec(SPEC, warm=True))
     sandbox("run", "pi", "--samples", "1000")
     for _ in range(2):
         stopped = helper(sandbox, " fork server")
@@ -104,7 +104,7 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: San
 
 
 def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_command_dies(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
+    sandbox("up", sandbox.spec(SPEC, warm=True))
     agent = sandbox.agent()
 
     def descriptors() -> int:

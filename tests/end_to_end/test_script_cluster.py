@@ -62,7 +62,7 @@ def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with make_sandbox(tmp_path_factory.mktemp("guide")) as sandbox:
         counts = {"chief": 1, "ps": 1, "worker": 2, "evaluator": 1, "tuner": 1}
         jobs = "".join(f"  {job}: {{tasks: {count}}}\n" for job, count in counts.items())
-        sandbox("up", sandbox.spec(f"name: guide\njobs:\n{jobs}"))
+        sandbox("up", sandbox.spec(f"name: guide\njobs:\n{jobs}", warm=True))
         yield sandbox
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.accounts import Account, account
-from tests.conftest import ROOT, Sandbox, read_until, wait_for
+from tests.conftest import ROOT, Sandbox, read_until, skip, wait_for
 from tests.slurm import Slurm, slurm
 
 NODES = 3
@@ -278,7 +278,7 @@ def test_a_job_that_loses_a_node_is_named(site: InSlurm, lost: int) -> None:
 @pytest.fixture(params=["linuxproc", "cgroup"])
 def tracked(request: pytest.FixtureRequest, needs_slurm: None) -> Iterator[InSlurm]:
     if request.param == "cgroup" and not Path("/sys/fs/cgroup/freezer").is_dir():
-        pytest.skip("Slurm 22.05 needs the control groups of version 1 here")
+        skip("Slurm 22.05 needs the control groups of version 1 here")
     with in_slurm(request.param) as sandbox:
         yield sandbox
 

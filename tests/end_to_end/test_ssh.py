@@ -23,7 +23,6 @@ from tests import listening
 from tests.conftest import (
     HANG,
     HANGING_AGENT,
-    LAZY_FORK_SERVER,
     RESUME,
     Sandbox,
     lines_of,
@@ -109,9 +108,9 @@ def wide(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -
     """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST_SETTINGS", json.dumps({"FAILED_PROBES_MAX": 6}))  # a frozen server stays for a while
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **dict([HANGING_AGENT])}))
+        patch.setenv("TEST_CHANGES", json.dumps(dict([HANGING_AGENT])))
         with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
-            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS), warm=True))
             yield sandbox
 
 
@@ -288,7 +287,7 @@ def test_eight_hosts_at_once(tmp_path: Path) -> None:
 
 def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
     version = 'TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)'
-    changes = json.dumps({**LAZY_FORK_SERVER, "tfcluster.processes.servers.c_api": version})
+    changes = json.dumps({"tfcluster.processes.servers.c_api": version})
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nTEST_CHANGES={shlex.quote(changes)} exec {sys.executable} "$@"\n')
     other.chmod(0o755)

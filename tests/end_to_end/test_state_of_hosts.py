@@ -7,20 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER
 from tests.end_to_end.test_ssh import Over, over
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
 #: What the fork server, and with it the drivers, find in their environment, on both hosts.
-ELSEWHERE = {name: f"{text}\nos.environ['XDG_STATE_HOME'] = '/nowhere'" for name, text in BARE_FORK_SERVER.items()}
+ELSEWHERE = {"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"}
 
 
 @pytest.fixture(scope="module")
 def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on two hosts, the first with `state:`; the state of both is where their agents have it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **ELSEWHERE}))
+        patch.setenv("TEST_CHANGES", json.dumps(ELSEWHERE))
         with over(tmp_path_factory.mktemp("wide"), *NAMES) as sandbox:
             state = f"state: {sandbox.network.home('alpha') / 'scratch'}"
             text = sandbox.text(NAMES, JOBS).replace("alpha: {", f"alpha: {{{state}, ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -15,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import (
-    BARE_FORK_SERVER,
-    LAZY_FORK_SERVER,
     Sandbox,
     make_sandbox,
     running,
+    skip,
     stopped_repeatedly,
     wait_for,
 )
@@ -44,8 +42,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+    with make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
         sandbox.spec("import time\nprint('begun', flush=True)\ntime.sleep(600)\n", "sleeps.py")
         sandbox.spec("print('done')\n", "script.py")
         sandbox("up", sandbox.spec(SPEC))
@@ -125,7 +122,7 @@ def test_an_agent_that_a_debugger_has_stopped_gets_no_signal(stopped: Sandbox) -
     agent = stopped.agent()
     with running(sys.executable, "-c", TRACER, str(agent), stdin=-1, stdout=-1, stderr=-1) as tracer:
         if tracer.stdout.readline() != "stopped\n":
-            pytest.skip(f"this account may not trace its processes: {tracer.communicate()[1]}")
+            skip(f"this account may not trace its processes: {tracer.communicate()[1]}")
         for command in (["status"], ["down"]):
             error = stopped(*command, code=5).stderr
             assert f"the agent of 'stopped' (pid {agent}) is traced by process {tracer.pid}" in error

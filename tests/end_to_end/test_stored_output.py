@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, LAZY_FORK_SERVER, Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, make_sandbox, wait_for
 from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.processes.runs.stored_output import stored_bytes
 
@@ -41,8 +41,7 @@ def digest(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with pytest.MonkeyPatch.context() as patch, make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
-        patch.setenv("TEST_CHANGES", json.dumps({**LAZY_FORK_SERVER, **BARE_FORK_SERVER}))
+    with make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
         (sandbox.folder / "print.py").write_text(PRINT)
         sandbox("up", sandbox.spec(SPEC))
         yield sandbox

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import BARE_FORK_SERVER, ROOT, Result, Sandbox, make_sandbox, wait_for
+from tests.conftest import ROOT, Result, Sandbox, make_sandbox, wait_for
 from tests.end_to_end.test_ssh import over
 from tests.releases import FIRST, unpack
 from tfcluster.version import __version__
@@ -75,7 +75,7 @@ def numbered(lines: list[str]) -> bool:
 def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     sandbox: Sandbox, old_environment: dict[str, str]
 ) -> None:
-    spec = sandbox.spec(SPEC)
+    spec = sandbox.spec(SPEC, warm=True)
     sandbox("up", spec, env=old_environment)
     before = sandbox.json("status", env=old_environment)
     for words in (["status"], ["logs", "-n", "1"], ["devices"], ["runs"]):
@@ -84,7 +84,7 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     assert after["hosts"][0]["agent_pid"] == before["hosts"][0]["agent_pid"]
 
     script = sandbox.spec("print('done')\n", "script.py")
-    assert sandbox("run", script, env={"TEST_CHANGES": json.dumps(BARE_FORK_SERVER)}).stderr.count(UPGRADED) == 1
+    assert sandbox("run", script).stderr.count(UPGRADED) == 1
     upgraded = sandbox.status()
     assert [task["pid"] for task in upgraded["tasks"]] == [task["pid"] for task in before["tasks"]]
     assert upgraded["hosts"][0]["agent_pid"] != before["hosts"][0]["agent_pid"]
@@ -98,7 +98,7 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
 def test_looking_leaves_a_cluster_whose_older_agent_has_died_to_the_older_version_and_down_ends_it(
     sandbox: Sandbox, old_environment: dict[str, str]
 ) -> None:
-    sandbox("up", sandbox.spec(SPEC), env=old_environment)
+    sandbox("up", sandbox.spec(SPEC, warm=True), env=old_environment)
     tasks = {*sandbox.pids("worker:"), *sandbox.pids("ps:")}
     sandbox.kill_agent()
     for words in (["status"], ["logs", "-n", "1"]):
@@ -115,7 +115,7 @@ def test_looking_leaves_a_cluster_whose_older_agent_has_died_to_the_older_versio
 def test_a_run_that_has_no_driver_yet_continues_through_an_upgrade(
     sandbox: Sandbox, old_environment: dict[str, str]
 ) -> None:
-    spec, end = sandbox.spec(SPEC), sandbox.folder / "end"
+    spec, end = sandbox.spec(SPEC, warm=True), sandbox.folder / "end"
     sandbox("up", spec, env=old_environment)
     run = sandbox("run", "--detach", sandbox.spec(SCRIPT, "script.py"), end, env=old_environment).stdout.strip()
     lasting = sandbox.with_settings({"UPGRADE_DRIVERS_SECONDS": 120, "AGENT_START_SECONDS": 180})
@@ -128,7 +128,7 @@ def test_a_run_that_has_no_driver_yet_continues_through_an_upgrade(
 def test_the_log_of_a_task_loses_no_line_while_its_log_writer_is_replaced(
     sandbox: Sandbox, old_environment: dict[str, str]
 ) -> None:
-    spec = sandbox.spec(SPEC)
+    spec = sandbox.spec(SPEC, warm=True)
     sandbox("up", spec, env=old_environment)
     older = {*sandbox.pids(" log writer")}
     [output] = {os.readlink(f"/proc/{pid}/fd/1") for pid in sandbox.pids(" ps:0")}
@@ -170,7 +170,7 @@ CHANGES = (
 def test_a_command_that_changes_the_cluster_says_in_one_line_that_it_upgrades(
     sandbox: Sandbox, old_environment: dict[str, str], command: str
 ) -> None:
-    sandbox("up", sandbox.spec(SPEC), env=old_environment)
+    sandbox("up", sandbox.spec(SPEC, warm=True), env=old_environment)
     if "pi-old" in command:
         sandbox("run", "pi", "--samples", "1e5", "--name", "pi-old", env=old_environment)
     sandbox.spec(SCRIPT, "script.py")
@@ -187,7 +187,7 @@ def test_all_that_a_cluster_does_continues_through_an_upgrade(
     old: Callable[..., Result] = partial(sandbox, env={**old_environment, **settings})
     assert FIRST in old("--version").stdout
     script, variable = sandbox.spec(SCRIPT, "script.py"), sandbox.spec(VARIABLE, "variable.py")
-    old("up", sandbox.spec(SPEC))
+    old("up", sandbox.spec(SPEC, warm=True))
     old("run", variable, "set")
     end = sandbox.folder / "end"
     detached = old("run", "--detach", script, end).stdout.strip()
@@ -234,7 +234,7 @@ def test_all_that_a_cluster_does_continues_through_an_upgrade(
 def test_two_commands_that_upgrade_at_the_same_time_start_one_agent(
     sandbox: Sandbox, old_environment: dict[str, str]
 ) -> None:
-    sandbox("up", sandbox.spec(SPEC), env=old_environment)
+    sandbox("up", sandbox.spec(SPEC, warm=True), env=old_environment)
     commands = [sandbox.start("run", "pi", "--samples", "1e5") for _ in range(3)]
     errors = "".join(command.communicate(timeout=90)[1] for command in commands)
     assert [command.returncode for command in commands] == [0, 0, 0], errors
@@ -252,7 +252,7 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
 ) -> None:
     names = ("alpha", "beta")
     with over(tmp_path, *names) as sandbox:
-        spec = sandbox.spec(f"network: {network}\n{sandbox.text(names, JOBS)}")
+        spec = sandbox.spec(f"network: {network}\n{sandbox.text(names, JOBS)}", warm=True)
         sandbox("up", spec, env=old_environment)
         before = sandbox.json("status", env=old_environment)
         forwarders = {*sandbox.pids(" forwarder")}
@@ -299,7 +299,7 @@ def test_the_new_version_is_installed_over_the_old_one_while_the_cluster_is_up(
         command = partial(installed, env={"PYTHONPATH": str(ROOT / "tests" / "changed")})
         assert FIRST in command("--version").stdout
         script, end = installed.spec(SCRIPT, "script.py"), tmp_path / "end"
-        command("up", installed.spec(SPEC))
+        command("up", installed.spec(SPEC, warm=True))
         run = command("run", "--detach", script, end).stdout.strip()
         wait_for(lambda: "line 0" in command("logs", run).stdout)  # it has imported all that it needs of the old one
         before = json.loads(command("status", "-o", "json").stdout)
@@ -365,7 +365,6 @@ def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: s
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bare_fork_server")
 def test_a_newer_record_of_a_run_is_seen_and_stays(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: kept\njobs: {worker: {tasks: 1}}\n"))
     sandbox("run", sandbox.spec("print('done')\n", "script.py"))

@@ -91,7 +91,7 @@ QUICK = {
 def hangs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster that looks often at scripts, shared by tests that leave it ready."""
     with make_sandbox(tmp_path_factory.mktemp("hangs")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC), env=sandbox.with_settings(QUICK))
+        sandbox("up", sandbox.spec(SPEC, warm=True), env=sandbox.with_settings(QUICK))
         yield sandbox
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import Sandbox, skip
 
 _KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 _PROGRAM = """
@@ -30,7 +30,10 @@ assert memory[::4096] == bytes(range(256)) * 64
 """
 
 
-pytestmark = pytest.mark.skipif(_KERNEL < (6, 1), reason="Linux can do it from 6.1 on")
+@pytest.fixture(autouse=True)
+def new_kernel() -> None:
+    if _KERNEL < (6, 1):
+        skip("Linux can do it from 6.1 on")
 
 
 def test_memory_is_in_huge_pages_and_keeps_its_contents() -> None:

@@ -209,6 +209,7 @@ def valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     return {
         **({"hosts": {name: draw(host) for name in names}} if names else {}),
         "lease": draw(st.floats(0.001, 1e9)),
+        "warm": draw(st.booleans()),
         "name": draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True)),
         "jobs": draw(st.dictionaries(job_names, job, min_size=1, max_size=4)),
         "network": draw(st.sampled_from(["closed", "open"])),

@@ -82,7 +82,7 @@ def agent_folder(transport: RemoteTransport, hosts: SshHosts) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hosts(needs_sshd: None, unchanged: None) -> Iterator[SshHosts]:
+def hosts(needs_sshd: None) -> Iterator[SshHosts]:
     """Hosts h0 and h1, shared by the tests of a module, which leave them reachable; this process's ssh knows them."""
     with ssh_hosts("h0", "h1") as ssh, pytest.MonkeyPatch.context() as patch:
         for name, value in ssh.environment.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import skip
 from tfcluster import boot, settings
 from tfcluster.core.hosts import Host
 from tfcluster.transport import local
@@ -27,7 +28,7 @@ _SELECT_MAX = 1024
 def large_limit() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * _SELECT_MAX:
-        pytest.skip("the hard limit of open files is too low")
+        skip("the hard limit of open files is too low")
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * _SELECT_MAX, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

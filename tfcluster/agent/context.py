@@ -97,6 +97,7 @@ class AgentContext:
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()
+        self.runs.fork_server.is_warm = lambda: (topology := self.supervisor.topology) is None or topology.warm
         self.waits = WaitMonitor(cluster, self.supervisor, self.remote_tasks, self.runs, self.stacks)
         self.runs.explain_wait = self.waits.explain
         title = f"tfcluster: {cluster} question about the end of the job"

@@ -225,7 +225,7 @@ class Agent:
         if topology is None or topology.head().host != context.host or context.is_going_down:
             return  # programs run on the host of the head task
         is_ready = all(task.machine.state is TaskState.READY for task in context.supervisor.tasks.values())
-        if is_ready and settings.FORK_SERVER_STARTS_EARLY:
+        if is_ready and topology.warm:
             context.runs.fork_server.ensure_started()
 
 

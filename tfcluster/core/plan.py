@@ -150,6 +150,7 @@ def _task_actions(desired: ClusterTopology, observed: ObservedState) -> Iterator
 
 def _updates(desired: ClusterTopology, observed: ClusterTopology) -> Iterator[PlannedAction]:
     causes = _difference("logs", observed.logs, desired.logs, show_values=False)
+    causes += _difference("warm", observed.warm, desired.warm)
     causes += _difference("lease", observed.lease, desired.lease)
     causes += _difference("notify", observed.notify, desired.notify, show_values=False)
     old_hosts, new_hosts = ({host.name: host for host in each.hosts} for each in (observed, desired))
@@ -208,6 +209,8 @@ def _difference(what: str, old: object, new: object, *, show_values: bool = True
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()  # as YAML spells it
     return "none" if value is None else str(value)
 
 

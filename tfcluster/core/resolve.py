@@ -35,6 +35,7 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
         max={name: job.max for name, job in spec.jobs.items() if job.max is not None},
         hosts=tuple(hosts.values()),
         host_order=host_order,
+        warm=spec.warm,
         lease=spec.lease,
         notify=_notify(spec),
     )

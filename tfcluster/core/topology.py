@@ -121,6 +121,7 @@ class ClusterTopology:
     # The placement order: the names of the hosts for the tasks of a job, by job. The task with an index is on the host
     # at this index, wrapping around after the last host.
     host_order: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    warm: bool = True  # whether a fork server that has imported TensorFlow is kept ready for runs
     # The lease in seconds: a host that no command has reached for this long stops its part of the cluster; None for no
     # lease.
     lease: float | None = None

@@ -165,6 +165,7 @@ _EXPECTED: dict[str, Callable[[dict[str, Any], KeyPath], str]] = {
     "too_short": lambda context, path: "must have at least one entry",
     "too_long": lambda context, path: f"must have at most {context['max_length']} entries",
     "literal_error": lambda context, path: "expected " + context["expected"].replace("'", ""),
+    "bool_type": lambda context, path: "expected true or false",
     "int_type": lambda context, path: "expected a whole number",
     "float_type": lambda context, path: "expected a number",
     "finite_number": lambda context, path: "expected a finite number",

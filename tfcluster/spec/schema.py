@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    StrictBool,
     StrictInt,
     StrictStr,
     WithJsonSchema,
@@ -277,6 +278,14 @@ class Spec(FrozenModel):
         NotifySpec | None,
         Key("keys", "Where notices are sent.", "{webhook: https://hooks.example.org/T0}", "none"),
     ] = None
+    warm: Annotated[
+        StrictBool,
+        Key(
+            "`true` or `false`",
+            "Whether an interpreter that has imported TensorFlow is kept ready for runs.",
+            "false",
+        ),
+    ] = True
     lease: Annotated[
         Seconds | None,
         Key(

@@ -92,7 +92,8 @@ class ClusterHandlers:
         with suppress(OSError):  # the task or run that needs one will say that it cannot be forked
             if request.topology.on(self._host):
                 self._context.prober.ensure_started()
-            if not request.topology.has_servers and request.topology.head().host == self._host:
+            is_for_a_run = request.topology.warm and not request.topology.has_servers
+            if is_for_a_run and request.topology.head().host == self._host:
                 self._context.runs.fork_server.ensure_started()
         failed_checks = await check_host_in_child(self._context.make_check_input(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
@@ -265,8 +266,12 @@ class ClusterHandlers:
             while stopping := self._unkept_tasks(topology):
                 await self._supervisor.stop(settings.STOP_GRACE_SECONDS, stopping)
             self._context.move_to(topology.network)
+            was_warm = self._supervisor.require_cluster().warm
             self._supervisor.history.record("updated", detail=summary)
             self._supervisor.apply(topology, self._stopped_tasks(topology))
+            if topology.warm != was_warm:
+                self._context.runs.fork_server.end()
+                self._supervisor.changed.notify()  # the next one starts now if it imports TensorFlow
         except BaseException:
             self._supervisor.next = None  # the next agent must not continue a change that failed or was cancelled
             with suppress(ClusterError):

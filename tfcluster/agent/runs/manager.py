@@ -47,8 +47,9 @@ from tfcluster.version import PROTOCOL
 class ForkServer(HelperProcess):
     """Starts the fork server and has it fork drivers.
 
-    The fork server is started when the cluster is ready, so that TensorFlow is imported before the first run, or at the
-    first run, and restarted after it died. While a signal has stopped it, it would fork no drivers.
+    The fork server is started when the cluster is ready, so that TensorFlow is imported before the first run, and
+    restarted after it died. With `warm: false` it is started at the first run and does not import TensorFlow. While a
+    signal has stopped it, it would fork no drivers.
 
     Args:
         log: The file that receives the fork server's output.
@@ -61,6 +62,7 @@ class ForkServer(HelperProcess):
     ) -> None:
         super().__init__(title, log)
         self.log = log
+        self.is_warm: Callable[[], bool] = lambda: True  # returns whether one that is started now imports TensorFlow
         self._on_message = on_message
         self._on_exit = on_exit
 
@@ -71,8 +73,13 @@ class ForkServer(HelperProcess):
         not be among them.
         """
         os.set_inheritable(agent.fileno(), True)
-        arguments = [self.title, str(agent.fileno()), str(code_cache())]
+        arguments = [self.title, str(agent.fileno()), str(code_cache()), *[fork_server.WARM] * self.is_warm()]
         boot.exec_function(fork_server.__name__, fork_server.main.__name__, arguments)
+
+    def end(self) -> None:
+        """End the fork server, so that the next run gets another one; its drivers keep running."""
+        self.stop()
+        self._on_exit()
 
     def handle_message(self, message: Message) -> None:
         """Pass on a message about a run."""

@@ -28,12 +28,15 @@ from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT, ScriptStart, k
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
+#: The last argument of a fork server that imports TensorFlow; without it, each program does.
+WARM = "warm"
 
-def main(title: str, fd: str, code_cache: str) -> Callable[[], NoReturn] | None:
+
+def main(title: str, fd: str, code_cache: str, warm: str = "") -> Callable[[], NoReturn] | None:
     """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
 
     `fd` is the number of the descriptor of the socket to the agent. `code_cache` is the host's cache of code, for the
-    drivers: their environment may name another state folder.
+    drivers: their environment may name another state folder. `warm` is WARM or empty.
 
     Return, in the process of a script, the function that runs it.
     """
@@ -43,7 +46,10 @@ def main(title: str, fd: str, code_cache: str) -> Callable[[], NoReturn] | None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     plan = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
-        _import_programs()
+        # A driver is a client of the servers and must not take a GPU's memory from them.
+        os.environ.update({**WARM_ENVIRONMENT, **os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+        if warm == WARM:
+            _import_programs()
         plan = _serve(agent)
     if plan is None:
         return None
@@ -56,12 +62,9 @@ def main(title: str, fd: str, code_cache: str) -> Callable[[], NoReturn] | None:
 def _import_programs() -> None:
     """Import TensorFlow and the bundled programs before drivers are forked, which would import them each time.
 
-    This must not start a session or initialise a GPU: a driver is a client of the servers and must not take a GPU's
-    memory from them. It must not create a graph either: the first graph seeds the process's generator of random numbers
-    and ids in TensorFlow, and all forks would draw the same values.
+    This must not start a session or initialise a GPU. It must not create a graph either: the first graph seeds the
+    process's generator of random numbers and ids in TensorFlow, and all forks would draw the same values.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    os.environ.update({**WARM_ENVIRONMENT, **os.environ})
     from tfcluster.programs import registry, sessions
 
     sessions.find_physical_devices()
