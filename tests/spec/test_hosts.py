@@ -285,6 +285,17 @@ def test_a_hostfile_may_be_in_the_notation_of_slurm(tmp_path: Path) -> None:
     assert slots == {"lab01": 2, "lab02": 2, "lab03": 3, "lab07": 2, "gpu1": 2, "gpu2": 2}
 
 
+def test_hostfiles_of_all_kinds_of_mpi_are_read(tmp_path: Path) -> None:
+    lines = {
+        **{"a slots=2 max_slots=4": 2, "b max-slots=4 slots=3": 3, "c slots_max = 5": 5, "d cpu=2": 2, "e count=2": 2},
+        **{"f": 1, "g:4": 4, "h[1-2]:3": 3, "10.0.0.3:2": 2},
+    }
+    (tmp_path / "hosts.txt").write_text("\n".join(lines))
+    (tmp_path / "c.yaml").write_text(JOBS + "hostfile: hosts.txt\n")
+    slots = [host.slots for host in (load_spec(tmp_path / "c.yaml").hosts or {}).values()]
+    assert slots == [2, 3, 5, 2, 2, 1, 4, 3, 3, 2]
+
+
 def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
     (tmp_path / "hosts.txt").write_text(
         "\ufeff# mine\nalpha slots=2\n\n  beta   # the old one\r\n10.0.0.3 slots = 4\nbeta slots=2\n"
@@ -299,10 +310,14 @@ def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
 
 HOSTFILES = {
     "alpha\n lab[3-1] slots=2": ["2:2: expected a range of numbers such as [1-4] or [01-04,07]"],
-    "alpha slots=2\nbeta max_slots=3\n": ["2:1: expected a host such as alpha or alpha slots=2"],
+    "alpha slots=2\nbeta gamma\n": ["2:1: expected a host such as alpha, alpha slots=2 or alpha:2"],
+    "alpha slots=2 port=2": ["1:15: this is for ssh; name the hosts under hosts: to say how ssh reaches them, or set "
+                                "it in ~/.ssh/config"],
+    "alpha:2222\nbeta:4 ifname=eth0\nfd00::1": [
+        "1:6: expected slots from 1 to 1000; a port is for ssh: set it in ~/.ssh/config",
+        "2:8: expected slots or max_slots", "3:1: expected the name of a host"],
     "  tf@alpha": ["1:3: expected the name of a host; "
                    "name the hosts under hosts: to say how ssh reaches them"],
-    "alpha:2 slots=1": ["1:1: expected the name of a host"],
     "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000",
                                     "2:6: expected slots from 1 to 1000"],
     "# none\n": ["1:1: the file names no host"],

@@ -114,7 +114,7 @@ def test_random_hosts(localhost: Any, alpha: Any, named: Any, addresses: list[An
 
 
 @FEW
-@given(st.binary(max_size=60) | st.text("ab-1. #=@\n\tslots", max_size=60).map(str.encode))
+@given(st.binary(max_size=60) | st.text("ab-1. #=@:\n\tslotsmax_", max_size=60).map(str.encode))
 def test_random_hostfiles(text: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "hosts").write_bytes(text)

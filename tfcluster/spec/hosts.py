@@ -20,9 +20,13 @@ from tfcluster.spec.host_ranges import expand_names
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
-# A line of a hostfile.
-_HOSTFILE_LINE = re.compile(r"\s*(\S+)(?:\s+slots\s*=\s*(\S+))?\s*")
+# A line of a hostfile, and each of its options.
+_HOSTFILE_LINE = re.compile(r"\s*(\S+?)(?::([0-9]+))?((?:\s+[\w-]+\s*=\s*\S+)*)\s*")
+_HOSTFILE_OPTION = re.compile(r"([\w-]+)\s*=\s*(\S+)")
 _SLOTS = re.compile("[0-9]{1,9}")
+# What Open MPI calls the slots, and their limit, which are the slots if a line has nothing else.
+_SLOTS_OPTIONS = ("slots", "cpu", "count", "max_slots", "max-slots", "slots_max", "slots-max")
+_SSH_OPTIONS = ("port", "user", "username", "user-name", "user_name")
 # Names in braces in `connect:`. Other braces are for what it runs, such as ${HOME}, {{.ID}} and { print; }.
 _NAME_IN_BRACES = re.compile(r"(?<![${])\{[A-Za-z_]\w*(:[^{}]*)?\}")
 _TERMINAL = re.compile(r"\{terminal:[^{}]+\}")
@@ -222,7 +226,7 @@ def normalize_address(address: str) -> str:
 
 
 def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
-    """Parse a hostfile in the notation of Open MPI and DeepSpeed, with lines such as `alpha slots=2`.
+    """Parse a hostfile in the notation of Open MPI and DeepSpeed, `alpha slots=2`, or of MPICH, `alpha:2`.
 
     A line can name several hosts in Slurm's notation, such as `lab[01-04,07]`. As in Open MPI, a host has one slot by
     default, and the slots of a host that is listed several times are added up. Messages quote nothing of the file,
@@ -238,32 +242,48 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
     problems: list[Diagnostic] = []
     for number, line in enumerate(text.decode(errors="replace").removeprefix("\ufeff").split("\n"), 1):
         content = line.partition("#")[0].rstrip()
-        if not content:
-            continue
-        match = _HOSTFILE_LINE.fullmatch(content)
-        if match is None:
-            message = "expected a host such as alpha or alpha slots=2"
-            problems.append(_problem(path, number, content, content.strip(), message))
-            continue
         try:
-            names = expand_names(match[1])
-        except ValueError as error:
-            problems.append(_problem(path, number, content, match[1], str(error)))
+            names, count = _read_hosts(content) if content else ([], 0)
+        except _LineError as error:
+            column = content.rindex(error.part) + 1
+            problems.append(Diagnostic(str(path), number, column, error.message, error.hint))
             continue
-        if not all(map(HOST_NAME.fullmatch, names)):
-            message = "expected the name of a host"
-            hint = "name the hosts under hosts: to say how ssh reaches them" if "@" in match[1] else ""
-            problems.append(_problem(path, number, content, match[1], message, hint))
-        elif match[2] and not (_SLOTS.fullmatch(match[2]) and 1 <= int(match[2]) <= settings.MAX_TASKS):
-            message = f"expected slots from 1 to {settings.MAX_TASKS}"
-            problems.append(_problem(path, number, content, "slots", message))
-        else:
-            for name in names:
-                slots[name] = min(settings.MAX_TASKS, slots.get(name, 0) + int(match[2] or 1))
+        for name in names:
+            slots[name] = min(settings.MAX_TASKS, slots.get(name, 0) + count)
     if not slots and not problems:
         problems.append(Diagnostic(str(path), 1, 1, "the file names no host"))
     return slots, problems
 
 
-def _problem(path: Path, line: int, content: str, part: str, message: str, hint: str = "") -> Diagnostic:
-    return Diagnostic(str(path), line, content.rindex(part) + 1, message, hint)
+class _LineError(Exception):
+    """A line of a hostfile is not valid at one of its parts."""
+
+    def __init__(self, part: str, message: str, hint: str = "") -> None:
+        self.part, self.message, self.hint = part, message, hint
+
+
+def _read_hosts(content: str) -> tuple[list[str], int]:
+    """Return the hosts that a line of a hostfile names, and the slots of each."""
+    match = _HOSTFILE_LINE.fullmatch(content)
+    if match is None:
+        raise _LineError(content.strip(), "expected a host such as alpha, alpha slots=2 or alpha:2")
+    way = "name the hosts under hosts: to say how ssh reaches them"
+    try:
+        names = expand_names(match[1])
+    except ValueError as error:
+        raise _LineError(match[1], str(error)) from None
+    if not all(map(HOST_NAME.fullmatch, names)):
+        raise _LineError(match[1], "expected the name of a host", way if "@" in match[1] else "")
+    given = {} if match[2] is None else {f":{match[2]}": match[2]}
+    for option in _HOSTFILE_OPTION.finditer(match[3]):
+        if option[1] in _SSH_OPTIONS:
+            raise _LineError(option[1], "this is for ssh", f"{way}, or set it in ~/.ssh/config")
+        if option[1] not in _SLOTS_OPTIONS:
+            raise _LineError(option[1], "expected slots or max_slots")
+        given[option[1]] = option[2]
+    for part, count in given.items():
+        if not (_SLOTS.fullmatch(count) and 1 <= int(count) <= settings.MAX_TASKS):
+            hint = "a port is for ssh: set it in ~/.ssh/config" if part.startswith(":") else ""
+            raise _LineError(part, f"expected slots from 1 to {settings.MAX_TASKS}", hint)
+    counts = [int(count) for part, count in given.items() if "max" not in part] or [*map(int, given.values()), 1]
+    return names, counts[0]

@@ -227,7 +227,7 @@ class Spec(FrozenModel):
     ] = None
     hostfile: Annotated[
         StrictStr | None,
-        Key("a path", "A file of Open MPI or DeepSpeed that lists the hosts, instead of `hosts`.", "hosts.txt", "none"),
+        Key("a path", "A host list of MPI or DeepSpeed, instead of `hosts`.", "hosts.txt", "none"),
     ] = None
     slurm: Annotated[
         SlurmSpec | None,
