@@ -30,6 +30,8 @@ _PACKAGES = {
     "podman": "podman",
     "runc": "runc",
     "slurmctld": "slurm-wlm",
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server-core",
 }
 #: What a test needs, by what its mark says.
 NEEDS = {
@@ -40,6 +42,7 @@ NEEDS = {
     "systemd": ("systemd-analyze",),
     "podman": (ROOT, "podman", "runc"),
     "slurm": (ROOT, "ip", "slurmctld"),
+    "slurmdbd": (ROOT, "ip", "slurmctld", "slurmdbd", "mariadbd"),
     "browser": ("chromium", "chromedriver"),
 }
 #: What the test that runs now says that it needs; None outside of tests.

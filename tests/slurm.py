@@ -1,4 +1,7 @@
-"""A real Slurm on this machine: a controller on the machine `here`, and a slurmd on each node of a network."""
+"""A real Slurm on this machine: a controller on the machine `here`, and a slurmd on each node of a network.
+
+Or two clusters of Slurm with one database of accounting, in which a command of one finds the other.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from tests.namespaces import Network, network
 
 # Slurm's own network is the only thing that nodes need besides what a node of one machine shares with the others.
 _CONFIGURATION = """\
-ClusterName=test
-SlurmctldHost={here}({here_address})
+ClusterName={name}
+SlurmctldHost={controller}({controller_address})
 AuthType=auth/none
 CredType=cred/none
 SlurmUser=root
@@ -31,7 +34,8 @@ ProctrackType=proctrack/{tracking}
 TaskPlugin=task/affinity
 TaskProlog={folder}/prolog
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=accounting_storage/{accounting}
+AccountingStorageHost={here_address}
 MpiDefault=none
 GresTypes=gpu
 PreemptType=preempt/partition_prio
@@ -53,6 +57,18 @@ PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes={names} PriorityTier=2 MaxTime=INFINITE State=UP
 """
 
+_ACCOUNTING = """\
+AuthType=auth/none
+DbdHost={here}
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=root
+StorageLoc=slurm
+PidFile={folder}/slurmdbd.pid
+"""
+_DATABASE = Path("/usr/share/mysql")
+_DATABASE_FILES = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 
 _FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -67,6 +83,9 @@ class Slurm:
         nodes: The nodes' names.
         tracking: How slurmd tracks the processes of a step: `linuxproc` or `cgroup`.
         variables: What the steps of a job have in their environment, as a site's TaskProlog sets it.
+        name: The name of the cluster.
+        controller: The machine of its controller.
+        accounting: What it does with its accounts: `none`, or `slurmdbd`.
     """
 
     folder: Path
@@ -74,6 +93,9 @@ class Slurm:
     nodes: tuple[str, ...]
     tracking: str
     variables: Mapping[str, str]
+    name: str = "test"
+    controller: str = HERE
+    accounting: str = "none"
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -84,7 +106,7 @@ class Slurm:
     def command(self, *arguments: str, machine: str = HERE) -> list[str]:
         """A command line that runs another one on a machine; a node has its own name, and its own /tmp."""
         script = f"hostname {machine}; {show_hidden_folders()}"
-        if machine != HERE:
+        if machine in self.nodes:
             own = self.folder / "tmp" / machine
             script += f"mount --bind {own} /tmp; "
         script += f'mount --bind {self.folder}/hosts /etc/hosts; exec "$@"'
@@ -103,14 +125,13 @@ class Slurm:
         assert result.returncode == 0, f"{arguments}: {result.stderr}"
         return result.stdout
 
-    def start(self) -> None:
+    def configure(self) -> None:
         for part in ("saved", "spool", "run", *(f"tmp/{node}" for node in self.nodes)):
             (self.folder / part).mkdir(parents=True)
         for node in self.nodes:
             (self.folder / "tmp" / node).chmod(0o1777)
         self.folder.chmod(0o755)
-        machines = (HERE, *self.nodes)
-        names = "".join(f"{self.network[name].ipv4} {name}\n" for name in machines)
+        names = "".join(f"{machine.ipv4} {name}\n" for name, machine in self.network.machines.items())
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         nodes = "\n".join(
             f"NodeName={name} NodeAddr={self.network[name].ipv4} CPUs=2 Gres=gpu:2" for name in self.nodes
@@ -119,7 +140,8 @@ class Slurm:
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
         text = _CONFIGURATION.format(
-            **{"here": HERE, "here_address": self.network[HERE].ipv4, "folder": self.folder},
+            **{"name": self.name, "controller": self.controller, "folder": self.folder, "accounting": self.accounting},
+            **{"controller_address": self.network[self.controller].ipv4, "here_address": self.network[HERE].ipv4},
             **{"tracking": self.tracking, "nodes": nodes, "names": ",".join(self.nodes)},
         )
         (self.folder / "slurm.conf").write_text(text)
@@ -128,17 +150,43 @@ class Slurm:
         prolog = self.folder / "prolog"
         prolog.write_text(f"#!/bin/sh\n{lines}")
         prolog.chmod(0o755)
-        self._start("slurmctld", HERE)
+
+    def start(self) -> None:
+        options = ("-D", "-f", str(self.folder / "slurm.conf"))
+        self._start(self.controller, "slurmctld", *options)
         for node in self.nodes:
-            self._start("slurmd", node)
+            self._start(node, "slurmd", *options)
         wait_for(lambda: self("sinfo", "-h", "-o", "%T").split() == ["idle"])
 
-    def _start(self, daemon: str, machine: str) -> None:
+    def start_accounting(self, *clusters: str) -> None:
+        """Start slurmdbd, and its database, on the machine `here`, for clusters with these names."""
+        data = self.folder / "database"
+        options = ("--no-defaults", f"--datadir={data}", "--user=root")
+        server = str(requirements.find_program("mariadbd"))
+        data.mkdir()
+        tables = "".join((_DATABASE / name).read_text() for name in _DATABASE_FILES)
+        script = f"create database mysql;\ncreate database slurm;\nuse mysql;\n{tables}"
+        subprocess.run([server, *options, "--bootstrap"], input=script, text=True, check=True, capture_output=True)
+        self._start(HERE, "mariadbd", *options, "--skip-grant-tables", f"--socket={data}/socket")
+        (self.folder / "slurmdbd.conf").write_text(_ACCOUNTING.format(here=HERE, folder=self.folder))
+        (self.folder / "slurmdbd.conf").chmod(0o600)
+        self._start(HERE, "slurmdbd", "-D")
+
+        def has_added() -> bool:
+            with contextlib.suppress(AssertionError):
+                self("sacctmgr", "--immediate", "add", "cluster", *clusters)
+            with contextlib.suppress(AssertionError):
+                return sorted(self("sacctmgr", "-nP", "show", "cluster", "format=cluster").split()) == sorted(clusters)
+            return False
+
+        wait_for(has_added, 60)
+
+    def _start(self, machine: str, daemon: str, *options: str) -> None:
         program = requirements.find_program(daemon)
-        options = ["-D", "-f", str(self.folder / "slurm.conf")]
         with (self.folder / f"{daemon}.{machine}.log").open("ab") as log:
-            self._daemons[machine] = subprocess.Popen(
+            self._daemons[f"{daemon} {machine}"] = subprocess.Popen(
                 self.command(str(program), *options, machine=machine),
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -168,7 +216,29 @@ def slurm(count: int, *, tracking: str, variables: Mapping[str, str]) -> Iterato
     with tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder, network(HERE, *nodes) as made:
         started = Slurm(Path(folder), made, nodes, tracking, variables)
         try:
+            started.configure()
             started.start()
             yield started
         finally:
             started.stop()
+
+
+@contextmanager
+def two_clusters(variables: Mapping[str, str]) -> Iterator[Slurm]:
+    """Two clusters of Slurm, each with a node: `a`, which commands on the machine `here` ask by default, and `b`."""
+    requirements.check_declared("slurmdbd")
+    nodes = tuple(f"{name}{os.getpid()}" for name in "ab")
+    with tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder, network(HERE, "there", *nodes) as made:
+        controllers = zip("ab", (HERE, "there"), nodes, strict=True)
+        a, b = (
+            Slurm(Path(folder) / name, made, (node,), "linuxproc", variables, name, controller, "slurmdbd")
+            for name, controller, node in controllers
+        )
+        with contextlib.ExitStack() as stack:
+            for each in (a, b):
+                each.configure()
+                stack.callback(each.stop)
+            a.start_accounting("a", "b")
+            for each in (a, b):
+                each.start()
+            yield a

@@ -19,7 +19,7 @@ import pytest
 
 from tests.accounts import Account, account
 from tests.conftest import ROOT, Sandbox, read_until, skip, wait_for
-from tests.slurm import Slurm, slurm
+from tests.slurm import Slurm, slurm, two_clusters
 
 NODES = 3
 NO_SLURM = {"SLURM_CONF": "/nonexistent"}  # with which each of Slurm's commands fails
@@ -51,9 +51,9 @@ class InSlurm(Sandbox):
         folder.mkdir(exist_ok=True)
         return self.spec(text, f"{folder}/script.py")
 
-    def allocated(self, nodes: int, script: str) -> str:
+    def allocated(self, nodes: int, script: str, *options: str) -> str:
         result = self.execute(
-            *self.site.command("salloc", "--quiet", f"--nodes={nodes}", "sh", "-c", script), timeout=120
+            *self.site.command("salloc", "--quiet", f"--nodes={nodes}", *options, "sh", "-c", script), timeout=120
         )
         assert result.returncode == 0, result.stderr + result.stdout
         return result.stdout
@@ -71,8 +71,8 @@ class InSlurm(Sandbox):
 
 
 @contextlib.contextmanager
-def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterator[InSlurm]:
-    """A Slurm, and a sandbox to type commands in; nothing may be left in the end."""
+def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters: int = 1) -> Iterator[InSlurm]:
+    """A Slurm, or two clusters of Slurm, and a sandbox to type commands in; nothing may be left in the end."""
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
     inherited = {name: os.environ[name] for name in ("TEST_RUN", "TEST_CHANGES") if name in os.environ}
     changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "SLURM_END_POLL_SECONDS": 2.0}
@@ -80,7 +80,8 @@ def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterat
         **{"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), "TEST_SETTINGS": json.dumps(changed)},
         **inherited,
     }
-    with slurm(NODES, tracking=tracking, variables=variables) as site:
+    made = slurm(NODES, tracking=tracking, variables=variables) if clusters == 1 else two_clusters(variables)
+    with made as site:
         folder = site.folder / "user"
         for each in (folder, folder / "run", folder / "state", site.folder / "state"):
             each.mkdir(mode=0o700)
@@ -189,8 +190,7 @@ def test_tasks_and_scripts_have_the_jobs_variables_those_of_a_login_and_all_core
         assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
         assert {len(os.sched_getaffinity(task["pid"])) for task in status["tasks"]} == {2}
         counts = (sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))")
-        exact = {"SLURM_EXACT": "1"}  # a step then has a core for each of its tasks, unless it asks for more
-        assert site("exec", "--on", "worker:1", "--", *counts, env=exact).stdout == "2\n"
+        assert site("exec", "--on", "worker:1", "--", *counts).stdout == "2\n"
 
 
 @pytest.mark.slow
@@ -210,6 +210,44 @@ def test_tasks_have_the_gpus_that_the_job_has_and_a_ps_has_none(site: InSlurm) -
         site.site("scancel", other)
         site("down", code=None)
     wait_for(lambda: not site.jobs(), 60)
+
+
+# What a shell may have, as in another job or by the user's profile; it is about no job of a cluster.
+FOREIGN = {
+    **{
+        "SLURM_GPUS": "9",
+        "SLURM_NTASKS_PER_GPU": "2",
+        "SLURM_EXCLUSIVE": "1",
+        "SLURM_EXACT": "1",
+        "SLURM_LABELIO": "1",
+    },
+    **{"SLURM_STDOUTMODE": "none", "SRUN_DEBUG": "3", "SBATCH_ARRAY_INX": "1-2"},
+    **{"SQUEUE_PARTITION": "urgent", "SCANCEL_PARTITION": "urgent", "SBATCH_GPUS": "9"},
+}
+FIVE = "jobs:\n  worker: {tasks: 5, gpus: 1}\n"
+
+
+@pytest.mark.slow
+def test_the_gpus_of_a_job_are_divided_unevenly_and_the_shell_has_variables_of_slurm(site: InSlurm) -> None:
+    site("up", site.spec(site.text('{nodes: 3, options: ["--gpus=5"]}', FIVE)), env=FOREIGN)
+    seen = [
+        site("exec", "--on", f"worker:{index}", "--", "printenv", "CUDA_VISIBLE_DEVICES", env=FOREIGN).stdout.strip()
+        for index in range(5)
+    ]
+    assert seen == ["0", "0", "0", "1", "1"]
+    site("down", env=FOREIGN)
+    wait_for(lambda: not site.jobs(), 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("request_", ["--gpus=5", "--ntasks=5 --gpus-per-task=1"])
+def test_the_gpus_of_an_allocation_are_divided_unevenly(site: InSlurm, request_: str) -> None:
+    site.spec(site.text("{}", FIVE))
+    command = f"{sys.executable} -m tfcluster"
+    shows = f"for index in 0 1 2 3 4; do {command} exec --on worker:$index -- printenv CUDA_VISIBLE_DEVICES; done"
+    shown = site.allocated(3, f"{command} up >&2 && {shows}; {command} down >&2", *request_.split())
+    assert shown.split() == ["0", "0", "0", "1", "1"]
+    wait_for(lambda: not site.remains(), 30)
 
 
 @pytest.mark.slow
@@ -512,6 +550,31 @@ def test_an_ordinary_account_trains_in_a_private_network_beside_another_users_cl
         }
 
 
+@pytest.mark.slow
+def test_a_job_in_another_cluster_of_slurm_is_found_there_and_a_job_of_the_same_number_here_is_left(
+    needs_slurmdbd: None,
+) -> None:
+    with in_slurm(clusters=2) as site:
+        jobs = "jobs: {worker: {tasks: 1}}\n"
+        for _ in range(2):
+            site.site("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 1000")
+        theirs = site.jobs()
+        for number, (options, environment) in enumerate(
+            [('["--clusters=b"]', {}), ("[]", {"SBATCH_CLUSTERS": "b"})], 1
+        ):
+            site("up", site.spec(site.text(f"{{options: {options}}}", jobs)), env=environment)
+            status = site.status()
+            assert (status["state"], status["job"]["id"]) == ("running", number)
+            assert status["job"]["nodes"][0].startswith("b")
+            site("down")
+            wait_for(lambda: not site.site("squeue", "-h", "-M", "b"), 60)
+        command = f"{sys.executable} -m tfcluster"
+        line = site.allocated(1, f"{command} up >&2 && {command} status -o json; {command} down >&2", "--clusters=b")
+        assert json.loads(line)["job"]["nodes"] == status["job"]["nodes"]
+        assert site.jobs() == theirs
+        site.site("scancel", *theirs)
+
+
 def test_what_slurm_refuses_is_said_and_the_doctor_asks_whether_it_would_accept_the_job(site: InSlurm) -> None:
     error = site("up", site.spec(site.text("{nodes: 1, partition: nowhere}")), code=1).stderr
     refusal = "invalid partition specified: nowhere"
@@ -522,4 +585,17 @@ def test_what_slurm_refuses_is_said_and_the_doctor_asks_whether_it_would_accept_
     assert "its nodes or pods become hosts only when" in site("doctor", "--print-systemd", code=2).stderr
     (check,) = site.json("doctor", site.spec(site.text("{nodes: 1}")))["checks"]
     assert check["result"] == "it would accept the job"
+    assert not site.jobs()
+
+
+@pytest.mark.slow
+def test_a_job_that_has_ended_or_is_unknown_is_not_used_and_not_continued(site: InSlurm) -> None:
+    spec = site.spec(site.text("{}"))
+    ended = site.site("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").strip()
+    wait_for(lambda: site.site("squeue", "-h", "-j", ended, "--states=all", "-o", "%T").strip() == "COMPLETED", 60)
+    for job, problem in ((ended, "has ended (COMPLETED)"), ("99999", "Slurm does not know")):
+        for command, *options in (("up",), ("up", "--dry-run"), ("doctor",)):
+            shown = site(command, spec, *options, code=1, env={"SLURM_JOB_ID": job})
+            assert f"SLURM_JOB_ID names job {job}, which {problem}" in shown.stdout + shown.stderr
+            assert "`env -u SLURM_JOB_ID tfcluster up` submits another job" in shown.stdout + shown.stderr
     assert not site.jobs()

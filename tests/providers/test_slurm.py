@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 
 from tfcluster.core.hosts import Host
 from tfcluster.core.slurm import SlurmJob
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.providers import slurm
 from tfcluster.spec.slurm import SlurmSpec
+from tfcluster.transport.connector import CommandConnector
 
 AT = "CANCELLED AT 2026-11-24T13:18:32"
 _OUTPUTS = {
@@ -95,7 +98,63 @@ def test_a_job_of_which_nothing_is_known_is_cancelled(say: Callable[[str, str], 
     say("sbatch", "cat > /dev/null; echo 'Welcome to site 5'; echo '12;main'")
     say("srun", "exit 1")
     say("squeue", "echo 'slurm_load_jobs error: timed out' >&2; exit 1")
-    say("scancel", f'echo "$1" > {shlex.quote(str(tmp_path / "cancelled"))}')
+    say("scancel", f'echo "$*" > {shlex.quote(str(tmp_path / "cancelled"))}')
     with pytest.raises(ClusterError, match="slurm_load_jobs error: timed out"):
         slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
-    assert (tmp_path / "cancelled").read_text() == "12\n"
+    assert (tmp_path / "cancelled").read_text() == "--clusters=main 12\n"
+
+
+def test_the_cluster_that_sbatch_names_is_given_to_all_commands_and_no_other_variable_of_the_shell(
+    say: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_GPUS", "SLURM_JOB_NAME", "SBATCH_GPUS", "SQUEUE_USERS", "SCANCEL_USER", "SRUN_DEBUG"):
+        monkeypatch.setenv(name, "9")
+    monkeypatch.setenv("SBATCH_CLUSTERS", "b")
+    monkeypatch.setenv("SLURM_CONF", "/site/slurm.conf")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    log = shlex.quote(str(tmp_path / "log"))
+    details = "   Nodes=n1 CPU_IDs=0-1,4 Mem=0 GRES=gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3),gpu:k80:0,nic:1"
+    for command, prints in {
+        **{"sbatch": "cat > /dev/null; echo '7;b'", "squeue": "echo 'RUNNING 5 6 7 n1 None'", "scancel": ":"},
+        **{"scontrol": f"case $* in *hostnames*) echo n1;; *) echo '{details}';; esac", "srun": ":"},
+    }.items():
+        say(
+            command,
+            f"echo {command} $(env | grep -oE '^S(LURM|BATCH|RUN|QUEUE|CANCEL)_[A-Z_]*' | sort) $* >> {log}; {prints}",
+        )
+    job = slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
+    running = slurm.wait_until_running(job, print)
+    assert (running.cluster, running.cpus, running.gpus) == ("b", 3, {"n1": "v100:1,a100:2"})
+    (host,) = slurm.place(
+        ClusterTopology("demo", "", "open", (), hosts=(Host("node0", ""),)), running, SlurmSpec()
+    ).hosts
+    subprocess.run(CommandConnector(host).argv("true"), check=True)
+    slurm.release(running)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0].startswith("sbatch SBATCH_CLUSTERS SLURM_CONF --parsable")
+    assert {line.split(" --")[0] for line in lines[1:]} == {
+        *("squeue SLURM_CONF SLURM_TIME_FORMAT", "scontrol SLURM_CONF show hostnames n1", "scontrol SLURM_CONF"),
+        *("srun SLURM_CONF", "scancel SLURM_CONF"),
+    }
+    assert all("--clusters=b" in line for line in lines[1:] if "hostnames" not in line)
+    assert "--gpus=v100:1,a100:2" in next(line for line in lines if line.startswith("srun"))
+    assert f"`{running.squeue}`" == "`squeue -M b -j 7`"
+
+
+@pytest.mark.parametrize(("line", "message"), [("", "Slurm does not know"), ("COMPLETED 5 6 7 n1 None", "has ended")])
+def test_a_job_that_the_shell_names_and_that_is_no_more_is_named_with_what_gets_another_one(
+    line: str, message: str, say: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    say(
+        "squeue",
+        f"echo '{line}'; [ '{line}' ] || {{ echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1; }}",
+    )
+    say("scontrol", "echo 'ClusterName             = a'")
+    for name in ("srun", "scancel", "sbatch"):
+        say(name, "exit 1")
+    with pytest.raises(ClusterError, match=f"SLURM_JOB_ID names job 7, which {message}") as caught:
+        slurm.check_request("demo", SlurmSpec(), Host("node0", "node0"))
+    assert caught.value.hint == "`env -u SLURM_JOB_ID tfcluster up` submits another job."
+    assert "`env -u SLURM_JOB_ID tfcluster up` gets" in slurm.ended_error(SlurmJob(7, 5, is_own=False, output="")).hint
+    assert "`tfcluster up` gets" in slurm.ended_error(SlurmJob(8, 5, is_own=False, output="")).hint

@@ -43,7 +43,9 @@ def test_without_a_number_the_nodes_are_those_of_the_allocation_and_jobs_can_nam
     for text in ("slurm:", "slurm: {}"):
         assert [*(parse(text).hosts or ())] == ["node0", "node1", "node2"]
     assert [*(parse("slurm: {nodes: 2}").hosts or ())] == ["node0", "node1"]
-    assert "cluster.yaml:1:16: slurm.nodes: the current allocation has 3" in problems("slurm: {nodes: 4}")
+    assert "cluster.yaml:1:16: slurm.nodes: Slurm job 4711, which SLURM_JOB_ID names, has 3; `env -u SLURM_JOB_ID" in (
+        problems("slurm: {nodes: 4}")
+    )
     monkeypatch.delenv("SLURM_JOB_ID")
     assert [*(parse("slurm: {}").hosts or ())] == ["node0"]
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)

@@ -63,12 +63,12 @@ def _show_pending(cluster: Cluster, output: str) -> int:
 
     status = pending_status(cluster)
     assert status is not None
-    assert status.job is not None
+    assert cluster.job is not None
     if output == "json":
         echo_json(status_record(status))
     else:
         echo(
-            f"{cluster.name}  pending  Slurm job {status.job.id}: `squeue -j {status.job.id}` shows why, "
+            f"{cluster.name}  pending  Slurm job {cluster.job.id}: `{cluster.job.squeue}` shows why, "
             "`tfcluster up` continues to wait, `tfcluster down` cancels it"
         )
     return int(ExitCode.UNHEALTHY)

@@ -59,8 +59,9 @@ def check_hosts(
 
 def describe(topology: ClusterTopology, request: SlurmSpec) -> str:
     """Return what `up` would do: the batch script that it would submit, or that it uses the allocation."""
-    if (job := slurm.allocation()) is not None:
-        return f"{topology.cluster}: this is Slurm job {job}: its nodes are used, and nothing is submitted"
+    if (inside := slurm.allocation()) is not None:
+        job = slurm.adopt(topology.cluster, inside)
+        return f"{topology.cluster}: this is Slurm job {job.id}: its nodes are used, and nothing is submitted"
     return slurm.batch_script(
         topology.cluster, request, topology.hosts[0], slurm.output_path(topology.cluster, "%j")
     ).rstrip("\n")
@@ -107,7 +108,8 @@ def get_job(topology: ClusterTopology, request: SlurmSpec) -> SlurmJob:
     if job is not None and inside not in (None, job.id):
         raise usage_error(
             f"cluster {cluster!r} is in Slurm job {job.id}, and this is job {inside}",
-            f"`tfcluster down -c {cluster}` stops it there; or give this one another `name:`.",
+            f"`env -u SLURM_JOB_ID tfcluster up` continues it, `tfcluster down -c {cluster}` stops it; or give this "
+            "one another `name:`.",
         )
     if job is None and inside is not None:
         job = slurm.adopt(cluster, inside)

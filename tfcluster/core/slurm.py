@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from tfcluster.records import record_class
 
 
@@ -16,10 +19,17 @@ class SlurmJob:
     nodes: tuple[str, ...] = ()  # the node of each host, in the order node0, node1 and so on
     ends: int | None = None  # in Unix seconds; None if its time is not limited, or not known yet
     cpus: int | None = None  # of each node, those of the one that has the fewest; None if not known
+    gpus: Mapping[str, str] = field(default_factory=dict)  # by node, as --gpus of srun has them, such as `a100:2`
+    cluster: str | None = None  # Slurm's cluster that has the job; None for the one that its commands ask by default
     # In an allocation of the user: the process whose step holds the nodes, and the machine that it runs on.
     holder_host: str | None = None
     holder_pid: int | None = None
     holder_start_time: int | None = None
+
+    @property
+    def squeue(self) -> str:
+        """Return the command that shows the job."""
+        return f"squeue {'' if self.cluster is None else f'-M {self.cluster} '}-j {self.id}"
 
     def status(self, now: float) -> JobStatus:
         """Return the job's part of a cluster's status at a Unix time, as `up` last saw it."""

@@ -51,30 +51,54 @@ _HOLDER_ENDED = "tfcluster: the step that holds the nodes ended"
 # What is written to the output of a job when Slurm has said its last state: an end that has no other words there.
 _JOB_ENDED = "tfcluster: the state of the job is "
 _OUTPUT_TAIL_BYTES = 1 << 14
+# What tells sbatch which of several clusters gets the job.
+_CHOICES = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
+# Variables that commands of Slurm read as options: those of the user's shell, or of a job or a step that it is in.
+_VARIABLES = "(SLURM|SBATCH|SRUN|SQUEUE|SCANCEL|SCONTROL)_[A-Za-z0-9_]*"
+_UNSET = f"""\
+for name in $(env | sed -nE 's/^({_VARIABLES})=.*/\\1/p'); do [ "$name" = SLURM_CONF ] || unset "$name"; done"""
+# Prints a line NODES/CORES/GPUS for the nodes of $job that have the same GPUs, with the cores that each has at least.
+_PRINT_NODES = r"""
+"$scontrol" ${cluster:+--clusters="$cluster"} show job --details "$job" | awk '
+  sub(/^ +Nodes=/, "") {
+    match($0, /CPU_IDs=[^ ]*/)
+    count = split(substr($0, RSTART + 8, RLENGTH - 8), parts, ",")
+    for (cores = 0; count > 0; count--) { last = split(parts[count], ends, "-"); cores += ends[last] - ends[1] + 1 }
+    gsub(/\([^)]*\)/, "")
+    match($0, /GRES=[^ ]*/)
+    count = split(substr($0, RSTART + 5, RLENGTH - 5), parts, ",")
+    for (gpus = ""; count > 0; count--) if (parts[count] ~ /^gpu:(.*:)?[1-9]/) gpus = gpus "," substr(parts[count], 5)
+    nodes[gpus] = nodes[gpus] "," $1
+    if (!(gpus in least) || cores < least[gpus]) least[gpus] = cores
+  }
+  END { for (gpus in nodes) print substr(nodes[gpus], 2) "/" (least[gpus] ? least[gpus] : "") "/" substr(gpus, 2) }'
+"""
 _BATCH = """\
 #!/bin/sh
 {options}
 
 # The step that holds the nodes: it starts what `tfcluster` commands ask for, and ends it with the job.
-cpus=$(echo "$SLURM_JOB_CPUS_PER_NODE" | tr , '\\n' | sed 's/(.*//' | sort -n | head -n 1)
-{step} --cpus-per-task="$cpus" {command} "$(cat <<'END'
+source=$(cat <<'END'
 {source}END
-)"
+)
+job=$SLURM_JOB_ID scontrol={scontrol} cluster=
+{unset}
+{step}{srun} "$@"
 echo "{ended} with exit code $?"
 """
 # Becomes the step that holds the nodes of the user's allocation, of which Slurm's own words say only that it was ended;
 # another process waits for that, and asks for the state of the job.
-_HOLD = f"""\
-squeue=$1 job=$2
-shift 2
+_HOLD = """\
+srun=$1 scontrol=$2 squeue=$3 job=$4 cluster=$5 source=$6
 (
   tail --pid=$$ -f /dev/null
-  while state=$("$squeue" --noheader --jobs="$job" --states=all --format=%T) && [ "$state" = COMPLETING ]; do
+  while state=$("$squeue" ${{cluster:+--clusters="$cluster"}} --noheader --jobs="$job" --states=all --format=%T) &&
+    [ "$state" = COMPLETING ]; do
     sleep 1
   done
-  echo "{_JOB_ENDED}$state"
+  echo "{ended}$state"
 ) &
-exec "$@"
+{step}exec "$srun" "$@"
 """
 
 
@@ -110,14 +134,31 @@ def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> s
         f"--output={output}",
     ]
     lines = "\n".join(f"#SBATCH {shlex.quote(option)}" for option in options)
-    step = shlex.join([_program("srun"), *_step_options()])
-    command = shlex.join(_holder_command(host))
-    return _BATCH.format(options=lines, step=step, command=command, source=_holder_source(), ended=_HOLDER_ENDED)
+    srun, scontrol = (shlex.quote(_program(name)) for name in ("srun", "scontrol"))
+    programs = {"srun": srun, "scontrol": scontrol, "ended": _HOLDER_ENDED, "unset": _UNSET}
+    return _BATCH.format(options=lines, step=_set_step(host), source=_holder_source(), **programs)
 
 
-def _step_options() -> list[str]:
-    """Return srun's options for the step that holds all nodes: a task on each, with all that the job has there."""
-    return ["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--mem=0", "--cpu-bind=none", _export()]
+def _set_step(host: Host) -> str:
+    """Return lines of a script that set the words of the step that holds the nodes of $job with all that it has there.
+
+    Slurm 22.05 gives too few GPUs to a step that does not ask for those of each node, so nodes with the same number are
+    a component of the step; --gres on a single node is refused if another one has fewer.
+    """
+    options = ["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--mem=0", "--cpu-bind=none", _export()]
+    python = in_environment(f'{quote([host.interpreter])} -I -c "$0"', host.shell)
+    return f"""\
+set -f --  # a list of nodes has brackets
+for group in $({_PRINT_NODES.strip()}); do
+  nodes=${{group%%/*}} gpus=${{group##*/}} cores=${{group#*/}}
+  count=$("$scontrol" show hostnames "$nodes" | wc -l) cores=${{cores%/*}}
+  gres=$(echo "$gpus" | sed 's/,/,gpu:/g')
+  [ "$count" = 1 ] && gpus=${{gpus:+--gpus=$gpus}} || gpus=${{gpus:+--gres=gpu:$gres}}
+  set -- "$@" ${{1:+:}} --jobid="$job" ${{cluster:+--clusters="$cluster"}} --nodelist="$nodes" --nodes="$count" \\
+    ${{cores:+--cpus-per-task=$cores}} $gpus {shlex.join(options)} \\
+    /bin/sh -c {shlex.quote(f"exec {python}")} "$source"
+done
+"""
 
 
 def _export() -> str:
@@ -128,12 +169,6 @@ def _export() -> str:
         **{"SHELL": account.pw_shell or "/bin/sh", "PATH": settings.LOGIN_PATH},
     }
     return "--export=" + ",".join(f"{name}={value}" for name, value in variables.items())
-
-
-def _holder_command(host: Host) -> list[str]:
-    """Return the argv of the program that holds a node, whose source follows."""
-    python = in_environment(f'{quote([host.interpreter])} -I -c "$0"', host.shell)
-    return ["/bin/sh", "-c", f"exec {python}"]
 
 
 def _holder_source() -> str:
@@ -150,42 +185,56 @@ def submit(cluster: str, request: SlurmSpec, host: Host) -> SlurmJob:
     output = output_path(cluster, "%j")
     make_private_folder(Path(output).parent)
     script = batch_script(cluster, request, host, output)
-    printed = _run(["sbatch", "--parsable"], script, _login_environment())
-    found = re.search(r"^([0-9]+)(;.*)?$", printed, re.MULTILINE)  # a site's own sbatch may print more
+    printed = _submit([], script)
+    found = re.search(r"^([0-9]+)(?:;(\S+))?$", printed, re.MULTILINE)  # a site's own sbatch may print more
     if found is None:
         raise ClusterError(f"sbatch printed no job id: {printed[-settings.ERROR_VALUE_MAX_CHARS :]!r}")
-    number = int(found[1])
+    job = SlurmJob(int(found[1]), 0, is_own=True, output=output_path(cluster, found[1]), cluster=found[2])
     try:
-        submitted = _expect(number).submitted
+        return replace(job, submitted=_expect(job).submitted)
     except BaseException:  # no command would know of this job
         with contextlib.suppress(ClusterError):
-            _run(["scancel", str(number)])
+            _run(["scancel", *_in_cluster(job), str(job.id)])
         raise
-    return SlurmJob(number, submitted, is_own=True, output=output_path(cluster, number))
 
 
 def check_request(cluster: str, request: SlurmSpec, host: Host) -> None:
     """Raise an error if this machine lacks a command of Slurm, its controller does not answer, or refuses the job."""
     for name in ("srun", "squeue", "scancel", "scontrol", "sbatch"):
         _program(name)
-    if allocation() is None:
-        script = batch_script(cluster, request, host, os.devnull)
-        _run(["sbatch", "--test-only"], script, _login_environment())
+    if (inside := allocation()) is None:
+        _submit(["--test-only"], batch_script(cluster, request, host, os.devnull))
     else:
-        _run(["scontrol", "ping"])
+        adopt(cluster, inside)
 
 
-def _login_environment() -> dict[str, str]:
-    """Return the environment to submit a job in: that of the script, and what the user has set for Slurm's commands."""
-    names = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
-    kept = {name: value for name, value in os.environ.items() if name in names}
-    return {**kept, **{name: value for name, value in os.environ.items() if name.startswith(("SLURM", "SBATCH"))}}
+def _submit(options: Sequence[str], script: str) -> str:
+    """Run sbatch, in the environment of its script and with the cluster that the user has chosen."""
+    names = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "SLURM_CONF", *_CHOICES)
+    try:
+        return _run(
+            ["sbatch", "--parsable", *options],
+            script,
+            {name: value for name, value in os.environ.items() if name in names},
+        )
+    except ClusterError as error:
+        if unread := [name for name in os.environ if name.startswith("SBATCH_") and name not in names]:
+            error.hint += f" tfcluster does not read {', '.join(unread)}: write that under `options:`."
+        raise
 
 
-def adopt(cluster: str, job: int) -> SlurmJob:
-    """Return the job that the user is in, as one that holds nodes for a cluster."""
-    make_private_folder(cluster_registry_path(cluster).parent)
-    return SlurmJob(job, _expect(job).submitted, is_own=False, output=output_path(cluster, job))
+def adopt(cluster: str, number: int) -> SlurmJob:
+    """Return the job that SLURM_JOB_ID names, as one that holds nodes for a cluster; an error says if it has ended."""
+    name = os.environ.get("SLURM_CLUSTER_NAME")
+    default = re.search(r"^ClusterName\s*=\s*(\S+)", _run(["scontrol", "show", "config"]), re.MULTILINE)
+    other = None if default is None or default[1] == name else name
+    job = SlurmJob(number, 0, is_own=False, output=output_path(cluster, number), cluster=other)
+    state = _query(job)
+    if state is None or state.state in (_COMPLETING, *_ENDED):
+        ended = "Slurm does not know" if state is None else f"has ended ({state.state})"
+        hint = "`env -u SLURM_JOB_ID tfcluster up` submits another job."
+        raise ClusterError(f"SLURM_JOB_ID names job {number}, which {ended}", hint=hint)
+    return replace(job, submitted=state.submitted)
 
 
 def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
@@ -196,8 +245,8 @@ def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
         if state is None:
             raise ended_error(job)
         if state.state == _RUNNING and state.nodes:
-            names = tuple(_run(["scontrol", "show", "hostnames", state.nodes]).split())
-            return replace(job, nodes=names, ends=state.ends, cpus=_count_cpus(job.id))
+            cpus, gpus = _count_resources(job)
+            return replace(job, nodes=_expand(state.nodes), ends=state.ends, cpus=cpus, gpus=gpus)
         reason = "" if state.reason == "None" else f" ({state.reason})"  # the scheduler has not looked at it yet
         line = f"job {job.id} is {state.state.lower()}{reason}"
         if state.start is not None:
@@ -207,11 +256,18 @@ def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
         poll = min(2 * poll, settings.SLURM_POLL_MAX_SECONDS)
 
 
-def _count_cpus(job: int) -> int | None:
-    """Return how many processors a running job has on each node, at least; None if Slurm does not say it."""
-    lists = re.findall(r"\bCPU_IDs=([0-9,-]+)", _run(["scontrol", "show", "job", "--details", str(job)]))
-    bounds = [[part.partition("-") for part in each.split(",")] for each in lists]
-    return min((sum(int(last or first) - int(first) + 1 for first, _, last in each) for each in bounds), default=None)
+def _expand(nodes: str) -> tuple[str, ...]:
+    """Return the names of the nodes of a list in Slurm's notation."""
+    return tuple(_run(["scontrol", "show", "hostnames", nodes]).split())
+
+
+def _count_resources(job: SlurmJob) -> tuple[int | None, dict[str, str]]:
+    """Return the cores that a running job has on each node, at least, if Slurm says it, and the GPUs of each node."""
+    script = f"scontrol=$0 job=$1 cluster=$2;{_PRINT_NODES}"
+    printed = _run(["sh", "-c", script, _program("scontrol"), str(job.id), job.cluster or ""])
+    groups = [line.split("/") for line in printed.splitlines()]
+    gpus = {node: each for nodes, _, each in groups for node in _expand(nodes)}
+    return min((int(cores) for _, cores, _ in groups if cores), default=None), gpus
 
 
 def look_up(job: SlurmJob) -> _JobState | None:
@@ -219,7 +275,7 @@ def look_up(job: SlurmJob) -> _JobState | None:
 
     Slurm forgets a job some minutes after its end, so its last state is written to its output, if nothing is there.
     """
-    state = _query(job.id)
+    state = _query(job)
     if state is None or state.submitted != job.submitted:
         return None
     if state.state != _COMPLETING and state.state not in _ENDED:
@@ -233,18 +289,21 @@ def look_up(job: SlurmJob) -> _JobState | None:
 def wait_for_completion(job: SlurmJob) -> None:
     """Wait until the processes of a job that has ended have exited: its agents use the cluster's state folders."""
     deadline = time.monotonic() + settings.SLURM_COMPLETING_SECONDS
-    while (state := _query(job.id)) is not None and (state.state, state.submitted) == (_COMPLETING, job.submitted):
+    while (state := _query(job)) is not None and (state.state, state.submitted) == (_COMPLETING, job.submitted):
         if time.monotonic() > deadline:
-            raise ClusterError(
-                f"job {job.id} is still stopping its processes", hint=f"`squeue -j {job.id}` shows its nodes."
-            )
+            raise ClusterError(f"job {job.id} is still stopping its processes", hint=f"`{job.squeue}` shows its nodes.")
         time.sleep(settings.SLURM_POLL_SECONDS)
 
 
-def _query(job: int) -> _JobState | None:
+def _in_cluster(job: SlurmJob) -> list[str]:
+    """Return the option for Slurm's commands that says which of several clusters has the job."""
+    return [] if job.cluster is None else [f"--clusters={job.cluster}"]
+
+
+def _query(job: SlurmJob) -> _JobState | None:
     try:
-        argv = ["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={_FORMAT}"]
-        line = _run(argv, extra={"SLURM_TIME_FORMAT": "%s"})
+        argv = ["squeue", *_in_cluster(job), "--noheader", f"--jobs={job.id}", "--states=all", f"--format={_FORMAT}"]
+        line = _run(argv, environment={**_environment(), "SLURM_TIME_FORMAT": "%s"})
     except ClusterError as error:
         if "Invalid job id" in error.message:
             return None
@@ -256,10 +315,10 @@ def _query(job: int) -> _JobState | None:
     return _JobState(state, int(submitted), _seconds(start), _seconds(ends), nodes, reason.strip("()"))
 
 
-def _expect(job: int) -> _JobState:
+def _expect(job: SlurmJob) -> _JobState:
     state = _query(job)
     if state is None:
-        raise ClusterError(f"Slurm does not know job {job}", hint=f"`squeue -j {job}` shows more.")
+        raise ClusterError(f"Slurm does not know job {job.id}", hint=f"`{job.squeue}` shows more.")
     return state
 
 
@@ -271,19 +330,14 @@ def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
     """Start the step that holds the nodes of the user's allocation, and return the job with its process."""
     if _holder(job) is not None:
         return job
-    step = [_program("srun"), f"--jobid={job.id}", f"--nodes={len(job.nodes)}", f"--nodelist={','.join(job.nodes)}"]
-    step += _all_cpus(job)
-    # The variables of this shell are about a step or a task of it, and srun would take them for options.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    environment |= {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
+    make_private_folder(Path(job.output).parent)
+    script = _HOLD.format(ended=_JOB_ENDED, step=_set_step(host))
+    programs = map(_program, ("srun", "scontrol", "squeue"))
     with open(job.output, "wb") as output:  # an earlier one may say there how it has ended
         process = subprocess.Popen(
-            [
-                *("/bin/sh", "-c", _HOLD, "sh", _program("squeue"), str(job.id)),
-                *(*step, *_step_options(), *_holder_command(host), _holder_source()),
-            ],
+            ["/bin/sh", "-c", script, "sh", *programs, str(job.id), job.cluster or "", _holder_source()],
             cwd="/",
-            env=environment,
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -293,10 +347,6 @@ def start_holder(job: SlurmJob, host: Host) -> SlurmJob:
     assert handle is not None, "this process has not waited for it"
     process.returncode = 0  # it outlives this process
     return replace(job, holder_host=os.uname().nodename, holder_pid=handle.pid, holder_start_time=handle.start_time)
-
-
-def _all_cpus(job: SlurmJob) -> list[str]:
-    return [] if job.cpus is None else [f"--cpus-per-task={job.cpus}"]
 
 
 def _holder(job: SlurmJob) -> ProcessHandle | None:
@@ -331,8 +381,12 @@ def _node_count(topology: ClusterTopology) -> int:
 def _connect(job: SlurmJob, node: str) -> str:
     """Return the `connect:` of a node: a step beside the one that holds it, which lasts as long as a command."""
     words = [
-        *(_program("srun"), "--quiet", f"--jobid={job.id}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
-        *("--overlap", "--unbuffered", "--mem=0", "--cpu-bind=none", *_all_cpus(job), _export()),
+        *("/bin/sh", "-c", f'{_UNSET}; exec "$0" "$@"', _program("srun"), "--quiet", f"--jobid={job.id}"),
+        *(*_in_cluster(job), f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
+        *("--overlap", "--unbuffered", "--mem=0", "--cpu-bind=none", _export()),
+        *([] if job.cpus is None else [f"--cpus-per-task={job.cpus}"]),
+        # Otherwise Slurm asks for as many as the whole job has. --gres is refused if another node has fewer.
+        *([f"--gpus={gpus}"] if (gpus := job.gpus.get(node)) else []),
     ]
     return f"{shlex.join(words)} {{terminal:--pty}}"
 
@@ -376,9 +430,10 @@ def find_end(job: SlurmJob) -> str | None:
 
 def ended_error(job: SlurmJob) -> ClusterError:
     """Return the error that a job has ended."""
+    again = "env -u SLURM_JOB_ID " if allocation() == job.id else ""
     return ClusterError(
         f"stopped: Slurm job {job.id} ended ({find_end(job) or 'cause unknown'})",
-        hint="`tfcluster up` gets another allocation; logs and runs are kept.",
+        hint=f"`{again}tfcluster up` gets another allocation; logs and runs are kept.",
         exit_code=ExitCode.NOT_RUNNING,
     )
 
@@ -388,7 +443,7 @@ def release(job: SlurmJob) -> None:
     if job.is_own:
         state = look_up(job)
         if state is not None:
-            _run(["scancel", str(job.id)])
+            _run(["scancel", *_in_cluster(job), str(job.id)])
     elif (holder := _holder(job)) is not None:
         holder.terminate(settings.STOP_GRACE_SECONDS, settings.AGENT_EXIT_SECONDS)
     with contextlib.suppress(FileNotFoundError):
@@ -399,17 +454,17 @@ def _program(name: str) -> str:
     return find_program(name, "Run this on a login node of the Slurm cluster, or in a job.")
 
 
-def _run(
-    argv: Sequence[str],
-    stdin: str = "",
-    environment: Mapping[str, str] | None = None,
-    extra: Mapping[str, str] | None = None,
-) -> str:
+def _environment() -> dict[str, str]:
+    """Return the environment for Slurm's commands: this process's, without what they would read as options."""
+    unset = re.compile(_VARIABLES)
+    return {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not unset.fullmatch(name)}
+
+
+def _run(argv: Sequence[str], stdin: str = "", environment: Mapping[str, str] | None = None) -> str:
     """Run a command of Slurm, and return what it prints."""
     argv = [_program(argv[0]), *argv[1:]]
-    variables = {**(os.environ if environment is None else environment), **(extra or {})}
     hint = "`sinfo` shows whether Slurm's controller answers."
-    result = run_program(argv, stdin, settings.SLURM_COMMAND_SECONDS, hint, variables)
+    result = run_program(argv, stdin, settings.SLURM_COMMAND_SECONDS, hint, environment or _environment())
     if result.returncode:
         said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
         raise ClusterError(f"{Path(argv[0]).name} failed: {said}", hint="Correct `slurm:` in the spec.")

@@ -80,7 +80,8 @@ def normalize_slurm(source: YamlDocument) -> None:
 def _node_count(slurm: Any, source: YamlDocument) -> int | None:
     """Return the number of nodes; None if it is not valid."""
     written = slurm.get("nodes") if isinstance(slurm, dict) else None
-    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if "SLURM_JOB_ID" in os.environ else ""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if job.isdecimal() else ""
     available = int(allocated) if re.fullmatch("[1-9][0-9]{0,3}", allocated) else None
     if written is None:
         return available or 1
@@ -88,6 +89,7 @@ def _node_count(slurm: Any, source: YamlDocument) -> int | None:
         return None
     if available is not None and written > available:
         path: KeyPath = (*_SLURM, "nodes")
-        message = f"the current allocation has {available}"
-        source.problems.append(source.problem(path, message, at=source.values[path]))
+        message = f"Slurm job {job}, which SLURM_JOB_ID names, has {available}"
+        hint = "`env -u SLURM_JOB_ID tfcluster up` submits another job"
+        source.problems.append(source.problem(path, message, hint, source.values[path]))
     return written
