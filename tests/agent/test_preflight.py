@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,50 @@ def elsewhere(topology: ClusterTopology, host: str, address: str) -> ClusterTopo
 
 def topology_of(jobs: str) -> ClusterTopology:
     return resolve_spec(parse_spec(f"jobs: {{{jobs}}}", "c", "c"), "c")
+
+
+class Nvml:
+    """NVIDIA's management library with a number of GPUs, whose UUIDs are GPU-0f, GPU-1f and so on."""
+
+    def __init__(self, count: int, init: int = 0, get: int = 0) -> None:
+        self.calls: list[str] = []
+        self.nvmlInit_v2 = self._answering("init", init)
+        self.nvmlShutdown = self._answering("shutdown", 0)
+        self._get, self._count = self._answering("count", get), count
+
+    def _answering(self, name: str, code: int) -> Callable[[], int]:
+        def call() -> int:
+            self.calls.append(name)
+            return code
+
+        return call
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = self._count
+        return self._get()
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: int, device: Any) -> int:
+        device._obj.value = number + 1
+        return 0
+
+    def nvmlDeviceGetUUID(self, device: ctypes.c_void_p, uuid: Any, size: int) -> int:
+        uuid.value = f"GPU-{(device.value or 0) - 1}f".encode()
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def play_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[Nvml], None]:
+    """Play a library of NVIDIA's, for all tests one with nine GPUs; return the function that plays another one."""
+
+    def play(nvml: Nvml) -> None:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: nvml if name == gpus._NVML else LIBRARY(name))
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    play(Nvml(9))
+    return play
+
+
+LIBRARY = ctypes.CDLL
 
 
 @pytest.fixture
@@ -149,7 +194,10 @@ def test_all_failures_are_reported_at_once_with_their_checks(
     tasks = "ps:0, ps:1, ps:2, worker:0, worker:1, chief:0"
     assert address.message.startswith(f"{tasks}: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
-    assert gpus.message == "the tasks require 5 GPUs (worker:0 2, worker:1 2, chief:0 1), but gamma has 4"
+    assert gpus.message == (
+        "the tasks require 5 GPUs (worker:0 2, worker:1 2, chief:0 1), but gamma has 9, "
+        "of which CUDA_VISIBLE_DEVICES allows 4"
+    )
     assert gpus.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
     assert space.message.startswith("/: ")
     assert " MiB are free there; the journal" in space.message
@@ -285,33 +333,7 @@ def test_visible_devices_of_the_agent_limit_the_gpus(
     monkeypatch: pytest.MonkeyPatch, allowed: str, expected: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
-    monkeypatch.setattr(gpus, "_NVML", "of no use here")
     assert gpu_ids() == expected
-
-
-def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(gpus, "_NVML", "libtfcluster-has-no-such-library.so.1")
-    assert gpu_ids() == []
-
-
-class Nvml:
-    def __init__(self, count: int, init: int = 0, get: int = 0) -> None:
-        self.calls: list[str] = []
-        self.nvmlInit_v2 = self._answering("init", init)
-        self.nvmlShutdown = self._answering("shutdown", 0)
-        self._get, self._count = self._answering("count", get), count
-
-    def _answering(self, name: str, code: int) -> Callable[[], int]:
-        def call() -> int:
-            self.calls.append(name)
-            return code
-
-        return call
-
-    def nvmlDeviceGetCount_v2(self, pointer: object) -> int:
-        ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint))[0] = self._count  # type: ignore[arg-type]
-        return self._get()
 
 
 @pytest.mark.parametrize(
@@ -323,13 +345,51 @@ class Nvml:
         (Nvml(3, init=9), [], ["init"]),
     ],
 )
-def test_the_gpus_are_counted_by_nvml_which_is_shut_down(
-    monkeypatch: pytest.MonkeyPatch, nvml: Nvml, expected: list[str], calls: list[str]
+def test_the_gpus_are_listed_by_nvml_which_is_shut_down(
+    play_gpus: Callable[[Nvml], None], nvml: Nvml, expected: list[str], calls: list[str]
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
-    assert gpu_ids() == expected
+    play_gpus(nvml)
+    assert gpu_ids({}) == expected
     assert nvml.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "message"),
+    [
+        (2, ["0", "7"], "names 7, but NVML, the library of NVIDIA's driver, finds 0, 1"),
+        (2, ["GPU-1f", "1"], "names 1 again, so CUDA uses no GPU at all"),
+        (0, ["0", "1"], "names a GPU, but this host has no GPU (NVML, the library of NVIDIA's driver, finds none)"),
+    ],
+)
+def test_gpus_that_a_host_does_not_have_are_reported_wherever_they_are_named(
+    ports: PortAllocator, play_gpus: Callable[[Nvml], None], count: int, visible: list[str], message: str
+) -> None:
+    play_gpus(Nvml(count))
+    listed = ",".join(visible)
+    (problem,) = problems_of(topology_of("worker: {tasks: 2, gpus: 1}"), ports, visible)
+    assert problem.message == f"environment of localhost: CUDA_VISIBLE_DEVICES={listed} {message}"
+    topology = topology_of(f"worker: {{tasks: 2, env: {{CUDA_VISIBLE_DEVICES: '{listed}'}}}}, ps: {{tasks: 1}}")
+    (problem,) = problems_of(topology, ports, [])
+    assert problem.message == f"env of worker:0, worker:1: CUDA_VISIBLE_DEVICES={listed} {message}"
+    secret = topology_of(f"worker: {{tasks: 1, env: {{CUDA_VISIBLE_DEVICES: {{secret: '{listed}'}}}}}}")
+    for shown in (topology_of("worker: {tasks: 2}"), secret):  # tasks without `gpus` see none; no secret is shown
+        assert check(HostCheckInput(shown, "localhost", Path("/"), ports, visible))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "message"),
+    [
+        (4, ["0"], "localhost has 4, of which CUDA_VISIBLE_DEVICES allows 1"),
+        (1, ["0"], "localhost has 1"),
+        (0, [], "localhost has no GPU"),
+    ],
+)
+def test_gpus_that_are_hidden_are_told_from_those_that_a_host_lacks(
+    ports: PortAllocator, play_gpus: Callable[[Nvml], None], count: int, visible: list[str], message: str
+) -> None:
+    play_gpus(Nvml(count))
+    (problem,) = problems_of(topology_of("worker: {tasks: 1, gpus: 2}"), ports, visible)
+    assert problem.message == f"the tasks require 2 GPUs (worker:0 2), but {message}"
 
 
 def line(name: str, uid: int, shell: str = "/bin/bash") -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.core.devices import Device, matches, select
+from tfcluster.core.devices import Device, find_gpu_problem, matches, select, visible_gpus
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -213,3 +213,30 @@ def test_the_model_of_a_gpu_is_parsed_from_its_description() -> None:
         "gpu": {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"},
     }
     assert replace(device, description="").to_json()["gpu"] is None
+
+
+GPUS = [("0", "GPU-5f00"), ("1", "GPU-5f11"), ("2", "")]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "problem"),
+    [
+        ("", None),
+        ("-1", None),
+        ("1,-1,7", None),
+        ("2, GPU-5f1 ,0", None),
+        ("MIG-GPU-5f00/1/0,MIG-8c", None),
+        ("0,7,1", "names 7, but NVML, the library of NVIDIA's driver, finds 0, 1, 2"),
+        ("GPU-abc", "names GPU-abc, but NVML, the library of NVIDIA's driver, finds GPU-5f00, GPU-5f11, 2"),
+        ("GPU-5f", "names GPU-5f, but NVML, the library of NVIDIA's driver, finds GPU-5f00, GPU-5f11, 2"),
+        ("all", "names all, but NVML, the library of NVIDIA's driver, finds 0, 1, 2"),
+        ("NoDevFiles", "names NoDevFiles, but NVML, the library of NVIDIA's driver, finds 0, 1, 2"),
+        ("0,0", "names 0 again, so CUDA uses no GPU at all"),
+        ("GPU-5f1,1", "names 1 again, so CUDA uses no GPU at all"),
+        ("MIG-8c,MIG-8c", "names MIG-8c again, so CUDA uses no GPU at all"),
+    ],
+)
+def test_a_list_of_gpus_is_compared_with_those_that_are_there(allowed: str, problem: str | None) -> None:
+    assert find_gpu_problem(visible_gpus(allowed), GPUS) == problem
+    no_gpu = "names a GPU, but this host has no GPU (NVML, the library of NVIDIA's driver, finds none)"
+    assert find_gpu_problem(visible_gpus(allowed), []) == (no_gpu if visible_gpus(allowed) else None)

@@ -52,6 +52,17 @@ def test_a_client_is_the_chief_of_a_cluster_that_strategies_accept_and_leaves_th
     assert note == "TF_CONFIG leaves out local: strategies refuse other jobs than chief, worker, ps, evaluator"
 
 
+def test_a_task_has_its_gpus_of_the_list_of_its_host_but_a_list_of_its_job_as_it_is() -> None:
+    def visible(keys: str) -> str:
+        hosts = 'hosts: {alpha: {env: {CUDA_VISIBLE_DEVICES: "3,5"}}}'
+        (task,) = with_ports(topology_of(f"name: demo\n{hosts}\njobs: {{worker: {{tasks: 1{keys}}}}}")).tasks
+        return task_variables(CLUSTER, task, {})["CUDA_VISIBLE_DEVICES"]
+
+    assert visible(", gpus: 1") == "worker:0-0"
+    assert visible("") == "3,5"
+    assert visible(', gpus: 1, env: {CUDA_VISIBLE_DEVICES: "0,1"}') == "0,1"
+
+
 def test_a_task_has_its_place_its_gpus_and_its_variables() -> None:
     task = next(task for task in CLUSTER.tasks if task.short == "worker:1")
     variables = task_variables(CLUSTER, task, {})

@@ -313,6 +313,22 @@ def test_a_cluster_for_the_time_of_the_run(alone: Sandbox, arguments: list[str])
     assert run["state"] == "failed"
 
 
+def test_members_have_gpus_that_this_machine_has(alone: Sandbox) -> None:
+    jobs = 'jobs:\n  worker: {tasks: 2, gpus: 1, env: {TF_FORCE_GPU_ALLOW_GROWTH: "false"}}\n'
+    alone.spec(f'hosts: {{localhost: {{env: {{CUDA_VISIBLE_DEVICES: "GPU-1f,0"}}}}}}\n{jobs}', "listed.yaml")
+    alone.spec(jobs, "gpus.yaml")
+    names = "'TFCLUSTER_TASK', 'CUDA_VISIBLE_DEVICES', 'TF_FORCE_GPU_ALLOW_GROWTH'"
+    alone.spec(f"import os\nprint(*map(os.environ.get, [{names}]), flush=True)\n", "gpus.py")
+    gpus = 'def list_gpus(): return [("0", "GPU-0f"), ("1", "GPU-1f")]'
+    played = alone.with_fault("tfcluster.processes.gpus", gpus)
+    lines = alone("launch", "--spec", "listed.yaml", "gpus.py", env=played).stdout.splitlines()
+    assert {line.partition("| ")[2] for line in lines} >= {"worker:0 GPU-1f false", "worker:1 0 false"}
+    env = {**played, "CUDA_VISIBLE_DEVICES": "0,7"}
+    error = alone("launch", "--spec", "gpus.yaml", "gpus.py", env=env, code=1).stderr
+    assert "CUDA_VISIBLE_DEVICES=0,7 names 7, but NVML, the library of NVIDIA's driver, finds 0, 1\n" in error
+    assert not alone.leftovers()
+
+
 @pytest.mark.slow
 def test_launches_at_the_same_time_have_clusters_of_their_own(alone: Sandbox) -> None:
     commands = [alone.start("launch", "--workers", "1", "act.py") for _ in range(2)]

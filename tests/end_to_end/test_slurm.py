@@ -23,6 +23,8 @@ from tests.slurm import Slurm, slurm, two_clusters
 
 NODES = 3
 NO_SLURM = {"SLURM_CONF": "/nonexistent"}  # with which each of Slurm's commands fails
+# The GPUs that Slurm knows, as NVIDIA's driver would report them.
+GPUS = 'def list_gpus(): return [("0", "GPU-0f"), ("1", "GPU-1f")]'
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 3}\n"
 
 
@@ -74,10 +76,12 @@ class InSlurm(Sandbox):
 def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters: int = 1) -> Iterator[InSlurm]:
     """A Slurm, or two clusters of Slurm, and a sandbox to type commands in; nothing may be left in the end."""
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
-    inherited = {name: os.environ[name] for name in ("TEST_RUN", "TEST_CHANGES") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("TEST_RUN",) if name in os.environ}
+    changes = {**json.loads(os.environ.get("TEST_CHANGES", "{}")), "tfcluster.processes.gpus": GPUS}
     changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "SLURM_END_POLL_SECONDS": 2.0}
     variables = {
         **{"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), "TEST_SETTINGS": json.dumps(changed)},
+        "TEST_CHANGES": json.dumps(changes),
         **inherited,
     }
     made = slurm(NODES, tracking=tracking, variables=variables) if clusters == 1 else two_clusters(variables)

@@ -164,7 +164,10 @@ class AgentContext:
             if topology.network == PRIVATE:
                 ports.move_to(NO_SOCKET_TABLES)
         folder, forwarder = self.state_dir.path, self.forwarder
-        return HostCheckInput(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
+        # On this machine an agent has the environment of the command, without that of the host in the spec.
+        env = next((host.env for host in topology.hosts if host.name == self.host), {})
+        gpus = gpu_ids({**os.environ, **env})
+        return HostCheckInput(topology, self.host, folder, ports, gpus, own_ports, forwarder.ports, forwarder.port)
 
     def _record_network(self) -> None:
         """Record that another process holds the private network."""

@@ -18,13 +18,14 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.subprocesses import ChildTimeoutError, run_in_child
+from tfcluster.core.devices import find_gpu_problem, visible_gpus
 from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import find_obstacle
-from tfcluster.processes.gpus import count_gpus
+from tfcluster.processes.gpus import list_gpus
 from tfcluster.processes.probes import connection_failures
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of, check_support
@@ -40,16 +41,11 @@ _NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     """List the GPUs that tasks may use, in the notation of CUDA_VISIBLE_DEVICES; none if there is no driver.
 
-    If CUDA_VISIBLE_DEVICES is set in the agent's environment, only the GPUs that it allows are listed. Otherwise all
+    If CUDA_VISIBLE_DEVICES is set in the environment, only the GPUs that it allows are listed. Otherwise all
     GPUs of the driver are listed by their index in PCI bus order.
     """
     allowed = environment.get("CUDA_VISIBLE_DEVICES")
-    if allowed is not None:
-        names = [name.strip() for name in allowed.split(",")]
-        # CUDA ignores an invalid entry and all entries after it.
-        end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
-        return names[:end]
-    return [str(number) for number in range(count_gpus())]
+    return [index for index, _ in list_gpus()] if allowed is None else visible_gpus(allowed)
 
 
 def other_accounts() -> OtherAccounts | None:
@@ -259,12 +255,32 @@ def _why_not_local(address: str) -> str | None:
 
 
 def check_gpus(inputs: HostCheckInput) -> Iterator[ClusterError]:
-    """Yield an error if the tasks request more GPUs than this host has."""
-    needed = sum(task.gpus for task in inputs.tasks)
-    if needed > len(inputs.gpus):
-        requests = ", ".join(f"{task.short} {task.gpus}" for task in inputs.tasks if task.gpus)
+    """Yield an error if the tasks request more GPUs than this host has, or are given GPUs that it does not have."""
+    needed, given = sum(task.gpus for task in inputs.tasks), dict[str, list[str]]()
+    for task in inputs.tasks:
+        if "CUDA_VISIBLE_DEVICES" in task.variables and "CUDA_VISIBLE_DEVICES" not in task.secrets:
+            given.setdefault(task.variables["CUDA_VISIBLE_DEVICES"], []).append(task.short)
+    if not needed and not given:
+        return  # NVML is not asked: it can take seconds
+    present = list_gpus()
+    for value, tasks in given.items():
+        if problem := find_gpu_problem(visible_gpus(value), present):
+            message = f"env of {', '.join(tasks)}: CUDA_VISIBLE_DEVICES={value} {problem}"
+            yield ClusterError(
+                message, hint="Correct it in the spec, or leave it out: `gpus: N` gives a task its GPUs."
+            )
+    if needed and (problem := find_gpu_problem(inputs.gpus, present)):
         yield ClusterError(
-            f"the tasks require {pluralize(needed, 'GPU')} ({requests}), but {inputs.host} has {len(inputs.gpus)}",
+            f"environment of {inputs.host}: CUDA_VISIBLE_DEVICES={','.join(inputs.gpus)} {problem}",
+            hint="Correct it or unset it. A cluster that is up keeps its environment until `tfcluster down`.",
+        )
+    elif needed > len(inputs.gpus):
+        requests = ", ".join(f"{task.short} {task.gpus}" for task in inputs.tasks if task.gpus)
+        has = f"{inputs.host} has {len(present) or 'no GPU'}"
+        if len(inputs.gpus) < len(present):
+            has += f", of which CUDA_VISIBLE_DEVICES allows {len(inputs.gpus)}"
+        yield ClusterError(
+            f"the tasks require {pluralize(needed, 'GPU')} ({requests}), but {has}",
             hint="Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.",
         )
 

@@ -72,6 +72,34 @@ class Device:
         return self.name.split("/")[1].removeprefix("job:")
 
 
+def visible_gpus(allowed: str) -> list[str]:
+    """Return the GPUs that a value of CUDA_VISIBLE_DEVICES names; `-1` or an empty entry hides all that follow."""
+    names = [name.strip() for name in allowed.split(",")]
+    end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
+    return names[:end]
+
+
+def find_gpu_problem(names: Sequence[str], gpus: Sequence[tuple[str, str]]) -> str | None:
+    """Return why CUDA would not use all GPUs of a list, given the index and UUID of each GPU; None if it would.
+
+    CUDA ignores an entry that names no GPU, and all that follow. If a GPU is repeated, it uses none.
+    """
+    if names and not gpus:
+        return "names a GPU, but this host has no GPU (NVML, the library of NVIDIA's driver, finds none)"
+    used = set[str]()
+    for name in names:
+        is_uuid, is_part = name.startswith("GPU-"), name.startswith("MIG-")
+        # A UUID may be shortened. The names of parts of a GPU (MIG) depend on the driver, so they are not compared.
+        found = [name] if is_part else [i for i, uuid in gpus if i == name or (is_uuid and uuid.startswith(name))]
+        if len(found) != 1:
+            known = ", ".join(uuid if is_uuid and uuid else index for index, uuid in gpus)
+            return f"names {name}, but NVML, the library of NVIDIA's driver, finds {known}"
+        if found[0] in used:
+            return f"names {name} again, so CUDA uses no GPU at all"
+        used.add(found[0])
+    return None
+
+
 @record_class(frozen=True)
 class Selection:
     """The devices that a run uses, with notes for the user about the selection."""

@@ -26,7 +26,8 @@ def task_variables(topology: ClusterTopology, task: Task, environment: Mapping[s
 
 def server_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are set for a task's server, given the environment of the agent on the task's host."""
-    return {**_proxy_variables(topology, environment), **gpu_variables(environment, task.gpu_ids), **task.env}
+    gpus = gpu_variables({**environment, **task.env}, task.gpu_ids)
+    return {**_proxy_variables(topology, environment), **gpus, **task.variables}
 
 
 def client_variables(

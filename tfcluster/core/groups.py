@@ -103,7 +103,7 @@ def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Memb
     order = sorted(dict.fromkeys(chosen), key=lambda job: (job not in LEADING_JOBS, job != "worker"))
     tasks = [task for job in order for task in topology.tasks if task.job == job]
     return tuple(
-        Member(task.job, task.index, rank, task.host, task.address_host, task.gpu_ids, task.env)
+        Member(task.job, task.index, rank, task.host, task.address_host, task.gpu_ids, task.variables)
         for rank, task in enumerate(tasks)
     )
 

@@ -71,6 +71,12 @@ class Task:
         return join_address(self.address_host, self.port)
 
     @property
+    def variables(self) -> dict[str, str]:
+        """Return `env`, without the host's list of GPUs if the task has its own GPUs of that list."""
+        is_divided = self.gpus > 0 and "CUDA_VISIBLE_DEVICES" in self.from_host
+        return {name: value for name, value in self.env.items() if not (is_divided and name == "CUDA_VISIBLE_DEVICES")}
+
+    @property
     def lost_secrets(self) -> list[str]:
         """Return the names of the secret variables whose values are lost: no stored topology has them."""
         return [name for name in self.secrets if name not in self.env]

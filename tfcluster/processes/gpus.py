@@ -14,7 +14,7 @@ from tfcluster.os import procfs
 from tfcluster.protocol.codec import encode
 
 _NVML = "libnvidia-ml.so.1"
-_NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
+_NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, and NVML_DEVICE_UUID_V2_BUFFER_SIZE
 _INSUFFICIENT_SIZE = 7  # NVML_ERROR_INSUFFICIENT_SIZE
 _NOT_AVAILABLE = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
 _DEVICES = "/dev/nvidia"  # how the paths of the driver's devices begin
@@ -44,10 +44,10 @@ class _Process(ctypes.Structure):
     )
 
 
-def count_gpus() -> int:
-    """Return the number of GPUs that NVML reports, 0 without a driver."""
+def list_gpus() -> list[tuple[str, str]]:
+    """Return the index and the UUID of each GPU that NVML reports, none without a driver; an unknown UUID is empty."""
     with _open_nvml() as nvml:
-        return 0 if nvml is None else _count(nvml)
+        return [] if nvml is None else [(str(number), _uuid(nvml, number)) for number in range(_count(nvml))]
 
 
 def report_gpus(agent: socket.socket) -> None:
@@ -88,6 +88,13 @@ def _open_nvml() -> Iterator[ctypes.CDLL | None]:
 def _count(nvml: ctypes.CDLL) -> int:
     count = ctypes.c_uint(0)
     return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+
+
+def _uuid(nvml: ctypes.CDLL, number: int) -> str:
+    device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME_BYTES)
+    if nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)) == 0:
+        nvml.nvmlDeviceGetUUID(device, uuid, _NAME_BYTES)
+    return uuid.value.decode(errors="replace")
 
 
 def _load(nvml: ctypes.CDLL, number: int) -> GpuLoad | None:
