@@ -46,6 +46,17 @@ checks one and reports every problem with its line and column ([commands](comman
 
 If a job is a list, the list is its `tasks`; if `hosts` is a list, it contains the hosts' names. A host without keys is
 written `alpha: {{}}` or `alpha:`.
+
+Keys at the top level that begin with `x-` are ignored, as in Docker Compose. They hold values that several places use:
+
+```yaml
+x-threads: &threads {{OMP_NUM_THREADS: "1"}}
+jobs:
+  ps: {{tasks: 1, env: *threads}}
+  worker: {{tasks: 2, env: {{<<: *threads, TF_CPP_MIN_LOG_LEVEL: "1"}}}}
+```
+
+A number that begins with 0 is an error, because YAML 1.1 reads `010` as 8 and YAML 1.2 reads it as 10.
 """
 
 

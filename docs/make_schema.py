@@ -32,6 +32,7 @@ def spec_schema() -> dict[str, Any]:
         for name, field in reference.model_fields.items():
             properties[name] = describe(properties[name], name, key_of(field))
     schema["required"].remove("name")  # the file's path gives one
+    schema["patternProperties"] = {"^x-": {"description": "For anchors: ignored, but for what aliases refer to."}}
     accept_other_notations(schema)
     for each in objects_in(schema):
         if "patternProperties" in each:

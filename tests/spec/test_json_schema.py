@@ -122,6 +122,7 @@ NOTATIONS = [
     "jobs: {a: {tasks: 2}}\nhosts: {'lab[01-04,07]': {slots: 2}}",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 1 GiB, run: 5 mb, runs: 10000000}",
     "jobs: {a: {tasks: 1}}\nslurm:",
+    "x-a: &a {tasks: 1}\njobs: {a: *a}\nx-b:",
     "jobs: {a: {tasks: 1}}\nkubernetes: {image: a/b, cpu: 8, memory: 32Gi}",
     "jobs: {a: {tasks: 1, env: {A: text, B: {secret: text}}}}\nnotify: {webhook: {secret: 'https://a.b/c'}}",
 ]

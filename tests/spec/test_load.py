@@ -135,8 +135,12 @@ BAD_VALUES = {
     "write localhost:22 without the space",
     "['a b']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text 'a b'",
     "['::1']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text '::1'",
-    "[localhost:65536]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:65536'",
-    "[localhost:http]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:http'",
+    **{
+        f"[localhost:{port}]": f"2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:{port}'"
+        for port in ("65536", "http", "0", "0x8ae")
+    },
+    "[localhost:02222]": "2:7: jobs.a[0]: expected a port that does not begin with 0, "
+    "found the text 'localhost:02222'; write localhost:2222",
     "[10.0.0.1:2222]": "2:7: jobs.a[0]: the task's address is not on this machine: '10.0.0.1'; write localhost:2222, "
     "or give the spec hosts:",
     "[gpu.example.org]": "2:7: jobs.a[0]: the task's address is not on this machine: 'gpu.example.org'; "
@@ -169,6 +173,15 @@ BAD_VALUES = {
     "{tasks: " + "9" * 5000 + "}": "2:14: jobs.a.tasks: the number is 5000 characters long",
     "{tasks: 0x" + "f" * 80 + "}": "2:14: jobs.a.tasks: must be 1000 or less, found 0x" + "f" * 57 + "…",
     "{tasks: 1:30}": "2:14: jobs.a.tasks: YAML reads this as a number in base 60; write it in quotes",
+    **{
+        f"{{tasks: {number}}}": "2:14: jobs.a.tasks: YAML 1.1 reads this as 8 (octal), YAML 1.2 as 10; write 8 or 10"
+        for number in ("010", "+0_10_", "!!int 010")
+    },
+    "{tasks: 1, restart: {backoff: {initial: 010}}}": "2:46: jobs.a.restart.backoff.initial: "
+    "YAML 1.1 reads this as 8 (octal), YAML 1.2 as 10; write 8 or 10",
+    "{tasks: 0o10}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text '0o10'",
+    "{tasks: 1, env: {A: 010}}": "2:26: jobs.a.env.A: YAML reads this as an octal number; "
+    "write it in quotes, or without the first 0",
     "{tasks: !!int x}": "2:14: jobs.a.tasks: this cannot be read as int",
     "{tasks: !!python/name:os.system ''}": "2:14: jobs.a.tasks: the tag !!python/name:os.system has no "
     "meaning here; delete it",
@@ -242,6 +255,21 @@ BAD_TOPS = {
     "jobs: {ps: {tasks: [localhost:5]}, w: ['[::1]:5']}": "1:40: jobs.w[0]: w:0 has the port of ps:0, "
     "which is localhost:5; a TensorFlow server listens on every interface",
 }
+
+
+@pytest.mark.parametrize(("number", "tasks"), [("07", 7), ("0x10", 16), ("0b10", 2), ("1_0", 10)])
+def test_numbers_with_one_reading_are_accepted(number: str, tasks: int) -> None:
+    assert len(parse_spec(f"jobs: {{a: {{tasks: {number}}}}}", "c.yaml", "c").jobs["a"].tasks) == tasks
+
+
+def test_keys_at_the_top_that_begin_with_x_hold_anchors() -> None:
+    text = (
+        "x-job: &job {tasks: 1, env: {A: &text b}}\nx-1: {task: [*text, 010, !x 1]}\njobs: {a: {<<: *job, cpus: 2}}\n"
+    )
+    job = parse_spec(text, "c.yaml", "c").jobs["a"]
+    assert (job.cpus, job.env) == (2, {"A": "b"})
+    problem = "c.yaml:1:22: jobs.a.x-b: unknown key; known keys: tasks, hosts, max, cpus, gpus, env, restart"
+    assert problems_of("jobs: {a: {tasks: 1, x-b: 1}}") == [problem]
 
 
 @pytest.mark.parametrize("text", BAD_TOPS)

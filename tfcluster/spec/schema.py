@@ -93,6 +93,10 @@ class Address(FrozenModel):
         number = int(port) if re.fullmatch("[0-9]{1,9}", port) else 0
         if not 1 <= number <= 65535:
             raise validation_error("expected", "expected a port from 1 to 65535")
+        if port.startswith("0"):  # elsewhere in a spec, such a number is octal
+            raise validation_error(
+                "expected", "expected a port that does not begin with 0", f"write {match[1]}:{number}"
+            )
         return cls(host=host, port=number)
 
 

@@ -23,6 +23,7 @@ _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = {_TAG + "str", _TAG + "value", _TAG + "merge"}
 _NUMBER_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool"}
 _COLLECTION_TAGS = {_TAG + "map", _TAG + "seq"}
+_OCTAL = re.compile("[-+]?0[0-7_]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HOST_RANGE = re.compile(r"[A-Za-z0-9_.-]+\[[0-9,-]+\]")  # YAML reads its bracket as that of a list
 _TOP = Position(1, 1)
@@ -155,7 +156,7 @@ class _Reader:
             self._source.texts[path] = node.value
         try:
             if isinstance(node, yaml.ScalarNode):
-                value = _scalar(node)
+                value = _scalar(node, is_secret=not {"env", "secret"}.isdisjoint(path))
             elif node.tag not in _COLLECTION_TAGS:
                 raise _unknown_tag(node)
             elif isinstance(node, yaml.MappingNode):
@@ -188,6 +189,8 @@ class _Reader:
         value = {}
         for key, (key_node, value_node) in self._pairs(node, path).items():
             inner = (*path, key)
+            if not path and key.startswith("x-"):  # it is only for anchors, as in a file of Docker Compose
+                continue
             self._source.keys[inner] = _position(key_node)
             if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag in _TEXT_TAGS):
                 self._report_key(key_node, inner)
@@ -238,7 +241,7 @@ class _Reader:
         self._source.problems.append(self._source.problem(path, message, hint, _position(node)))
 
 
-def _scalar(node: yaml.ScalarNode) -> Any:
+def _scalar(node: yaml.ScalarNode, *, is_secret: bool) -> Any:
     if node.tag in _TEXT_TAGS:
         return node.value
     if node.tag == _TAG + "null":
@@ -253,9 +256,16 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         raise _UnreadableError("YAML reads this as a number in base 60", "write it in quotes")
     kind = node.tag.removeprefix(_TAG)
     try:
-        return getattr(SafeConstructor(), f"construct_yaml_{kind}")(node)
+        value = getattr(SafeConstructor(), f"construct_yaml_{kind}")(node)
     except (ValueError, LookupError):  # an explicit tag on text that does not have this type
         raise _UnreadableError(f"this cannot be read as {kind}") from None
+    if kind == "int" and _OCTAL.fullmatch(node.value) and value != (decimal := int(node.value.replace("_", ""))):
+        if is_secret:
+            raise _UnreadableError("YAML reads this as an octal number", "write it in quotes, or without the first 0")
+        raise _UnreadableError(
+            f"YAML 1.1 reads this as {value} (octal), YAML 1.2 as {decimal}", f"write {value} or {decimal}"
+        )
+    return value
 
 
 def _unknown_tag(node: yaml.Node) -> _UnreadableError:
