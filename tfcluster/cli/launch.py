@@ -53,9 +53,7 @@ def _script_command() -> click.Command:
     epilog="Example: tfcluster launch --workers 2 train.py --epochs 3",
     context_settings={
         "auto_envvar_prefix": "TFCLUSTER_LAUNCH",
-        # All arguments after the script's path belong to the script.
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
+        "allow_interspersed_args": False,  # all arguments after the script's path belong to the script
     },
 )
 @click.option(

@@ -33,7 +33,7 @@ class _ScriptFile(InputFile):
 
 @click.command(
     # All arguments after the script's path belong to the script.
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     epilog="Example: tfcluster run script --timeout 600 train.py --epochs 3",
 )
 @click.option(
