@@ -1,0 +1,90 @@
+"""The deliberate faults of faults.toml, and the check that they still fit the product and its tests."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests import requirements
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake in one file of the product, and the tests that find it."""
+
+    name: str
+    promise: str  # what no longer holds, in one sentence
+    file: str
+    old: str  # occurs once in the file
+    new: str
+    tests: tuple[str, ...]  # test files or node ids, the fastest that find it
+    needs: tuple[str, ...] = ()  # what its tests need of the machine, by the names of tests/requirements.py
+
+    def apply(self, tree: Path) -> Callable[[], None]:
+        """Apply the fault to a copy of the tree, and return what takes it back."""
+        path = tree / self.file
+        text, times = path.read_text(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+        path.write_text(text.replace(self.old, self.new))
+
+        def take_back() -> None:
+            path.write_text(text)
+            os.utime(path, ns=times)  # Python tells whether a compiled file is old by the time of its source
+
+        return take_back
+
+    def problems(self, tree: Path) -> Iterator[str]:
+        """Yield why the fault or its tests do not fit a tree."""
+        path = tree / self.file
+        text = path.read_text() if path.exists() else ""
+        if (count := text.count(self.old)) != 1:
+            sources = sorted((tree / "tfcluster").rglob("*.py"))
+            places = [str(source.relative_to(tree)) for source in sources if self.old in source.read_text()]
+            yield f"its code is {count} times in {self.file}; files that have it: {places}"
+        elif path.suffix == ".py":
+            try:
+                ast.parse(text.replace(self.old, self.new))
+            except SyntaxError as error:
+                yield f"with it, {self.file} is not Python: {error}"
+        for test in self.tests:
+            file, *names = test.partition("[")[0].split("::")
+            if not (tree / file).exists() or not _names_in(tree / file).issuperset(names):
+                yield f"there is no test {test}"
+        if unknown := sorted({*self.needs} - requirements.NEEDS.keys()):
+            yield f"tests/requirements.py has no {', '.join(unknown)}"
+
+
+@functools.cache
+def _names_in(path: Path) -> set[str]:
+    """Return the names of the functions and classes of a file of tests."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
+
+
+def load_faults(file: Path) -> list[Fault]:
+    """Read all faults."""
+    # Python 3.10 has no tomllib; there pytest requires tomli.
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    tables: dict[str, dict[str, Any]] = toml.loads(file.read_text())
+    lists = ("tests", "needs")
+    return [
+        Fault(name, **{**table, **{key: tuple(table[key]) for key in lists if key in table}})
+        for name, table in tables.items()
+    ]
+
+
+def find_problems(faults: Iterable[Fault], tree: Path) -> list[str]:
+    """Return a line for each fault that does not fit a tree any more, with its name."""
+    return [f"{fault.name}: {problem}" for fault in faults for problem in fault.problems(tree)]
+
+
+def sample(faults: Sequence[Fault], count: int, commit: str) -> list[Fault]:
+    """Choose faults: always the same ones for a commit, and other ones for the next."""
+    return sorted(faults, key=lambda fault: hashlib.sha256(f"{commit} {fault.name}".encode()).digest())[:count]
