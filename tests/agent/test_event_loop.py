@@ -199,7 +199,10 @@ async def test_runs_are_listed_in_turns(tmp_path: Path) -> None:
     async def nothing(container: str = "") -> None:
         return None
 
-    runs = RunManager("title", cluster.folder, nothing, nothing)
+    async def check() -> dict[str, str]:
+        return {}
+
+    runs = RunManager("title", cluster.folder, nothing, check)
     keep(runs.store, *(replace(RECORD, run=f"pi-{number:04}", state=RunState.SUCCEEDED) for number in range(50)))
     context: Any = SimpleNamespace(supervisor=None, runs=runs)
     (reply,), turns = await count_turns(RunHandlers(context).runs(RunsRequest(None)))

@@ -25,6 +25,16 @@ failed to connect to all addresses; last error: UNKNOWN: ipv4:10.77.0.3:2222: Co
 Additional GRPC error information from remote target /job:worker/replica:0/task:1:
 UNAVAILABLE: From /job:worker/replica:0/task:0:
 failed to connect to all addresses"""
+NUMBERED = """errors_impl.AbortedError: Graph execution error:
+
+Detected at node AssignSubVariableOp_1/_11 defined at (most recent call last):
+<stack traces unavailable>
+Detected at node AssignSubVariableOp_1/_11 defined at (most recent call last):
+<stack traces unavailable>
+2 root error(s) found.
+  (0) UNAVAILABLE:  Socket closed
+Additional GRPC error information from remote target /job:ps/replica:0/task:1 while calling RecvTensor:
+  (1) UNAVAILABLE:  Socket closed"""
 UNHEALTHY = """From /job:worker/replica:0/task:0:
 The following tasks are unhealthy (stopped sending heartbeats):
 /job:worker/replica:0/task:1
@@ -40,6 +50,7 @@ Check the task logs."""
             "errors_impl.UnavailableError: Graph execution error: UNAVAILABLE: failed to connect to all addresses; "
             "last error: UNKNOWN: ipv4:10.77.0.3:2222: Connection refused",
         ),
+        (NUMBERED, "errors_impl.AbortedError: Graph execution error: UNAVAILABLE: Socket closed"),
         (
             UNHEALTHY,
             "The following tasks are unhealthy (stopped sending heartbeats): /job:worker/replica:0/task:1",

@@ -34,9 +34,10 @@ def test_a_run_does_without_a_task_that_it_does_not_need(partial: Sandbox) -> No
     result = partial.json("run", "pi", "--samples", "1e5", "--seed", "7")
     assert list(result["devices"]) == ["/job:worker/task:0/device:CPU:0"]
     assert result["notes"] == [f"{DEAD}: running without it"]
-    shown = partial("run", "pi", "--samples", "1e5", "--devices", "/job:ps")
+    shown = partial("run", "pi", "--samples", "1e5")
     assert shown.stderr.startswith(f"note: {DEAD}: running without it\n")
     assert "note:" not in shown.stdout
+    assert "note:" not in partial("run", "pi", "--samples", "1e5", "--devices", "/job:ps").stderr, "it does not use it"
     partial("run", "expfit", "--mode", "data-parallel", "--steps", "5")
 
 
@@ -52,6 +53,59 @@ def test_a_script_runs_and_is_told_which_task_is_down(partial: Sandbox) -> None:
     result = partial("run", partial.spec("print('hello')\n", "hello.py"))
     assert result.stdout == "hello\n"
     assert f"note: {DEAD}: running without it" in result.stderr.splitlines()
+
+
+FAILS = """
+import os, signal, sys
+sys.stdin.readline()
+os.kill(int(sys.argv[1]), signal.SIGSTOP)  # it does not answer in time, as on a busy machine
+raise RuntimeError("Socket closed")
+"""
+
+
+@pytest.mark.parametrize(("policy", "state"), [("on-failure", "ready"), ("never", "failed")])
+def test_the_first_cause_is_named_first_and_nothing_else(
+    sandbox: Sandbox, bare_fork_server: None, policy: str, state: str
+) -> None:
+    jobs = f"jobs:\n  ps: {{tasks: 2}}\n  worker: {{tasks: 2}}\nrestart: {{policy: {policy}}}\n"
+    sandbox("up", sandbox.spec(f"name: lost\n{jobs}"))
+    pids = sandbox.tasks("pid")
+    run = sandbox.start("run", "-o", "json", sandbox.spec(FAILS, "train.py"), str(pids["worker:1"]), stdin=-1)
+    first = json.loads(run.stdout.readline())
+    os.kill(pids["ps:1"], signal.SIGKILL)
+    wait_for(lambda: sandbox.task("ps:1", code=None)["last_exit"])
+    wait_for(lambda: sandbox.task("ps:1", code=None)["state"] == state)
+    try:
+        *events, result = map(json.loads, run.communicate("\n", timeout=60)[0].splitlines())
+    finally:
+        os.kill(pids["worker:1"], signal.SIGCONT)
+    lost = "ps:1 died (SIGKILL) and lost its variables" + (" and has failed" if state == "failed" else "")
+    assert [event["problem"] for event in events if event["event"] == "task_down"] == [lost]
+    start = "`tfcluster restart ps:1`, then " if state == "failed" else ""
+    assert result["error"]["message"] == f"{lost}\nafter that, train.py failed: RuntimeError: Socket closed"
+    assert result["error"]["hint"].startswith(f"{start}`tfcluster rerun {first['run']}` runs it again")
+
+
+#: A fault: worker:1 dies after it has been probed, before the run is recorded.
+DIES_BEFORE = """
+import asyncio, os, signal
+_plan_run = plan_run
+
+async def plan_run(context, request):
+    plan = await _plan_run(context, request)
+    report, reported = context.runs.on_task_health, asyncio.Event()
+    context.runs.on_task_health = lambda every, down: (report(every, down), down and reported.set())
+    os.kill(context.supervisor.tasks["/job:worker/task:1"].process.pid, signal.SIGKILL)
+    await reported.wait()
+    return plan
+"""
+
+
+def test_a_task_that_dies_while_a_run_is_submitted_is_named(sandbox: Sandbox, bare_fork_server: None) -> None:
+    env = sandbox.with_fault("tfcluster.agent.handlers.runs", DIES_BEFORE)
+    sandbox("up", sandbox.spec("name: lost\njobs: {worker: {tasks: 2}}\nrestart: {policy: never}\n"), env=env)
+    result = sandbox("run", sandbox.spec("print(1)", "train.py"))
+    assert f"note: {DEAD}\n" in result.stderr
 
 
 SHARDS = """

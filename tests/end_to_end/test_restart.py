@@ -86,7 +86,7 @@ def test_a_restart_asks_before_a_run_fails_and_does_not_mention_one_that_continu
         "hint: Add --yes to restart anyway.",
     ]
     assert f"LOST: run {name}\n" in sandbox("restart", "worker:1", "--yes").stderr
-    assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
+    assert "worker:1 was stopped by `tfcluster restart`" in run.communicate(timeout=60)[1]
     assert run.returncode != 0
 
 

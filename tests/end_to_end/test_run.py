@@ -150,9 +150,10 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         assert process.returncode == 1
         final = lines_of(output)[-1]
         assert final["state"] == "failed"
-        assert final["error"]["message"].startswith(f"{task} died (SIGKILL) and has failed during expfit-")
+        lost = " and lost its variables" if task == "ps:0" else ""
+        assert final["error"]["message"].startswith(f"{task} died (SIGKILL){lost} and has failed during expfit-")
         error = sandbox("run", "pi", "--strict", code=4, timeout=30).stderr
-        assert error.startswith(f"error: {task} died (SIGKILL) and has failed\nhint: ")
+        assert error.startswith(f"error: {task} died (SIGKILL){lost} and has failed\nhint: ")
         assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"
 
 

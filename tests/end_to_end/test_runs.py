@@ -262,8 +262,8 @@ def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> Non
     for pid in sandbox.tasks("pid").values():
         os.kill(pid, signal.SIGKILL)
     error = sandbox("attach", run, code=1).stderr
-    for name in ("ps:0", "worker:0", "worker:1"):
-        assert f"{name} died (SIGKILL) and has failed" in error
+    for died in ("ps:0 died (SIGKILL) and lost its variables", "worker:0 died (SIGKILL)", "worker:1 died (SIGKILL)"):
+        assert f"{died} and has failed" in error
     assert f" during {run}\n" in error
 
 

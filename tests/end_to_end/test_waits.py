@@ -167,12 +167,12 @@ def test_a_task_that_has_failed_or_backs_off(hangs: Sandbox) -> None:
     restart = "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
     wait = "It restarts automatically; `tfcluster logs -c hangs spare:0` shows why it exited."
     for task, text, problem, hint in (
-        ("ps:0", STRATEGY, "has failed", restart),
-        ("spare:0", SESSION, "is backing off", wait),
+        ("ps:0", STRATEGY, " and lost its variables and has failed", restart),
+        ("spare:0", SESSION, "", wait),
     ):
         with failed(hangs, task, "failed" if task == "ps:0" else "backing-off"):
             waiting, error = wait_and_end(hangs, text)
-        assert waiting["problems"][0]["problem"] == f"{task} died (SIGKILL) and {problem}"
+        assert waiting["problems"][0]["problem"] == f"{task} died (SIGKILL){problem}"
         assert error["hint"] == hint
 
 

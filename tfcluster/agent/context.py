@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.agent.usage import UsageMeter
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -175,25 +174,22 @@ class AgentContext:
         if self.supervisor.topology is not None:
             self.supervisor.write_journal()
 
-    def report_lost_tasks(self, silent: Collection[TaskRuntime] = ()) -> None:
-        """Report to the runs which tasks are down; those that cannot continue without them end.
-
-        `silent` are tasks that have just not answered a probe.
-        """
-        down = {
-            name: task.describe_problem()
-            for name, task in self.supervisor.tasks.items()
-            if task in silent or task.machine.state is not TaskState.READY
-        }
+    def report_lost_tasks(self) -> None:
+        """Report to the runs which tasks are down; those that cannot continue without them end."""
+        tasks = self.supervisor.tasks.items()
+        down = {name: task.describe_problem() for name, task in tasks if task.machine.state is not TaskState.READY}
         self.runs.on_task_health(self._task_names(), {**down, **self.remote_tasks.down})
 
-    async def _check_tasks(self) -> None:
-        """Probe the tasks and report those that are down: a run may have failed before health checks noticed one."""
+    async def _check_tasks(self) -> dict[str, str]:
+        """Probe the tasks and report those that are down: a run may have failed before health checks noticed one.
+
+        Return why tasks do not serve that are not down: on a busy machine, a healthy one may not answer in time.
+        """
         silent, _ = await asyncio.gather(
             self.supervisor.probe_all(settings.RUN_PROBE_SECONDS), self.remote_tasks.refresh()
         )
-        if silent:
-            self.report_lost_tasks(silent)
+        self.report_lost_tasks()
+        return {task.spec.name: task.describe_problem() for task in silent}
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

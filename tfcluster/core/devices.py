@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -127,6 +127,16 @@ def may_be_on(pattern: str, task: str) -> bool:
     """Return whether a device string could match devices of a task."""
     parts, wanted = _parts(task), _parts(pattern)
     return all(fnmatchcase(value, wanted.get(key, "*")) for key, value in parts.items())
+
+
+def missed(missing: Mapping[str, str], patterns: Sequence[str], tasks: Collection[str]) -> dict[str, str]:
+    """Return those tasks that are not ready, with the reasons, on which a run would compute if they were.
+
+    `patterns` are as in `select`, and `tasks` the names of all tasks of the cluster.
+    """
+    if not patterns:  # as in `select`
+        patterns = [task for task in tasks if not task.startswith(f"/job:{PS_JOB}/")] or list(tasks)
+    return {task: why for task, why in missing.items() if any(may_be_on(pattern, task) for pattern in patterns)}
 
 
 def select(

@@ -38,6 +38,10 @@ def strip_forwarding(message: str) -> str:
     return _FORWARDED.sub("", message)
 
 
+# Before the first of the errors that TensorFlow numbers if there are several.
+_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\n\s*\(0\) (\w+:)\s+", re.MULTILINE)
+# In place of where an operation was defined.
+_NO_STACK = "<stack traces unavailable>"
 # Before the name of an exception class, and before its message: no reader of an error needs them.
 _OF_TENSORFLOW = re.compile(r"\btensorflow\.python\.(?:\w+\.)+(?=[A-Z])|\{\{function_node \S+\}\} ")
 
@@ -48,8 +52,9 @@ def summarize_error(message: str) -> str:
     TensorFlow puts an empty line, and where the operation was defined, between `Graph execution error:` and the cause;
     and a line of `=` if several tasks have failed.
     """
-    lines = [line.strip() for line in strip_forwarding(message).strip().splitlines() if line[:1].strip()]
-    lines = [line for line in lines if not line.startswith("Detected at node") and line.strip("=")]
+    text = _SEVERAL.sub(r"\1 ", strip_forwarding(message))
+    lines = [line.strip() for line in text.strip().splitlines() if line[:1].strip()]
+    lines = [line for line in lines if not line.startswith(("Detected at node", _NO_STACK)) and line.strip("=")]
     end = next((number for number, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
     return _OF_TENSORFLOW.sub("", " ".join(lines[: end + 1]).removesuffix(":"))
 

@@ -20,7 +20,7 @@ from tfcluster.agent.event_loop import ChangeWaiter, Turn, wait_for_first
 from tfcluster.agent.handlers.files import Upload, receive, validate_filename
 from tfcluster.agent.runs.manager import RunManager, result_event
 from tfcluster.agent.runs.run import Run
-from tfcluster.core.devices import Device, Selection, not_ready, select
+from tfcluster.core.devices import Device, Selection, missed, not_ready, select
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
 from tfcluster.core.run_events import LatestMetrics, OutputEvent, to_record
@@ -69,6 +69,7 @@ class RunHandlers:
             validate_filename(request.options.upload_name)
         plan = await plan_run(self._context, request)
         run = self._submit(plan, detached=request.detach or not request.cancel_on_disconnect)
+        self._context.report_lost_tasks()  # those that have died since they were probed
         async with contextlib.aclosing(
             self._events(run, upload, request.detach, request.cancel_on_disconnect)
         ) as events:
@@ -230,11 +231,14 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
     context.network.find(topology.network)  # before the folder: it may be gone
     run_id = context.runs.store.new_run(options.run_name)
     refused = refusal_notes(topology.addresses()) if options.traits.is_script else []
+    late = _late_devices(every, missing, selection, options) if options.traits.fault_tolerant else []
+    if not options.traits.is_script:  # which may use any task
+        missing = missed(missing, options.devices, [task.name for task in topology.tasks])
     return replace(
         _make_plan(context, run_id, options, [*selection.notes, *missing_notes(missing), *refused]),
         head=head.address,
         devices=[device.name for device in selection.devices],
-        late_devices=_late_devices(every, missing, selection, options),
+        late_devices=late,
         missing=missing,
         code=request.code,
         caller=request.caller,

@@ -31,7 +31,7 @@ from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, SubmittedEvent, parse_event
 from tfcluster.core.states import ACTIVE_RUN_STATES, ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
-from tfcluster.core.topology import LogLimits
+from tfcluster.core.topology import LogLimits, short_task_name
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.daemonize import detach
 from tfcluster.os.process_handle import ProcessHandle, format_exit_status
@@ -121,16 +121,21 @@ def final_record(run: Run, log: Path) -> RunRecord:
 
 
 def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Add to the error of a run the tasks that were down during it: TensorFlow's own errors seldom name them.
+    """Add to the error of a run the tasks that it has lost, which come first, or else those that might be its cause.
 
-    Of the error itself the first line remains: the output of the run has all of it.
+    TensorFlow's own errors seldom name them. Of the error itself the first line remains: the output of the run has all
+    of it.
     """
-    losses = [problem for problem in run.losses.values() if problem not in error["message"]]
-    if not losses:
-        return error
-    text = f"{error['message'].partition(chr(10))[0]}\nduring {run.id}: {'; '.join(losses)}"
-    hint = error["hint"] or "`tfcluster status` shows the tasks, `tfcluster events` what happened to them."
-    return {**error, "message": text, "hint": hint}
+    first, message = error["message"].partition("\n")[0], error["message"]
+    if losses := [problem for problem in run.losses.values() if problem not in message]:
+        failed = [short_task_name(task) for task, problem in run.losses.items() if problem.endswith("has failed")]
+        start = f"`tfcluster restart {' '.join(failed)}`, then " if failed else ""
+        again = f"{start}`tfcluster rerun {run.id}` runs it again: from its last checkpoint, if it saves any."
+        return {**error, "message": f"{'; '.join(losses)}\nafter that, {first}", "hint": error["hint"] or again}
+    if suspects := [problem for problem in run.suspects.values() if problem not in message]:
+        hint = error["hint"] or "`tfcluster status` shows the tasks, `tfcluster events` what happened to them."
+        return {**error, "message": f"{first}\nduring {run.id}: {'; '.join(suspects)}", "hint": hint}
+    return error
 
 
 def result_event(record: RunRecord) -> ResultEvent:
@@ -248,7 +253,8 @@ class RunManager:
 
     Args:
         clear: Clears a resource container on every task.
-        check_tasks: Probes for lost tasks that this agent does not know of yet, and passes them to `on_task_health`.
+        check_tasks: Probes for lost tasks that this agent does not know of yet, and passes them to `on_task_health`;
+            returns why other tasks may be the cause of a failure: they have just not answered.
     """
 
     def __init__(
@@ -256,7 +262,7 @@ class RunManager:
         title: str,
         folder: StateDir,
         clear: Callable[[str], Awaitable[None]],
-        check_tasks: Callable[[], Awaitable[None]],
+        check_tasks: Callable[[], Awaitable[Mapping[str, str]]],
     ) -> None:
         self.runs: dict[str, Run] = {}  # the runs by id, oldest first
         self.earlier: list[RunStatus] = []  # the runs that had ended when this agent started, oldest first
@@ -538,7 +544,9 @@ class RunManager:
         is_failure = run.exit_status != 0 and (run.record.stopping is None or run.record.stopping[0] is RunState.FAILED)
         if had_driver and is_failure:
             try:
-                await self._check_tasks()  # a lost task may be the reason of the failure
+                silent = await self._check_tasks()  # a lost task may be the reason of the failure
+                used = self.tasks_in_use(silent)[run.id]
+                run.suspects.update({task: why for task, why in silent.items() if task in used})
             except Exception:  # goes into the agent's log; the run ends nevertheless
                 _logger.exception("the tasks could not be checked at the end of %s", run.id)
         shutil.rmtree(run.upload, ignore_errors=True)

@@ -12,7 +12,7 @@ from tfcluster.agent.event_loop import BackgroundTasks
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.devices import Device
-from tfcluster.core.topology import Task
+from tfcluster.core.topology import PS_JOB, Task
 
 
 @dataclass
@@ -112,7 +112,7 @@ class RemoteTaskMonitor:
         elif result.outcome is ProbeOutcome.PROBE_OK:
             health.misses = 0
             if health.incarnation not in (None, result.incarnation):
-                self._mark_down(task, "was restarted")
+                self._mark_down(task, "was restarted" + (" and lost its variables" if task.job == PS_JOB else ""))
             health.incarnation = result.incarnation
             if self.down.pop(task.name, None) is not None:
                 self._on_change()

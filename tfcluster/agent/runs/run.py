@@ -45,15 +45,17 @@ class Run:
     timeout_timer: Timer = field(default_factory=Timer)
     orphan_timer: Timer = field(default_factory=Timer)  # stops it unless the command that waits for it reconnects
     all_lost_timer: Timer = field(default_factory=Timer)  # stops it because all of its tasks are lost
-    losses: dict[str, str] = field(default_factory=dict)  # what happened last to each task that was down, by its name
+    # What happened last to each task that went down during the run, by its name, in the order in which they did.
+    losses: dict[str, str] = field(default_factory=dict)
+    suspects: dict[str, str] = field(default_factory=dict)  # the same of tasks that might be why it has failed
     down: frozenset[str] = frozenset()  # names of tasks
     was_stopped: bool = False  # whether the driver had to be continued at the last check
     output_hold: OutputHold | None = None  # keeps what the command has not read yet
 
     def __post_init__(self) -> None:
         if self.plan is not None:
-            self.losses = dict(self.plan.missing)
-            self.down = frozenset(self.losses)
+            self.suspects = dict(self.plan.missing)
+            self.down = frozenset(self.suspects)
 
     @classmethod
     def adopt(cls, record: RunRecord, folder: Path) -> Run:
@@ -200,7 +202,7 @@ class Run:
             return
         error = ClusterError(
             f"{'; '.join(down[task] for task in losses)} during {self.id}",
-            hint="`tfcluster events` shows what happened; run the program again.",
+            hint=f"`tfcluster events` shows what happened, `tfcluster rerun {self.id}` runs the program again.",
         )
         if not traits.fault_tolerant:
             fail(self, error)

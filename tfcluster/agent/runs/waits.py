@@ -59,6 +59,10 @@ class EndedMember(Problem):
     """A member of a group that has exited with 0, and for which the others wait in vain."""
 
 
+def _is_frozen(task: TaskRuntime) -> bool:
+    return task.process is not None and is_frozen(task.process.pid)
+
+
 def describe_task(task: TaskRuntime) -> Problem:
     """Describe why a task on this host does not serve."""
     short, state = task.spec.short, task.machine.state
@@ -200,7 +204,10 @@ async def _find_problems(supervisor: TaskSupervisor, remote: RemoteTaskMonitor, 
     if topology is None:
         return []
     silent, (_, missing) = await asyncio.gather(supervisor.probe_all(settings.WAIT_PROBE_SECONDS), remote.probe_all())
-    problems = [describe_task(task) for task in silent if task.spec.name in used]
+    mine = sorted((task for task in silent if task.spec.name in used), key=lambda task: task.spec.name)
+    # Beside a task that is down, one that has missed a single probe is not accused: the machine may be busy.
+    down = [task for task in mine if task.machine.state is not TaskState.READY or _is_frozen(task)]
+    problems = [describe_task(task) for task in down or mine]
     others = [task for task in topology.tasks if task.name in missing and task.name in used]
     forwarders = forwarders_of(topology)
     problems += await asyncio.gather(*(describe_remote_task(task, forwarders.get(task.host)) for task in others))

@@ -16,16 +16,13 @@ from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit, TaskStatus
-from tfcluster.core.topology import Task
+from tfcluster.core.topology import PS_JOB, Task
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.os.procfs import OomDetector, ResourceUsage, read_usage
 from tfcluster.paths import LOCAL_HOST
 
-_AFTER_EXIT = {
-    TaskState.BACKING_OFF: "is backing off",
-    TaskState.STARTING: "is restarting",
-    TaskState.FAILED: "has failed",
-}
+# What a text that stays says of a task whose process died: it is in the records of runs when the task serves again.
+_AFTER_EXIT = {TaskState.BACKING_OFF: "", TaskState.STARTING: "", TaskState.FAILED: "has failed"}
 # Whether a server answers is found out by probes: the journal does not distinguish these states.
 _SERVER_STATES = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE})
 
@@ -64,20 +61,21 @@ class TaskRuntime:
             self.memory.sample(time.monotonic())
 
     def describe_problem(self) -> str:
-        """Return why the task cannot serve, as text such as `worker:1 on alpha died (SIGKILL) and has failed`."""
+        """Return why the task cannot serve, as text such as `ps:1 on alpha died (SIGKILL) and lost its variables`."""
         state = self.machine.state
         on_host = "" if self.spec.host == LOCAL_HOST else f" on {self.spec.host}"
         if state in (TaskState.READY, TaskState.UNRESPONSIVE):
             return f"{self.spec.short} at {self.spec.address}{on_host} does not answer"
         name = self.spec.short + on_host
+        lost = "lost its variables" if self.spec.job == PS_JOB else ""
         if state is TaskState.STOPPING and self.machine.restart_pending:
-            return f"{name} is being restarted by `tfcluster restart`"
+            return " and ".join(filter(None, [f"{name} was stopped by `tfcluster restart`", lost]))
         if self.last_exit is not None and self.last_exit.reason == NOT_STARTED:
             return f"{name} is {state.value}: {self.last_exit.detail}"
         if self.last_exit is not None and not self.last_exit.expected:
             detail = f": {self.last_exit.detail}" if self.last_exit.detail else ""
-            next_step = _AFTER_EXIT.get(state, f"is {state.value}")
-            return f"{name} died ({self.last_exit.reason}{detail}) and {next_step}"
+            then = filter(None, [lost, _AFTER_EXIT.get(state, f"is {state.value}")])
+            return " and ".join([f"{name} died ({self.last_exit.reason}{detail})", *then])
         return f"{name} is {state.value}"
 
     def status(self) -> TaskStatus:
