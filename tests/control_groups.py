@@ -13,6 +13,13 @@ from pathlib import Path
 
 from tests.conftest import skip, wait_for
 
+#: A script that needs 1 GiB of memory, and is what the kernel kills if there is less.
+EATS_MEMORY = """
+with open("/proc/self/oom_score_adj", "w") as file:
+    file.write("1000")
+data = [bytearray(1 << 20) for _ in range(1024)]
+"""
+
 
 @dataclass
 class ControlGroup:

@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from tests.conftest import COMMAND, Sandbox, wait_for
-from tests.control_groups import memory_group
+from tests.control_groups import EATS_MEMORY, memory_group
 
 SPEC = "name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"
 
@@ -194,3 +194,28 @@ def test_an_out_of_memory_kill_is_reported(sandbox: Sandbox) -> None:
         assert again["last_exit"]["reason"] == "SIGKILL (out of memory)"
         assert "SIGKILL (out of memory)" in sandbox("status").stdout
         sandbox("down")
+
+
+#: By the name of a script, what it does before it eats memory: only one member does, and its driver is killed.
+HUNGRY = {
+    "script": "",
+    "member": "import os\nif os.environ['TFCLUSTER_TASK'] == 'worker:0':\n    raise SystemExit\n",
+    "driver": "import os\n",
+}
+
+
+@pytest.mark.slow
+def test_an_out_of_memory_kill_of_a_run_is_reported(sandbox: Sandbox, bare_fork_server: None) -> None:
+    said = {}
+    with memory_group() as group:
+        spec = sandbox.spec("name: hungry\njobs:\n  worker: {tasks: 2}\n")
+        assert sandbox.execute(*COMMAND, "up", spec, preexec_fn=group.join).returncode == 0
+        group.limit(1 << 30)
+        for name, text in HUNGRY.items():
+            victim = 'f"/proc/{os.getppid()}/' if name == "driver" else '"/proc/self/'
+            script = sandbox.spec(text + EATS_MEMORY.replace('"/proc/self/', victim), f"{name}.py")
+            said[name] = sandbox("launch" if name == "member" else "run", script, code=None).stderr
+        sandbox("down")
+    assert "error: script.py was terminated by SIGKILL (out of memory)" in said["script"]
+    assert "error: worker:1 on localhost was terminated by SIGKILL (out of memory)" in said["member"]
+    assert re.search(r"error: the driver of driver-\w+ died \(SIGKILL \(out of memory\)\)", said["driver"])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REAPED_DAEMON, ROOT, running, wait_for
+from tests.control_groups import EATS_MEMORY, memory_group
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
@@ -62,8 +63,11 @@ def job(folder: Path, program: str = "careless") -> RunPlan:
     return RunPlan(f"{program}-1", "demo", RunOptions(program, traits, {}), folder, {}, "localhost:1", [], [])
 
 
-def drive(folder: Path, body: str) -> tuple[int, list[Any]]:
-    """The exit code of a driver whose program is a script that does this, and the events that it wrote."""
+def drive(folder: Path, body: str, **options: Any) -> tuple[int, list[Any]]:
+    """The exit code of a driver whose program is a script that does this, and the events that it wrote.
+
+    `options` are those of subprocess.run.
+    """
     result = subprocess.run(
         [sys.executable, "-c", _DRIVE, str(folder), body],
         cwd=ROOT,
@@ -71,6 +75,7 @@ def drive(folder: Path, body: str) -> tuple[int, list[Any]]:
         text=True,
         timeout=60,
         check=False,
+        **options,
     )
     assert (result.stdout, result.stderr) == ("driving\n", "")
     events = folder / EVENTS
@@ -146,6 +151,14 @@ def test_a_script_that_fails(tmp_path: Path, body: str, code: int, message: str)
     assert (exit_code, event["error"]["message"]) == (code, f"x.py {message}")
     killed = {"exit_code": 128 - code, "signal": message.split()[-1]}
     assert event["result"] == (killed if code < 0 else {"exit_code": code})
+
+
+def test_a_script_that_the_oom_killer_ends(tmp_path: Path) -> None:
+    with memory_group() as group:
+        group.limit(256 << 20)
+        code, [event] = drive(tmp_path, EATS_MEMORY, preexec_fn=group.join)
+    assert (code, event["error"]["message"]) == (-9, "x.py was terminated by SIGKILL (out of memory)")
+    assert event["result"] == {"exit_code": 137, "signal": "SIGKILL"}
 
 
 _LEAVES_A_LISTENER = """

@@ -207,6 +207,8 @@ class Agent:
             if (pid := helper.kill_if_stopped()) is not None:
                 history.record(event, detail=f"the {name}, pid {pid}, was stopped by a signal and was replaced")
         for run in list(context.runs.runs.values()):
+            if run.memory is not None and run.is_active:
+                run.memory.sample(time.monotonic())
             if await run.continue_driver() and run.process is not None:
                 detail = f"the driver of {run.id}, pid {run.process.pid}, was stopped by a signal and was continued"
                 history.record("driver-continued", detail=detail)

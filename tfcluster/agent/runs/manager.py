@@ -34,7 +34,7 @@ from tfcluster.core.status import RunStatus
 from tfcluster.core.topology import LogLimits, short_task_name
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.daemonize import detach
-from tfcluster.os.process_handle import ProcessHandle, format_exit_status
+from tfcluster.os.process_handle import ProcessHandle, format_exit_status, was_killed
 from tfcluster.paths import code_cache
 from tfcluster.processes.runs import fork_server
 from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event, driver_of, release_run
@@ -149,6 +149,8 @@ def result_event(record: RunRecord) -> ResultEvent:
 def _driver_error(run: Run, log: Path) -> ClusterError:
     """Return the error of a run whose driver died without an explanation."""
     cause = run.exit_cause if run.exit_status is None else format_exit_status(run.exit_status)
+    if run.memory is not None and was_killed(run.exit_status):
+        cause += run.memory.describe()
     lines = last_lines(log, settings.IO_BLOCK_BYTES, settings.RUN_ERROR_LINES)
     shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
     return ClusterError(f"the driver of {run.id} died ({cause}){shown}", hint=f"The whole log is {log}.")

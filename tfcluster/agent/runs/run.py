@@ -22,6 +22,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
+from tfcluster.os.procfs import OomDetector
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 from tfcluster.processes.runs.stored_output import OutputHold
 
@@ -38,6 +39,7 @@ class Run:
     changed: ChangeNotifier = field(default_factory=ChangeNotifier)  # when its state or a file in its folder changes
     process: ProcessHandle | None = None  # the driver's; None while there is no driver
     pidfd: int | None = None  # the driver's; None while there is no driver
+    memory: OomDetector | None = None  # for the driver; None if there was none
     is_watched: bool = False  # the agent itself watches for the driver's exit: no fork server will report it
     exit_status: int | None = None  # the wait status of the driver, as waitpid returns it; None if it is not known
     exit_cause: str = ""  # how the driver ended, or why there was none; used if the exit status is not known
@@ -123,6 +125,7 @@ class Run:
         self.release_driver()
         self.record = replace(self.record, state=RunState.RUNNING)
         self.process, self.pidfd = process, pidfd
+        self.memory = OomDetector(process.pid, time.monotonic())
 
     def warn_of_end(self) -> None:
         """Tell the driver that this host ends soon, unless it has exited."""

@@ -171,7 +171,7 @@ def describe_failure(
         return Failure(ClusterError("interrupted", exit_code=ExitCode.INTERRUPTED), code, result)
     if report.exit_code < 0:
         result["signal"] = format_exit_status(-report.exit_code)
-        problem = f"was terminated by {result['signal']}"
+        problem = f"was terminated by {result['signal']}{report.failure}"
     elif report.failure:
         problem = f"failed: {report.failure}"
     else:

@@ -282,7 +282,7 @@ class GroupHost:
         code = program.reap()
         program.close()
         del self._programs[rank]
-        failure = program.end.failure if program.end is not None else ""
+        failure = program.end.failure if program.end is not None else program.oom_note
         self._report(Exited(rank, code, failure, was_idle=self._idle.forget(rank)))
 
     def _report_observations(self) -> None:

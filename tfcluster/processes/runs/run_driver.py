@@ -184,7 +184,7 @@ def _record_end(
     if warning := clear_tree(plan):
         recorder.append(STDERR, f"{warning}\n".encode())
     if plan.options.traits.is_script:
-        end = program.end or ProgramEnd(code, "", seconds, {}, [])
+        end = program.end or ProgramEnd(code, program.oom_note, seconds, {}, [])
         event: RunEvent = metrics.stop_event()
         if not program.was_stopped(code):
             event = final_event(plan, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
@@ -225,7 +225,7 @@ def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], i
         message, exit_code = f"{name} was interrupted", ExitCode.INTERRUPTED
     elif code < 0:
         result["signal"] = format_exit_status(-code)
-        message = f"{name} was terminated by {result['signal']}"
+        message = f"{name} was terminated by {result['signal']}{failure}"
     elif failure:
         message, hint = f"{name} failed: {failure}", ""
     else:

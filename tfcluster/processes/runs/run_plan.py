@@ -129,7 +129,7 @@ class ProgramEnd:
     """The message that a script's process sends to its driver after all of the script's code has run."""
 
     exit_code: int
-    failure: str  # the exception that ended the script, in one line; empty if there was none
+    failure: str  # the exception that ended the script, in one line, or what to append to the signal; can be empty
     seconds: float  # the run time
     work: dict[str, dict[str, int]]  # of each device, as in `Context.device_stats`
     notes: list[str]  # for the user

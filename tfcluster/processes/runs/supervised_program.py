@@ -27,6 +27,7 @@ from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, procfs
 from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
+from tfcluster.os.procfs import OomDetector
 from tfcluster.process_mark import MARK, NO_MARK, set_mark
 from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
@@ -77,6 +78,8 @@ class SupervisedProgram:
         # What the program has sent before it exited; None if it was no script, or did not get so far.
         self.end: ProgramEnd | None = None
         self.is_terminated = False  # whether it was sent SIGTERM
+        self._is_killed = False  # whether it was sent SIGKILL
+        self.oom_note = ""  # text to append to the signal that has ended it, if the OOM killer may have sent it
         self.capture = OutputCapture(sink, plan.streams or OutputStreams(is_shared=True))
         self._link, program_link = socket.socketpair()
         driver = os.getpid()
@@ -96,6 +99,7 @@ class SupervisedProgram:
         # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
         self._link.setblocking(False)
         self._pidfd = os.pidfd_open(self.pid)
+        self._memory = OomDetector(self.pid, time.monotonic())
         self._guard: ListenGuard | None = None
         self._unread = b""  # the beginning of a message
         self._is_linked = True  # whether the program can still send messages
@@ -161,6 +165,7 @@ class SupervisedProgram:
     def check_time(self) -> None:
         """Kill a program that was to exit by now, and report an interrupt that Python was to handle by now."""
         now = time.monotonic()
+        self._memory.sample(now)
         if now >= self._deadline:
             self.kill()
         if now >= self._handle_by:
@@ -190,6 +195,7 @@ class SupervisedProgram:
 
     def kill(self) -> None:
         """Send SIGKILL to the program."""
+        self._is_killed = True
         send_signal(self._pidfd, signal.SIGKILL)
 
     def reap(self) -> int:
@@ -206,6 +212,8 @@ class SupervisedProgram:
                 os.killpg(self.pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.capture.drain()
+        if code == -signal.SIGKILL and not (self._is_killed or self.is_terminated):
+            self.oom_note = self._memory.describe()
         if code < 0 and self.end is not None:  # killed during shutdown, after all of its own code had run
             return self.end.exit_code
         return code
