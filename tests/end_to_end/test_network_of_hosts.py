@@ -84,11 +84,16 @@ def test_who_is_answered(tmp_path: Path, machines: Network, network_word: str, t
         assert ask(stranger, address, 30 if network_word == "open" else 2) == to_stranger
 
 
-def test_a_host_alone_is_closed_to_all_others(tmp_path: Path, machines: Network) -> None:
+@pytest.mark.parametrize("second", ["", "10.77.0.101"])
+def test_a_host_alone_is_closed_to_all_others(tmp_path: Path, machines: Network, second: str) -> None:
+    """Also if the spec names its second address: its own connections to that come from the first."""
     alpha, beta = machines["alpha"], machines["beta"]
-    with serving(alpha, topology_of("closed", Host("alpha", alpha.ipv6, ssh="alpha")), tmp_path) as said:
+    if second:
+        alpha.ip("address", "add", f"{second}/24", "dev", "eth0")
+    named = second or f"[{alpha.ipv6}]"
+    with serving(alpha, topology_of("closed", Host("alpha", named.strip("[]"), ssh="alpha")), tmp_path) as said:
         assert said == {"serving": True}
-        address = f"[{alpha.ipv6}]:{PORT}"
+        address = f"{named}:{PORT}"
         assert ask(alpha, address) == "device:CPU:0"
         assert ask(beta, address, 2) == "DEADLINE_EXCEEDED"
 

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_for
 from tests.namespaces import Machine, Network, network
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.os.network import Address
@@ -133,6 +133,81 @@ def test_only_the_cluster_connects(machines: Network, families: str, further: in
         assert can_connect(beta, alpha.ipv4, alpha.ipv6)
         assert can_connect(alpha, alpha.ipv4, alpha.ipv6, "127.0.0.1", "127.0.1.1", "::1")
         assert is_ignored(other, alpha.ipv4, alpha.ipv6)
+
+
+@pytest.fixture
+def multihomed(needs_network: None) -> Iterator[Network]:
+    """Machines of which alpha has further addresses of each kind; what it sends itself leaves from the first one."""
+    with network("alpha", "beta", "other") as machines:
+        alpha = machines["alpha"]
+        alpha.ip("address", "add", "10.77.0.101/24", "dev", "eth0")
+        alpha.ip("address", "add", "10.99.0.1/32", "dev", "lo")
+        alpha.ip("address", "add", "fd77::101/64", "dev", "eth0", "nodad", "preferred_lft", "0")
+        yield machines
+
+
+SECOND = ("10.77.0.101", "10.99.0.1", "fd77::101")
+
+
+@pytest.mark.parametrize("named", SECOND)
+def test_the_machine_connects_whichever_of_its_addresses_the_spec_names(multihomed: Network, named: str) -> None:
+    alpha, beta, other = (multihomed[name] for name in ("alpha", "beta", "other"))
+    with listening(alpha, [named, beta.ipv4, beta.ipv6]) as status:
+        assert status == "listens"
+        assert can_connect(alpha, *SECOND, alpha.ipv4, alpha.ipv6, "127.0.0.1", "127.0.1.1", "::1")
+        assert can_connect(beta, alpha.ipv4, alpha.ipv6, "10.77.0.101", "fd77::101")
+        assert is_ignored(other, alpha.ipv4, alpha.ipv6, "10.77.0.101", "fd77::101")
+
+
+# Sends a SYN to PORT of the address TO from each of the other addresses.
+_SPOOF = f"""
+import socket, struct, sys
+from ipaddress import ip_address
+
+def checksum(data):
+    total = sum(struct.unpack(f"!{{len(data) // 2}}H", data))
+    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+
+to = ip_address(sys.argv[1])
+for number, source in enumerate(map(ip_address, sys.argv[2:])):
+    segment = struct.pack("!HHIIBBHHH", 20000 + number, {PORT}, 1, 0, 5 << 4, 2, 1024, 0, 0)
+    pseudo = source.packed + to.packed + struct.pack("!II", len(segment), socket.IPPROTO_TCP)
+    segment = segment[:16] + struct.pack("!H", checksum(pseudo + segment)) + segment[18:]
+    if to.version == 4:
+        header = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0, 64, socket.IPPROTO_TCP, 0)
+    else:
+        header = struct.pack("!IHBB", 6 << 28, len(segment), socket.IPPROTO_TCP, 64)
+    family = socket.AF_INET if to.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+        raw.sendto(header + source.packed + to.packed + segment, (str(to), 0))
+"""
+
+
+def test_no_other_machine_is_taken_for_the_machine(multihomed: Network) -> None:
+    """It sends from the machine's own addresses, to a kernel that is told to accept such packets."""
+    alpha, other = multihomed["alpha"], multihomed["other"]
+    for name in ("accept_local", "route_localnet"):
+        subprocess.run(alpha.command("sysctl", "-qw", f"net.ipv4.conf.eth0.{name}=1"), check=True)
+
+    def spoof(answers: int) -> None:
+        """Check how many of four segments the sockets answer; an answer goes to alpha itself, where it is refused."""
+        before = counters(alpha)
+        for to, sources in ((alpha.ipv4, ["10.77.0.101", "10.99.0.1", "127.0.0.1"]), (alpha.ipv6, ["fd77::101"])):
+            subprocess.run(other.command(sys.executable, "-c", _SPOOF, to, *sources), check=True)
+        wait_for(lambda: counters(alpha)["InSegs"] >= before["InSegs"] + 4 + 2 * answers)
+        assert counters(alpha)["OutRsts"] == before["OutRsts"] + answers
+
+    with listening(alpha, []):
+        spoof(answers=4)
+    with listening(alpha, addresses(multihomed, "beta")):
+        spoof(answers=0)
+
+
+def counters(machine: Machine) -> dict[str, int]:
+    """Return the counters of TCP on a machine, for both versions of IP."""
+    table = subprocess.check_output(machine.command("cat", "/proc/net/snmp"), text=True)
+    names, values = (line.split()[1:] for line in table.splitlines() if line.startswith("Tcp:"))
+    return dict(zip(names, map(int, values), strict=True))
 
 
 @pytest.mark.needs("network")

@@ -1,4 +1,4 @@
-"""Socket filters in classic BPF: a socket passes packets from a list of source addresses, and drops all others.
+"""Socket filters in classic BPF: a socket passes packets from this machine and a list of source addresses alone.
 
 The filter of a listening TCP socket sees every segment from the SYN on, and every connection that the socket accepts
 inherits it.
@@ -20,11 +20,13 @@ _SO_ATTACH_FILTER = 26
 _SO_LOCK_FILTER = 44
 _MAX_INSTRUCTIONS = 4096
 _NETWORK_HEADER = -0x100000  # SKF_NET_OFF: the offset of the IPv4 or IPv6 header; offset 0 is the TCP header
+_INTERFACE = -0x1000 + 8  # SKF_AD_OFF + SKF_AD_IFINDEX: the index of the device by which the packet has arrived
+_LOOPBACK = 1  # LOOPBACK_IFINDEX: that of `lo`, in every network namespace
 
 #: The codes of instructions that other filters use too.
 LOAD_WORD, JUMP_IF_EQUAL, JUMP_IF_NOT_BELOW, RETURN = 0x20, 0x15, 0x35, 0x06
 _LOAD_BYTE, _LOAD_MEMORY, _STORE_MEMORY = 0x30, 0x60, 0x02
-_AND, _SHIFT_RIGHT, _JUMP = 0x54, 0x74, 0x05
+_SHIFT_RIGHT, _JUMP = 0x74, 0x05
 _PASS, _DROP = 0xFFFFFFFF, 0
 
 _Program = list[bytes]
@@ -36,7 +38,7 @@ def instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def attach_filter(listener: socket.socket, sources: Collection[Address]) -> None:
-    """Attach a filter that passes packets only from a list of addresses and from this machine's loopback.
+    """Attach a filter that passes packets only from a list of addresses and from this machine itself.
 
     To other addresses the socket does not respond. The filter is locked: it cannot be removed. A PermissionError says
     that this process may not attach one to a TCP socket (newer kernels require CAP_NET_ADMIN).
@@ -65,8 +67,12 @@ def has_locked_filter(listener: socket.socket) -> bool:
 def _filter_program(sources: Iterable[Address]) -> _Program:
     ordered = sorted(set(sources), key=lambda address: (address.version, int(address)))
     for_ipv4 = _for_ipv4([each for each in ordered if isinstance(each, IPv4Address)])
-    for_ipv6 = _for_ipv6([*(each for each in ordered if isinstance(each, IPv6Address)), IPv6Address("::1")])
+    for_ipv6 = _for_ipv6([each for each in ordered if isinstance(each, IPv6Address)])
     return [
+        # A connection of this machine arrives by `lo`, whatever addresses it has; one from the network never does.
+        instruction(LOAD_WORD, _INTERFACE),
+        instruction(JUMP_IF_EQUAL, _LOOPBACK, no=1),
+        instruction(RETURN, _PASS),
         # A socket for IPv6 receives IPv4 too. The first four bits of both headers are the version.
         instruction(_LOAD_BYTE, _NETWORK_HEADER),
         instruction(_SHIFT_RIGHT, 4),
@@ -81,9 +87,7 @@ def _for_ipv4(sources: Iterable[IPv4Address]) -> _Program:
     program = [instruction(LOAD_WORD, _NETWORK_HEADER + 12)]
     for source in sources:
         program += [instruction(JUMP_IF_EQUAL, int(source), no=1), instruction(RETURN, _PASS)]
-    # 127.0.0.0/8: the kernel drops packets that arrive from the network with such a source address.
-    program += [instruction(_AND, 0xFF000000), instruction(JUMP_IF_EQUAL, 0x7F000000, no=1)]
-    return [*program, instruction(RETURN, _PASS), instruction(RETURN, _DROP)]
+    return [*program, instruction(RETURN, _DROP)]
 
 
 def _for_ipv6(sources: Iterable[IPv6Address]) -> _Program:
