@@ -379,10 +379,13 @@ def test_the_next_job_continues_a_training_and_runs_a_run_again(site: InSlurm) -
 
 
 def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
-    request = '{nodes: 2, time: "8:00:00", partition: gpu, gpus: 2, options: ["--account=physics"]}'
+    short = '["-A physics", "--qos high", "--comment=a b"]'
+    request = f'{{nodes: 2, time: "8:00:00", partition: gpu, gpus: 2, options: {short}}}'
     script = site("up", site.spec(site.text(request)), "--dry-run").stdout
-    for option in ("nodes=2", "time=8:00:00", "partition=gpu", "gres=gpu:2", "account=physics", "no-requeue"):
+    for option in ("nodes=2", "time=8:00:00", "partition=gpu", "gres=gpu:2", "qos=high", "no-requeue"):
         assert f"#SBATCH --{option}\n" in script
+    assert "#SBATCH -Aphysics\n" in script
+    assert "#SBATCH '--comment=a b'\n" in script
     assert "class NodeHolder:" in script
     assert not site.jobs()
     assert site("validate").stdout.endswith("1 ps, 3 worker on node0, node1\n")
@@ -563,9 +566,7 @@ def test_a_job_in_another_cluster_of_slurm_is_found_there_and_a_job_of_the_same_
         for _ in range(2):
             site.site("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 1000")
         theirs = site.jobs()
-        for number, (options, environment) in enumerate(
-            [('["--clusters=b"]', {}), ("[]", {"SBATCH_CLUSTERS": "b"})], 1
-        ):
+        for number, (options, environment) in enumerate([('["-M b"]', {}), ("[]", {"SBATCH_CLUSTERS": "b"})], 1):
             site("up", site.spec(site.text(f"{{options: {options}}}", jobs)), env=environment)
             status = site.status()
             assert (status["state"], status["job"]["id"]) == ("running", number)

@@ -123,7 +123,8 @@ def allocation() -> int | None:
 def batch_script(cluster: str, request: SlurmSpec, host: Host, output: str) -> str:
     """Return the batch script of a job that holds nodes for a cluster."""
     options = [
-        *request.options,
+        # sbatch would take the blank of a quoted `-M b` for part of the value.
+        *(re.sub(r"^(-\w)\s+|^(--[\w-]+)\s+", lambda m: m[1] or f"{m[2]}=", option) for option in request.options),
         f"--job-name={cluster}",
         f"--nodes={request.nodes or 1}",
         "--ntasks-per-node=1",
