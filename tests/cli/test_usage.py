@@ -38,6 +38,12 @@ WRONG = {
     "launch --workers 2 --each ps one.py": "the cluster has no job 'ps'",
     "launch --workers 2 --detach one.py": "a run that is detached requires a cluster that stays up",
     "launch --workrs 2 one.py": "No such option '--workrs'. Did you mean '--workers'?",
+    "launch --workers 2 ./train.sh": "./train.sh is a script of /bin/sh, and not of Python\nhint: "
+    "`tfcluster exec -- ./train.sh` runs any program with the cluster's environment.",
+    "launch --workers 2 elf": "elf is a compiled program (ELF), and not of Python\nhint: `tfcluster exec -- ./elf`",
+    "run ./train.sh": "./train.sh is a script of /bin/sh",
+    "run empty": "A script is named by its path: cli run ./empty",
+    "run ./empty": "'./empty': is a folder without __main__.py",
     "run --detatch one.py": "No such option '--detatch'. Did you mean '--detach'?",
     "run --detatch -m one": "No such option '--detatch'. Did you mean '--detach'?",
     "run pie": "Did you mean 'pi'?",
@@ -63,11 +69,14 @@ WRONG = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with a script, where no cluster is known; the agents that `up` has started early end with a test."""
+    """A folder with scripts, where no cluster is known; the agents that `up` has started early end with a test."""
     monkeypatch.chdir(tmp_path)
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     Path("one.py").touch()
+    Path("train.sh").write_text("#!/bin/sh\necho $HOME\n")
+    Path("elf").write_bytes(b"\x7fELF\2\1\1\0")
+    Path("empty").mkdir()
     yield
     local._kill_unused()
 

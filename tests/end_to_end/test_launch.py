@@ -313,6 +313,16 @@ def test_a_cluster_for_the_time_of_the_run(alone: Sandbox, arguments: list[str])
     assert run["state"] == "failed"
 
 
+def test_a_script_that_replaces_its_tf_config_is_noted_with_its_line(alone: Sandbox) -> None:
+    alone.spec('import os\nos.environ["TF_CONFIG"] = "{}"\nprint("on")\n', "own.py")
+    for script in (["own.py"], ["-m", "own"]):
+        result = alone("launch", "--workers", "1", *script)
+        assert "note: own.py:2 changes TF_CONFIG, from which a member knows its place: put it below" in result.stderr
+        assert result.stdout == "worker:0 | on\n"
+    piped = alone.execute("bash", "-c", '"$@" <(cat own.py)', "bash", *alone.command, "launch", "--workers", "1")
+    assert piped.stdout == "worker:0 | on\n"
+
+
 def test_members_have_gpus_that_this_machine_has(alone: Sandbox) -> None:
     jobs = 'jobs:\n  worker: {tasks: 2, gpus: 1, env: {TF_FORCE_GPU_ALLOW_GROWTH: "false"}}\n'
     alone.spec(f'hosts: {{localhost: {{env: {{CUDA_VISIBLE_DEVICES: "GPU-1f,0"}}}}}}\n{jobs}', "listed.yaml")

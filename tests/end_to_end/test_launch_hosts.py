@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import zipapp
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,7 @@ sys.exit(int(act))
 # Each of three workers over two hosts adds up what all have, again and again.
 TRAIN = """
 import time
+import zipapp
 import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
@@ -103,6 +105,19 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
     (run,) = [each for each in lab.json("runs") if each["run"] == events[0]["run"]]
     assert run["state"] == "succeeded"
     wait_for(lambda: not programs(lab))
+
+
+@pytest.mark.every_way
+def test_a_folder_and_an_archive_with_a_main_module_run_on_the_hosts(lab: Over, tmp_path: Path) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "helper.py").write_text("import sys\nprint('helps', *sys.argv[1:], flush=True)\n")
+    (folder / "__main__.py").write_text("import helper\n")
+    zipapp.create_archive(folder)
+    for start in ("./app", "./app.pyz"):
+        assert lab("run", start, "x", cwd=tmp_path).stdout == "helps x\n"
+        lines = lab("launch", start, "{rank}", cwd=tmp_path).stdout.splitlines()
+        assert sorted(line.partition("| ")[2] for line in lines) == ["helps 0", "helps 1", "helps 2"]
 
 
 @pytest.mark.slow

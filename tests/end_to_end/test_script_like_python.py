@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, ZipInfo
 
 import pytest
 
@@ -30,11 +31,12 @@ class Case:
     umask: int = 0o022
     script: str = "script.py"
     module: str | None = None
+    start: str = ""  # the folder or archive whose __main__.py is the script
     error: str = ""  # in the record of the run, behind the name of the script
 
     @property
     def words(self) -> list[str]:
-        return [*([f"./{self.script}"] if self.module is None else ["-m", self.module]), *self.arguments]
+        return [*([f"./{self.start or self.script}"] if self.module is None else ["-m", self.module]), *self.arguments]
 
 
 SHOW_PLACE = """
@@ -76,6 +78,13 @@ print(sys.argv, sys.orig_argv[1:], sys.path[0], os.getcwd())
 if "fail" in sys.argv:
     raise ValueError("no data")
 sys.exit(len(sys.argv))
+"""
+SHOW_MAIN = """
+import sys
+print(__file__, __name__, __package__, __spec__.name, sys.argv, sys.orig_argv[1:], sys.path[0])
+import other
+if "fail" in sys.argv:
+    raise ValueError(other.__file__)
 """
 POOL = """
 import multiprocessing, os, sys
@@ -195,6 +204,16 @@ CASES = {
     "a module": Case(SHOW_MODULE, ("--", "-m", "x"), script="package/part.py", module="package.part"),
     "a module that fails": Case(SHOW_MODULE, ("fail",), script="package/part.py", module="package.part"),
     "a package": Case("print(__name__, __package__)\n", script="package/__main__.py", module="package"),
+    "a folder": Case(SHOW_MAIN, ("a",), script="main/__main__.py", start="main"),
+    "a folder that fails": Case(SHOW_MAIN, ("fail",), script="main/__main__.py", start="main/"),
+    "a folder with a variable": Case(
+        SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n", script="main/__main__.py", start="main"
+    ),
+    "an archive": Case(SHOW_MAIN, ("a",), script="main/__main__.py", start="main.pyz"),
+    "an archive that fails": Case(
+        SHOW_MAIN, ("fail",), {"PYTHONSAFEPATH": "1"}, script="main/__main__.py", start="main.pyz"
+    ),
+    "an archive without a script": Case("", script="main/__init__.py", start="main.pyz"),
     "a module that starts processes": Case(POOL, script="package/part.py", module="package.part"),
     "a folder without __init__.py": Case(
         "print(__spec__.origin)\n", script="more/deep/part.py", module="more.deep.part"
@@ -234,13 +253,21 @@ if not version("tensorflow").startswith("2.14."):  # a warm interpreter of 2.14 
 # One of each kind, and none that imports TensorFlow in a fresh interpreter.
 FAST_CASES = [
     *("place", "environment", "streams", "standard input", "an exception", "a partial line", "SIGTERM", "processes"),
-    *("a module", "a package", "a folder without __init__.py", "an unknown module", "handlers of signals"),
+    *(
+        "a folder",
+        "an archive",
+        "a module",
+        "a package",
+        "a folder without __init__.py",
+        "an unknown module",
+        "handlers of signals",
+    ),
     *("a file that only the end of the interpreter closes", "an exception that is no Exception", "exit by a thread"),
 ]
 
 
 def folder_of(case: Case, path: Path) -> Path:
-    for name in ("more/deep", "six", "package/inner"):
+    for name in ("main", "more/deep", "six", "package/inner"):
         (path / name).mkdir(parents=True)
     (path / "package" / "__init__.py").write_text("name = 'package'\n")
     (path / "package" / "inner" / "__init__.py").write_text("other = __name__\n")
@@ -249,6 +276,11 @@ def folder_of(case: Case, path: Path) -> Path:
     (path / "six" / "six.py").touch()
     (path / "data.txt").write_text("data")
     (path / case.script).write_text(case.text)
+    (path / "main" / "other.py").touch()
+    if case.start.endswith(".pyz"):
+        with ZipFile(path / case.start, "w") as archive:
+            for file in sorted((path / "main").iterdir()):
+                archive.writestr(ZipInfo(file.name), file.read_bytes())  # of no time: the same each time
     return path
 
 

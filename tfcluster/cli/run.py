@@ -117,8 +117,8 @@ class _Programs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         command = self.get_command(ctx, args[0])
         if command is None:
-            is_file = os.path.isfile(args[0])
-            hint = f"A script is named by its path: {ctx.command_path} ./{args[0]}" if is_file else ""
+            is_there = os.path.exists(args[0])
+            hint = f"A script is named by its path: {ctx.command_path} ./{args[0]}" if is_there else ""
             raise unknown_command(ctx, args[0], self.list_commands(ctx), hint)
         return command.name, command, args[1:]
 

@@ -67,6 +67,8 @@ class CodeFolder:
             if _is_shared_folder(start):
                 return cls(start, "", "", [], [f"{start} is not sent: move the module to its own folder"])
             return cls(start, "", "", *list_files(start))
+        if os.path.isdir(script):
+            script = os.path.join(script, "__main__.py")
         real = os.path.realpath(script)
         root = _find_root(os.path.dirname(real), start)
         if root is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import secrets
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
@@ -21,6 +23,7 @@ from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.groups import select_members
+from tfcluster.core.script_source import find_change
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -41,6 +44,9 @@ def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: i
 
 def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None, None]:
     """Submit the run of a group and follow it up to its result; see `RunSubmission.events`."""
+    # A script from a pipe can be read only once.
+    if submission.upload is None and (note := _describe_own_config(submission.options.parameters)):
+        warn(note)
     _send_code(submission, cluster)
     run, has_begun, lost = "", False, _LostHosts(submission, cluster)
     with contextlib.closing(submission.events(cluster)) as events:
@@ -56,6 +62,18 @@ def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None
                     _join(submission, cluster, run, event)
         finally:
             lost.ended.set()
+
+
+def _describe_own_config(parameters: Mapping[str, Any]) -> str:
+    """Return a note if a script replaces TF_CONFIG, by which a member knows its place; else an empty string."""
+    start = parameters["path"] or os.path.join(parameters["cwd"], *parameters["module"].split("."))
+    for path in (start, f"{start}.py", os.path.join(start, "__main__.py")):
+        with contextlib.suppress(OSError):
+            if line := find_change(Path(path).read_bytes(), "TF_CONFIG"):
+                place = f"{os.path.relpath(path, parameters['cwd'])}:{line}"
+                test = '`if "TF_CONFIG" not in os.environ:`'
+                return f"note: {place} changes TF_CONFIG, from which a member knows its place: put it below {test}"
+    return ""
 
 
 def _send_code(submission: RunSubmission, cluster: Cluster) -> None:

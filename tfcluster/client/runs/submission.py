@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation, digest_of
 from tfcluster.core.notices import Notice, environment_of, run_notice
 from tfcluster.core.runs import RunOptions, script_exit_code
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.input_file import is_descriptor
 from tfcluster.os.process_handle import peer_credentials
 from tfcluster.protocol.api import runs as api
@@ -229,13 +230,19 @@ def with_origin(options: RunOptions, upload: BinaryIO | None) -> RunOptions:
 
 
 def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
-    """Return the digest of a script, its commit, and whether the work tree is clean, as far as they are known."""
+    """Return the digest of a script, its commit, and whether the work tree is clean, as far as they are known.
+
+    Raises ClusterError if it is a program of another kind.
+    """
     from tfcluster.client.runs.code import git_work_tree, run_git  # other programs need no git
 
     path = parameters["path"]
     digest = None
     if path is not None and os.path.isfile(path):
-        digest = digest_of(Path(path).read_bytes())
+        source = Path(path).read_bytes()
+        if source.startswith((b"#!", b"\x7fELF")):
+            _check_python(parameters["argument"], source)
+        digest = digest_of(source)
     folder = os.path.realpath(parameters["cwd"]) if path is None else os.path.dirname(os.path.realpath(path))
     if git_work_tree(folder) is None:
         return digest, None, None
@@ -247,6 +254,16 @@ def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | No
     first, *rest = status.splitlines()
     commit = first.removeprefix("# branch.oid ")
     return (digest, None, None) if commit == "(initial)" else (digest, commit, all(line[0] == "#" for line in rest))
+
+
+def _check_python(path: str, source: bytes) -> None:
+    """Raise a ClusterError if a file is a program for the kernel to execute, and not for Python."""
+    from tfcluster.core.script_source import find_other_program
+
+    if other := find_other_program(source):
+        command = shlex.quote(os.path.join("." if "/" not in path else "", path))
+        hint = f"`tfcluster exec -- {command}` runs any program with the cluster's environment."
+        raise usage_error(f"{path} is {other}, and not of Python", hint)
 
 
 def describe_changes(run: str, then: RunOptions, now: RunOptions) -> list[str]:

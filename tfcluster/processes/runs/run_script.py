@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import json
 import os
+import pkgutil
 import re
 import signal
 import socket
@@ -25,6 +26,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
+from zipimport import zipimporter
 
 from tfcluster import boot
 from tfcluster.core.environment import no_proxy_env
@@ -298,7 +300,10 @@ def needs_fresh_interpreter(environment: Mapping[str, str], plan: RunPlan) -> bo
         return True
     module = plan.options.parameters.get("module")
     if module is None:
-        files = [plan.upload_path or Path(plan.options.parameters["path"])]
+        script = plan.upload_path or Path(plan.options.parameters["path"])
+        if isinstance(pkgutil.get_importer(str(script)), zipimporter):  # what it has is compressed
+            return True
+        files = [script / "__main__.py" if script.is_dir() else script]
         folder = Path(os.path.realpath(files[0])).parent
     elif module in sys.modules or f"{module}.__main__" in sys.modules:
         return True

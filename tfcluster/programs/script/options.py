@@ -18,7 +18,7 @@ from tfcluster.programs.api import SharedOptions, Submission
 
 
 class _ScriptFile(InputFile):
-    """A parameter type for a script or, after `-m`, for the name of a module."""
+    """A parameter type for a script, a folder with `__main__.py` or, after `-m`, the name of a module."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if ctx.params.get("is_module"):
@@ -27,6 +27,10 @@ class _ScriptFile(InputFile):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if ctx is not None and ctx.params["is_module"]:
+            return value
+        if os.path.isdir(value):
+            if not os.path.isfile(os.path.join(value, "__main__.py")):
+                self.fail(f"{value!r}: is a folder without __main__.py", param, ctx)
             return value
         return super().convert(value, param, ctx)
 
@@ -73,10 +77,11 @@ def command(
     folder = os.getcwd()
     parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed, "cold": cold}
     submit = partial(Submission, approve_code=partial(approve_code, yes=yes), start_timeout=start_timeout)
-    if isinstance(script, str):
+    if is_module:
         return submit({**parameters, "path": None, "argument": script, "module": script})
-    path = os.path.join(folder, script.name)  # not made shorter: python puts it into __file__ in this way too
-    parameters |= {"path": path, "argument": script.name, "module": None}
+    argument = script if isinstance(script, str) else script.name
+    path = os.path.join(folder, argument)  # not made shorter: python puts it into __file__ in this way too
+    parameters |= {"path": path, "argument": argument, "module": None}
     # Then it is executed where it is, or its folder is sent.
     is_file = os.path.isfile(path) and not is_descriptor(path)
-    return submit(parameters, None if is_file else script, Path(path).name)
+    return submit(parameters, None if isinstance(script, str) or is_file else script, Path(path).name)

@@ -9,6 +9,7 @@ import builtins
 import contextlib
 import io
 import os
+import pkgutil
 import random
 import runpy
 import signal
@@ -42,22 +43,24 @@ def run(
     """Prepare this process to run a script or a module; the caller executes it.
 
     A script is at `path`, from whose folder it imports, or it is the run's upload; a module is the `argument`, as the
-    user typed it. It starts in `cwd` or, if that does not exist on this machine, in the run's folder. `seed` is for the
-    generators of Python, NumPy and TensorFlow; None leaves them unseeded. `cold` says that this is a fresh interpreter.
+    user typed it. A folder or an archive with `__main__.py` at `path` imports from itself. It starts in `cwd` or, if
+    that does not exist on this machine, in the run's folder. `seed` is for the generators of Python, NumPy and
+    TensorFlow; None leaves them unseeded. `cold` says that this is a fresh interpreter.
     """
     if context.log_placement:
         _log_placement_of_sessions(context)
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     script = path if context.upload_path is None else str(context.upload_path)
+    has_main = script is not None and pkgutil.get_importer(script) is not None  # as the interpreter finds out
     if script is None:
         start: tuple[str, ...] = ("-m", argument)
         folder = os.getcwd()
     else:
         start = (argument if context.upload_path is None else script,)
-        folder = os.path.dirname(os.path.realpath(path or script))
+        folder = script if has_main else os.path.dirname(os.path.realpath(path or script))
     sys.argv = [start[0], *args]  # the name of a module is replaced by its path as soon as that is known
     sys.orig_argv = [sys.executable, *start, *args]
-    if not getattr(sys.flags, "safe_path", False):  # PYTHONSAFEPATH, which Python has from 3.11 on
+    if has_main or not getattr(sys.flags, "safe_path", False):  # PYTHONSAFEPATH, which Python has from 3.11 on
         sys.path.insert(0, folder)
     for stream in (sys.stdout, sys.stderr):  # users follow the output live, also in a pipe
         if isinstance(stream, io.TextIOWrapper):
@@ -65,7 +68,7 @@ def run(
     if seed is not None:
         _seed_all(seed)
     refuse_multi_process(context.addresses, ["-m", argument] if module else [argument], args)
-    return MainModule(argument, script)
+    return MainModule("__main__", None) if has_main else MainModule(argument, script)
 
 
 def _seed_all(seed: int) -> None:
@@ -103,6 +106,8 @@ def _log_placement_of_sessions(context: Context) -> None:
 class MainModule:
     """The interpreter's main module: a script, or the module `name` if there is no script.
 
+    The module `__main__` is that of a folder or an archive, which is the first of `sys.path`.
+
     The caller executes it, so that there are few calls below those of the script.
     """
 
@@ -120,7 +125,7 @@ class MainModule:
         main = sys.modules["__main__"] = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
         if self._script is None:
-            return _RUN_MODULE, (self._name,)
+            return _RUN_MODULE, (self._name, self._name != "__main__")
         loader = SourceFileLoader("__main__", self._script)
         main.__dict__.update(__file__=self._script, __loader__=loader, __cached__=None)
         with open(self._script, "rb") as file:
@@ -152,7 +157,8 @@ class MainModule:
     def _show_missing(self, error: BaseException) -> tuple[int, str]:
         """Say that there is no module of this name, or that it cannot be executed."""
         print(f"{sys.executable}: {error}", file=sys.stderr)
-        print(f"hint: It must be in {os.getcwd()} or a package of {sys.executable}.", file=sys.stderr)
+        if self._name != "__main__":
+            print(f"hint: It must be in {os.getcwd()} or a package of {sys.executable}.", file=sys.stderr)
         return 1, str(error)
 
 
