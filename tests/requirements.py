@@ -5,6 +5,7 @@ A test says so with the mark `needs`, a fixture by requesting `needs_NAME`. As a
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import shutil
@@ -14,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 #: What an ordinary account lacks.
 ROOT = "root that may create namespaces"
-#: The Debian package of each program; a program stands for the others of its package.
+#: The Debian package of each program or library; a program stands for the others of its package.
 _PACKAGES = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
@@ -32,6 +33,7 @@ _PACKAGES = {
     "slurmctld": "slurm-wlm",
     "slurmdbd": "slurmdbd",
     "mariadbd": "mariadb-server-core",
+    "libnss_myhostname.so.2": "libnss-myhostname",
 }
 #: What a test needs, by what its mark says.
 NEEDS = {
@@ -44,6 +46,7 @@ NEEDS = {
     "slurm": (ROOT, "ip", "slurmctld"),
     "slurmdbd": (ROOT, "ip", "slurmctld", "slurmdbd", "mariadbd"),
     "browser": ("chromium", "chromedriver"),
+    "own-name": (ROOT, "ip", "libnss_myhostname.so.2"),
 }
 #: What the test that runs now says that it needs; None outside of tests.
 declared: Collection[str] | None = None
@@ -63,7 +66,12 @@ def find_program(name: str) -> str | None:
 
 @functools.cache
 def _is_there(thing: str) -> bool:
-    return is_privileged() if thing == ROOT else find_program(thing) is not None
+    if ".so" not in thing:
+        return is_privileged() if thing == ROOT else find_program(thing) is not None
+    try:
+        return bool(ctypes.CDLL(thing))
+    except OSError:
+        return False
 
 
 def missing(needs: Iterable[str]) -> list[str]:

@@ -46,7 +46,7 @@ async def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.M
         while prober.process == process:  # its end is told by the event loop
             await asyncio.sleep(0.01)
         monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 60.0)
-        refused = ProbeResult(ProbeOutcome.SILENT, refused=True)
+        refused = ProbeResult(ProbeOutcome.SILENT, reason="Connection refused")
         assert await prober.probe("localhost:1", 5.0) == refused, "no server listens there"
 
 
@@ -54,13 +54,25 @@ async def test_a_late_reply_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prober stands still, as the whole machine may, and goes on when the server's time is over."""
     with probing() as prober, socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        assert await prober.probe(address, 0.2) == ProbeResult(ProbeOutcome.SILENT)
+        late = ProbeResult(ProbeOutcome.SILENT, reason="timed out after 0.2 s")
+        assert await prober.probe(address, 0.2) == late
         assert prober.process is not None
         child = prober.process.pid
         monkeypatch.setattr(settings, "PROBE_LATE_SECONDS", 0.0)
         os.kill(child, signal.SIGSTOP)
         asyncio.get_running_loop().call_later(0.5, os.kill, child, signal.SIGCONT)
         assert await prober.probe(address, 0.2) == ProbeResult(ProbeOutcome.UNKNOWN)
+
+
+async def test_the_system_looks_up_the_name_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C library knows more names than the resolver that gRPC brings: `127.1` stands for those of its modules."""
+    monkeypatch.setenv("GRPC_DNS_RESOLVER", "ares")  # whatever the user prefers elsewhere
+    with pytest.raises(socket.gaierror) as unknown:
+        socket.getaddrinfo("nowhere.invalid", 1)
+    with probing() as prober:
+        known = await prober.probe("127.1:1", 5.0)
+        assert (known.reason, known.refused) == ("Connection refused", True)
+        assert (await prober.probe("nowhere.invalid:1", 20.0)).reason == unknown.value.strerror
 
 
 async def test_many_concurrent_probes_all_get_a_result() -> None:

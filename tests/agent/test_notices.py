@@ -16,8 +16,8 @@ from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.notices import host_notice
 from tfcluster.core.topology import Notify
 
-OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT)
-REFUSED = ProbeResult(ProbeOutcome.SILENT, refused=True)
+OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT, reason="timed out after 4 s")
+REFUSED = ProbeResult(ProbeOutcome.SILENT, reason="Connection refused")
 UNKNOWN = ProbeResult(ProbeOutcome.UNKNOWN)
 #: The tasks of each host.
 TASKS = {"alpha": ["a"], "beta": ["b", "c"], "gamma": ["d"]}
@@ -126,7 +126,7 @@ async def test_an_outage_is_reported_after_some_time_and_once_though_agents_chan
         assert await watch.check() == noticed
 
 
-NOTICES = [host_notice("demo", host, 30.0, 0.0) for host in ("alpha", "beta", "gamma")]
+NOTICES = [host_notice("demo", host, 30.0, 0.0, "timed out after 4 s") for host in ("alpha", "beta", "gamma")]
 
 
 def notifier(path: Path, command: str, *, events: tuple[str, ...] = ("host-away",)) -> Notifier:

@@ -22,7 +22,7 @@ TOPOLOGY = topology_of(
         task_of("worker:2", "b", port=3, address_host="10.0.0.2"),
     ]
 )
-SILENT, REFUSED = ProbeResult(ProbeOutcome.SILENT), ProbeResult(ProbeOutcome.SILENT, refused=True)
+SILENT, REFUSED = (ProbeResult(ProbeOutcome.SILENT, reason=why) for why in ("late", "Connection refused"))
 DEVICE = Device("/job:worker/replica:0/task:1/device:CPU:0", "CPU")
 FIRST, SECOND = ProbeResult(ProbeOutcome.PROBE_OK, (DEVICE,), 17), ProbeResult(ProbeOutcome.PROBE_OK, (DEVICE,), 18)
 
@@ -64,7 +64,10 @@ async def test_only_tasks_that_a_run_uses_are_probed() -> None:
     assert world.probed == ["localhost:2"], "the task of this host is none of ours"
 
 
-NO_ANSWER, RESTARTED = ({W1: f"worker:1 at localhost:2 on b {what}"} for what in ("does not answer", "was restarted"))
+NO_ANSWER, REFUSES, RESTARTED = (
+    {W1: f"worker:1 at localhost:2 on b {what}"}
+    for what in ("does not answer (late)", "does not answer (Connection refused)", "was restarted")
+)
 MAX = settings.FAILED_PROBES_MAX
 
 
@@ -72,7 +75,7 @@ MAX = settings.FAILED_PROBES_MAX
     ("answers", "news"),
     [
         ([FIRST, *[SILENT] * (MAX - 1), FIRST, *[SILENT] * MAX, FIRST], [NO_ANSWER, {}]),
-        ([FIRST, REFUSED, REFUSED, FIRST], [NO_ANSWER, {}]),
+        ([FIRST, REFUSED, REFUSED, FIRST], [REFUSES, {}]),
         ([FIRST, FIRST, SECOND, SECOND], [RESTARTED, {}]),
         ([FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * 2 * MAX, FIRST], []),
     ],
@@ -107,7 +110,7 @@ async def test_probe_all_retries_refused_connections_and_reports_silent_tasks(mo
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
     devices, troubles = await world.monitor.probe_all()
     assert devices == [DEVICE], "it came back while it was asked again"
-    assert troubles == {"/job:worker/task:2": "worker:2 at 10.0.0.2:3 on b does not answer"}
+    assert troubles == {"/job:worker/task:2": "worker:2 at 10.0.0.2:3 on b does not answer (Connection refused)"}
 
 
 async def test_probe_all_asks_a_silent_task_again_and_remembers_the_devices_of_the_last_answer() -> None:

@@ -77,6 +77,7 @@ def test_the_json_is_the_contract_and_survives() -> None:
         },
         "traffic": {"received_bytes": 10, "sent_bytes": 20},
         "gpu_memory_bytes": 4096,
+        "probe_error": None,
     }
     failed = {"task": "/job:worker/task:1", "index": 1, "address": "localhost", "state": "backing-off", "restarts": 0}
     no_script = {"script": None, "gpu_memory_bytes": None}

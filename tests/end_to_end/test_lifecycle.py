@@ -73,7 +73,7 @@ def test_status_json_is_the_contract(demo: Sandbox) -> None:
     for task in status["tasks"]:
         assert list(task) == [
             "task", "name", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
-            "rss_bytes", "devices", "last_exit", "traffic", "gpu_memory_bytes",
+            "rss_bytes", "devices", "last_exit", "traffic", "gpu_memory_bytes", "probe_error",
         ]  # fmt: skip
         assert task["task"] == f"/job:{task['job']}/task:{task['index']}"
         assert task["state"] == "ready"

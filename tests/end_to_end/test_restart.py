@@ -171,7 +171,24 @@ def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox)
     after = wait_for(lambda: sandbox.wait_until("running")["tasks"][0])
     assert (after["pid"] != before["pid"], after["restarts"]) == (True, 1)
     assert after["last_exit"]["reason"] == "SIGKILL"
-    assert after["last_exit"]["detail"] == "it did not answer, so its agent killed it"
+    assert after["last_exit"]["detail"] == "it did not answer (timed out after 1 s), so its agent killed it"
+    assert "it did not answer 4 times in a row (timed out after 1 s)" in sandbox("events").stdout
+
+
+def test_every_message_says_why_a_server_does_not_answer(sandbox: Sandbox) -> None:
+    sooner = sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.5, "PROBE_TIMEOUT_SECONDS": 1.0})
+    spec = sandbox.spec("name: hangs\nrestart: {policy: never}\njobs:\n  worker: {tasks: 1}\n")
+    sandbox("up", spec, env=sooner)
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
+    sandbox.wait_for_event("unresponsive")
+    task = wait_for(lambda: sandbox.json("status", code=4)["tasks"][0])
+    assert task["probe_error"] == "timed out after 1 s"
+    assert "worker:0 does not answer (timed out after 1 s)" in sandbox("status", code=4).stdout
+    waited = sandbox("wait", "--ready", "--timeout", "1", code=124).stderr
+    assert f"worker:0 at {task['address']} on localhost is unresponsive; it does not answer (timed out" in waited
+    assert f"worker:0 at {task['address']} does not answer (timed out after" in sandbox("devices", code=4).stderr
+    os.kill(task["pid"], signal.SIGCONT)
+    assert sandbox.wait_until("running")["tasks"][0]["probe_error"] is None
 
 
 @pytest.mark.slow

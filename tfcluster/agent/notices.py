@@ -329,7 +329,7 @@ class IncidentMonitor:
             if result.outcome is ProbeOutcome.SILENT and not result.refused
         }
         notices = {
-            host: host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, since)
+            host: host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, since, results[host].reason)
             for host, since in self._silent_since.items()
             if now - since >= settings.HOST_AWAY_SECONDS
         }

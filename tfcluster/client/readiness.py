@@ -180,6 +180,8 @@ def _reason(cluster: Cluster, task: TaskStatus) -> str:
         text += f" ({task.last_exit})"
         if task.last_exit.detail:
             text += f": {task.last_exit.detail}"
+    if task.probe_error is not None:
+        text += f"; it does not answer ({task.probe_error})"
     lines: Iterable[str]
     if task.state in TERMINAL_STATES:
         lines = task.last_exit.log if task.last_exit is not None else ()

@@ -39,9 +39,9 @@ def task_notice(cluster: str, host: str, task: str, problem: str, failed_at: flo
     return _notice("task-failed", f"{task}-failed-{failed_at}", cluster, problem, host=host, task=task)
 
 
-def host_notice(cluster: str, host: str, seconds: float, since: float) -> Notice:
+def host_notice(cluster: str, host: str, seconds: float, since: float, reason: str) -> Notice:
     """Return the notice of a host none of whose tasks has answered for some seconds, since a Unix time."""
-    text = f"host {host} has not answered for {seconds:g} s"
+    text = f"host {host} has not answered for {seconds:g} s ({reason})"
     return _notice("host-away", f"{host}-away-{since:.0f}", cluster, text, host=host)
 
 

@@ -79,6 +79,7 @@ class TaskStatus:
     last_exit: LastExit | None
     traffic: TrafficTotals | None = None
     gpu_memory_bytes: int | None = None
+    probe_error: str | None = None  # why it has not answered its latest probe; None if it has
 
     @property
     def short(self) -> str:

@@ -5,6 +5,7 @@ They are separate processes because this takes threads, and the agent must stay 
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -35,8 +36,7 @@ def probe(agent: socket.socket) -> None:
     The prober is in the servers' network: a request `{"id", "traffic": [PID, …]}` asks what processes there have sent
     and received; its reply is `{"id", "traffic": [[PID, [[INODE, RECEIVED, SENT], …]], …]}`.
     """
-    import grpc  # imported after the fork, as it starts threads
-
+    grpc = _import_grpc()
     # Blocking calls in a few threads take 20 % less processor time than futures, for which gRPC starts threads.
     # A server that hangs occupies a thread until the timeout.
     executor = ThreadPoolExecutor(settings.PROBE_THREADS_MAX)
@@ -50,6 +50,18 @@ def probe(agent: socket.socket) -> None:
                 executor.submit(_respond_traffic, agent, write_lock, request)
                 continue
             executor.submit(_respond, agent, write_lock, channels, channels.get(request["address"]), request)
+
+
+def _import_grpc() -> Any:
+    """Import gRPC, which starts threads: no process that forks may do so.
+
+    The system's resolver looks up a server's name when a channel connects, as for TensorFlow's servers. The one that
+    gRPC brings does not know names that come from a module of the C library, such as those of mDNS.
+    """
+    os.environ["GRPC_DNS_RESOLVER"] = "native"
+    import grpc
+
+    return grpc
 
 
 class _Channels:
@@ -102,11 +114,18 @@ def _respond(
         data = channel.unary_unary(method, None, None)(data, timeout=request["timeout"])
         message["devices"], message["incarnation"] = protos.parse_status(data)  # empty if a container was cleared
     except grpc.RpcError as error:
-        message["error"] = f"{error.code().name}: {error.details()}"
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        message["error"] = f"timed out after {request['timeout']:g} s" if late else _describe(error)
+        if late or error.code() is grpc.StatusCode.UNAVAILABLE:
             channels.discard(channel)
     with write_lock:
         agent.sendall(encode(message))
+
+
+def _describe(error: Any) -> str:
+    """Return why a call has failed: what the system said, with which gRPC's text ends, such as `Connection refused`."""
+    text: str = error.details() or error.code().name
+    return text.partition(" syscall:")[0].rpartition(": ")[2].partition(" (")[0].rstrip("]")
 
 
 def _respond_traffic(agent: socket.socket, write_lock: threading.Lock, request: Message) -> None:
@@ -184,10 +203,9 @@ def _session_of(name: str) -> str:
 
 def _capture_trace(address: str, folder: Path, name: str, seconds: float) -> bool | str:
     """Capture one trace; return whether it is empty, or the reason why there is none."""
-    import grpc  # starts threads, so no process that forks imports it
-
     from tfcluster.processes import protos
 
+    grpc = _import_grpc()
     session = _session_of(name)
     request = protos.profile_request(str(folder), session, session, seconds)
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:

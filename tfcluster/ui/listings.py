@@ -65,6 +65,8 @@ def show_status(status: ClusterStatus) -> None:
     screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
+    if silent := [f"{task.short} does not answer ({task.probe_error})" for task in status.tasks if task.probe_error]:
+        screen.print("\n" + "\n".join(silent), soft_wrap=True)
     for tasks_of_exit, exit_text in _unexpected_exits(status.tasks):
         ended = ":" if exit_text.startswith(NOT_STARTED) else " last ended with"
         screen.print(f"\n{summarize_list(tasks_of_exit)}{ended} {exit_text}", soft_wrap=True)

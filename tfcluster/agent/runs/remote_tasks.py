@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tfcluster import settings
 from tfcluster.agent.event_loop import BackgroundTasks
-from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult, with_reason
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.devices import Device
 from tfcluster.core.topology import PS_JOB, Task
@@ -63,10 +63,11 @@ class RemoteTaskMonitor:
             if result.devices:
                 self._devices[task.name] = result.devices
         devices = [device for task in tasks for device in self._devices.get(task.name, ())]
-        silent_tasks = [
-            task for task, result in zip(tasks, results, strict=True) if result.outcome is not ProbeOutcome.PROBE_OK
-        ]
-        return devices, {task.name: f"{_describe(task)} does not answer" for task in silent_tasks}
+        return devices, {
+            task.name: with_reason(f"{_describe(task)} does not answer", result.reason)
+            for task, result in zip(tasks, results, strict=True)
+            if result.outcome is not ProbeOutcome.PROBE_OK
+        }
 
     def schedule_checks(self) -> None:
         """Start a probe in the background of each remote task that active runs use."""
@@ -108,7 +109,7 @@ class RemoteTaskMonitor:
         if result.outcome is ProbeOutcome.SILENT:
             health.misses = settings.FAILED_PROBES_MAX if result.refused else health.misses + 1
             if health.misses >= settings.FAILED_PROBES_MAX:
-                self._mark_down(task, "does not answer")
+                self._mark_down(task, with_reason("does not answer", result.reason))
         elif result.outcome is ProbeOutcome.PROBE_OK:
             health.misses = 0
             if health.incarnation not in (None, result.incarnation):

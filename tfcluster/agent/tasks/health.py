@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -17,8 +19,7 @@ from tfcluster.os.network import Counters
 from tfcluster.processes.probes import probe as run_prober
 from tfcluster.protocol.codec import Message
 
-# gRPC's text for ECONNREFUSED.
-_REFUSED = "Connection refused"
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 class ProbeOutcome(Enum):
@@ -36,7 +37,17 @@ class ProbeResult:
     outcome: ProbeOutcome
     devices: tuple[Device, ...] = ()
     incarnation: int = 0  # the random number that identifies the start of the server; 0 without an answer
-    refused: bool = False  # whether the connection was refused: no process listens at the address
+    reason: str = ""  # why the server did not answer, such as `Connection refused`; empty if it did
+
+    @property
+    def refused(self) -> bool:
+        """Return whether the connection was refused: no process listens at the address."""
+        return self.reason == _REFUSED
+
+
+def with_reason(text: str, reason: str) -> str:
+    """Return a text that says that a server does not answer, with the reason of its probe, if there is one."""
+    return f"{text} ({reason})" if reason else text
 
 
 class ProbeClient(HelperProcess):
@@ -77,7 +88,7 @@ class ProbeClient(HelperProcess):
             return ProbeResult(ProbeOutcome.PROBE_OK, devices, reply.get("incarnation", 0))
         if time.monotonic() - sent_at > timeout + settings.PROBE_LATE_SECONDS:
             return ProbeResult(ProbeOutcome.UNKNOWN)
-        return ProbeResult(ProbeOutcome.SILENT, refused=_REFUSED in reply["error"])
+        return ProbeResult(ProbeOutcome.SILENT, reason=reply["error"])
 
     async def read_traffic(self, pids: Collection[int], timeout: float) -> dict[int, Counters]:
         """Read what the sockets of processes in the prober's network have moved.

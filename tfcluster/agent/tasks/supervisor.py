@@ -28,7 +28,7 @@ from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Record, TaskRecord
 from tfcluster.agent.state.secret_store import SecretStore, without_values
 from tfcluster.agent.state.state_dir import StateDir
-from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult, with_reason
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.transitions import TaskRuntime, Transition, drop_unreleased, restore
 from tfcluster.core.devices import Device
@@ -45,11 +45,6 @@ from tfcluster.protocol.codec import Message
 from tfcluster.tf_install import find_tensorflow_library
 from tfcluster.version import PROTOCOL
 
-# The text that explains the exit of a process that the agent ended because of an event.
-_EXIT_CAUSES = {
-    TaskEvent.PROBE_FAILED: "it did not answer, so its agent killed it",
-    TaskEvent.RESTART: "`tfcluster restart` stopped it",
-}
 _logger = logging.getLogger(__name__)
 
 
@@ -315,7 +310,10 @@ class TaskSupervisor:
         elif action is not None and task.pidfd is not None:
             send_signal(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
             task.killed = task.killed or action is Action.KILL
-            task.startup_error = _EXIT_CAUSES.get(event, task.startup_error)
+            if event is TaskEvent.PROBE_FAILED:
+                task.startup_error = f"{with_reason('it did not answer', task.probe_error)}, so its agent killed it"
+            elif event is TaskEvent.RESTART:
+                task.startup_error = "`tfcluster restart` stopped it"
         self._set_timer(task)
         return Transition(task, event, before, action, child)
 
@@ -470,16 +468,24 @@ class TaskSupervisor:
             task.being_checked = False
         if probed_process is None or task.process != probed_process:
             return  # the result for a process that has exited says nothing about its successor
+        self._note_answer(task, result)
         if result.outcome is not ProbeOutcome.SILENT or not tolerate_timeout:
             self.on_probe(task, result)
+
+    def _note_answer(self, task: TaskRuntime, result: ProbeResult) -> None:
+        """Note what a probe of a task has found out, for its status and for messages about it."""
+        if result.outcome is ProbeOutcome.PROBE_OK:
+            task.devices = result.devices
+        if result.outcome is not ProbeOutcome.UNKNOWN and task.process and task.probe_error != result.reason:
+            task.probe_error = result.reason
+            self.changed.notify()
 
     def on_probe(self, task: TaskRuntime, result: ProbeResult) -> None:
         """Handle the result of a probe of a task."""
         if result.outcome is ProbeOutcome.PROBE_OK:
-            task.devices = result.devices
             self.dispatch([(task, TaskEvent.PROBE_OK)])
         elif result.outcome is ProbeOutcome.SILENT:
-            _logger.info("did not answer a probe", extra={"task": task.spec.short})
+            _logger.info(with_reason("did not answer a probe", result.reason), extra={"task": task.spec.short})
             # A busy machine may keep a server from answering, but not one that a signal has stopped: it counts twice.
             is_stopped = task.process is not None and is_stopped_by_signal(task.process.pid)
             self.dispatch([(task, TaskEvent.PROBE_FAILED)] * (2 if is_stopped else 1))
@@ -506,9 +512,8 @@ class TaskSupervisor:
         silent = set(self.tasks.values()) - set(ready)
         results = await asyncio.gather(*(self._prober.probe(task.spec.address, timeout) for task in ready))
         for task, result in zip(ready, results, strict=True):
-            if result.outcome is ProbeOutcome.PROBE_OK:
-                task.devices = result.devices
-            elif result.outcome is ProbeOutcome.SILENT:
+            self._note_answer(task, result)
+            if result.outcome is ProbeOutcome.SILENT:
                 silent.add(task)
         return silent
 

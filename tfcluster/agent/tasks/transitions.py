@@ -12,6 +12,7 @@ from tfcluster.agent.event_loop import Timer
 from tfcluster.agent.logs.log_reader import last_lines
 from tfcluster.agent.state.journal import TaskRecord
 from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.tasks.health import with_reason
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
@@ -41,6 +42,7 @@ class TaskRuntime:
     generation: int = 0  # that of the topology in which the process was started
     devices: tuple[Device, ...] = ()  # as reported in the latest answer to a probe
     last_exit: LastExit | None = None  # that of the latest process; None if none has ended
+    probe_error: str = ""  # why its process has not answered the latest probe; empty if it has, or none was sent
     startup_error: str = ""  # the error that the process reported while it started, or another explanation of its exit
     being_checked: bool = False  # whether a health check is in progress
     timer: Timer = field(default_factory=Timer)  # triggers the next event of the state machine
@@ -51,6 +53,7 @@ class TaskRuntime:
     def clear_process(self) -> None:
         """Clear all state of the task's process after it has exited."""
         self.process = self.pidfd = self.memory = None
+        self.probe_error = ""
         self.devices = self.samples = ()
 
     def sample_usage(self) -> None:
@@ -64,8 +67,8 @@ class TaskRuntime:
         """Return why the task cannot serve, as text such as `ps:1 on alpha died (SIGKILL) and lost its variables`."""
         state = self.machine.state
         on_host = "" if self.spec.host == LOCAL_HOST else f" on {self.spec.host}"
-        if state in (TaskState.READY, TaskState.UNRESPONSIVE):
-            return f"{self.spec.short} at {self.spec.address}{on_host} does not answer"
+        if state in (TaskState.READY, TaskState.UNRESPONSIVE) or (state is TaskState.STARTING and self.probe_error):
+            return with_reason(f"{self.spec.short} at {self.spec.address}{on_host} does not answer", self.probe_error)
         name = self.spec.short + on_host
         lost = "lost its variables" if self.spec.job == PS_JOB else ""
         if state is TaskState.STOPPING and self.machine.restart_pending:
@@ -97,6 +100,7 @@ class TaskRuntime:
             rss_bytes=usage.rss_bytes if usage else None,
             devices=tuple(device.name for device in self.devices) if ready else (),
             last_exit=self._last_exit_with_log(),
+            probe_error=self.probe_error or None,
         )
 
     def _percent(self, usage: ResourceUsage) -> float:
@@ -200,7 +204,8 @@ class Transition:
             case TaskState.READY:
                 return "ready", "it answers again"
             case TaskState.UNRESPONSIVE:
-                return "unresponsive", f"it did not answer {after.failed_probes} times in a row"
+                silence = f"it did not answer {after.failed_probes} times in a row"
+                return "unresponsive", with_reason(silence, task.probe_error)
             case TaskState.BACKING_OFF:
                 restart = f"backing off {self.delay:.2g} s" if self.delay else "restarting immediately"
                 return "died", f"{exit_reason}; {restart}"
@@ -221,7 +226,7 @@ class Transition:
         if self.event is TaskEvent.UNSTARTED and task.process is not None:
             return "started", f"pid {task.process.pid}; the agent had died before it released the process"
         if self.event is TaskEvent.PROBE_FAILED and task.machine.failed_probes < self.before.failed_probes:
-            return "health-check-killed", "it does not answer"
+            return "health-check-killed", with_reason("it does not answer", task.probe_error)
         return None
 
 

@@ -247,6 +247,7 @@ def describe_task(view: LiveView, name: str) -> Text:
             "devices": " ".join(task.devices),
             "uses": used,
             "last exit": last,
+            "last probe": task.probe_error or "",
         },
     )
 
