@@ -61,7 +61,13 @@ NUMBERS = {
     f"{settings.LAUNCH_REMOTE_LEASE_SECONDS:g} s",
 }
 #: Kernels and their features, and the packet filter.
-OTHERS = {"supervision of", "`network: closed` on", "`network: private`", "hosts in the packet filter"}
+OTHERS = {
+    "supervision of",
+    "`network: closed` on",
+    "programs that listen",
+    "`network: private`",
+    "hosts in the packet filter",
+}
 
 
 @pytest.mark.parametrize("beginning", NUMBERS)

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.descriptors import free_descriptors
-from tfcluster.os.process_handle import ProcessHandle, exit_status, format_exit_status, send_signal
+from tfcluster.os import libc
+from tfcluster.os.process_handle import (
+    ProcessHandle,
+    exit_status,
+    format_exit_status,
+    send_signal,
+    supports_pidfds,
+)
 from tfcluster.os.procfs import boot_id
 from tfcluster.transport.channel import readable_fds
 
@@ -41,6 +48,25 @@ def opened(process: ProcessHandle) -> Iterator[int]:
         yield pidfd
     finally:
         os.close(pidfd)
+
+
+def test_pidfds_and_files_in_memory_need_nothing_of_python(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Pythons of conda and uv are built with the headers of an old kernel and C library."""
+    for module, name in ((os, "pidfd_open"), (os, "P_PIDFD"), (os, "memfd_create"), (signal, "pidfd_send_signal")):
+        monkeypatch.delattr(module, name)
+    assert supports_pidfds()
+    process = of(child)
+    with opened(process) as pidfd:
+        assert not os.get_inheritable(pidfd)
+        assert exit_status(process, pidfd) is None, "it runs"
+        assert process.terminate(60, 60)
+        assert exit_status(process, pidfd) == signal.SIGTERM
+    memory = libc.memfd_create("test")
+    assert not os.get_inheritable(memory)
+    assert os.readlink(f"/proc/self/fd/{memory}").startswith("/memfd:test")
+    os.close(memory)
 
 
 def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[bytes]) -> None:

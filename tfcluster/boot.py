@@ -88,9 +88,11 @@ def exec_function(
     If the function returns another one, that is called then, with nothing else on the stack. `environment` is None for
     that of this process.
     """
+    from tfcluster.os import libc  # every Python of a cluster imports this module, and few call this function
+
     if _code is None:
         keep_code()
-    memory = os.memfd_create("tfcluster")
+    memory = libc.memfd_create("tfcluster")
     with open(memory, "wb", closefd=False) as file:
         file.write(marshal.dumps(_code))
     os.lseek(memory, 0, os.SEEK_SET)

@@ -33,7 +33,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.os import bpf
+from tfcluster.os import bpf, libc
 from tfcluster.processes import gpus
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.serialization import to_json
@@ -219,22 +219,51 @@ def test_the_hint_names_the_address_that_ssh_used(ports: PortAllocator, monkeypa
     assert problem.hint == "ssh has reached it at 10.0.0.7: set `address: 10.0.0.7`."
 
 
+def refuse(*arguments: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
 def apart(topology: ClusterTopology) -> ClusterTopology:
     """The topology with a second host, on another machine."""
     return replace(topology, hosts=(*topology.hosts, Host("beta", "192.0.2.2")))
 
 
-def test_missing_port_isolation_is_reported(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_missing_port_isolation_is_reported(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     monkeypatch.setattr(bpf, "attach_filter", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
     topology = topology_of("worker: {tasks: 1}")
     (problem,) = problems_of(apart(topology), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message
     assert "`network: open`" in problem.hint
+    assert "`--cap-add NET_ADMIN`" in problem.hint
+    assert ("works as root" in problem.hint) == (uid != 0)
     assert check(HostCheckInput(topology, "localhost", Path("/"), ports, []))[1] == [], "only local peers"
     assert check(HostCheckInput(replace(apart(topology), network="open"), "localhost", Path("/"), ports, []))[1] == []
+
+
+def test_programs_that_cannot_listen_are_a_warning(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libc, "pidfd_getfd", refuse)
+    topology = topology_of("worker: {tasks: 1}")
+    inputs = HostCheckInput(topology, "localhost", Path("/"), ports, [])
+    allocation, (failure,) = check(inputs)
+    assert failure.is_warning
+    assert failure.check == "programs"
+    assert failure.error.message.startswith("scripts and members of `launch` cannot listen: ")
+    assert "SYS_PTRACE" in failure.error.hint
+    assert allocation.ports
+    assert check(replace(inputs, topology=replace(topology, network="open")))[1] == []
+
+
+async def test_a_kernel_without_pidfds_is_the_only_failure(
+    ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libc, "pidfd_open", refuse)
+    inputs = HostCheckInput(apart(topology_of("worker: {tasks: 1, gpus: 9}")), "localhost", Path("/"), ports, [])
+    (failure,) = check_host(inputs)
+    assert (failure.check, failure.is_warning) == ("kernel", False)
+    assert failure.error.message.startswith("Linux 5.4 is required: localhost (Linux ")
+    assert to_json(await check_host_in_child(inputs)) == to_json([failure])
 
 
 def test_a_host_with_an_unknown_address_is_reported(ports: PortAllocator) -> None:

@@ -152,9 +152,14 @@ def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
 def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.CaptureFixture[str]) -> None:
     hosts = {f"h{number}": HostPreflight(accounts=OtherAccounts("tf", 1, ("anna",))) for number in range(48)}
     hosts["late"] = HostPreflight(HostReport("late", python="python3", clock_offset=-90.0))
-    print_warnings(check_each_host(TOPOLOGY, hosts), hosts, is_local=False)
-    warning, note = capsys.readouterr().err.splitlines()
-    assert warning.startswith("warning: host 'late': its clock is 90 s behind this machine's")
+    programs = ("programs", ClusterError("scripts cannot listen", hint="Add a capability."))
+    boxes = {name: HostPreflight(warnings=[programs]) for name in ("box0", "box1")}
+    results = check_each_host(TOPOLOGY, {**hosts, **boxes})
+    assert to_error(results, is_local=False) is None
+    print_warnings(results, {**hosts, **boxes}, is_local=False)
+    clock, warning, note = capsys.readouterr().err.splitlines()
+    assert clock.startswith("warning: host 'late': its clock is 90 s behind this machine's")
+    assert warning == "warning: hosts box0, box1: scripts cannot listen. Add a capability."
     assert note.startswith("note: hosts h0, h1, h2, h3 and 44 more: 1 other account can log in there (anna): ")
 
 

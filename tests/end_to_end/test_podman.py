@@ -21,11 +21,11 @@ _NAME = "box1"
 
 
 @contextmanager
-def container(folder: Path) -> Iterator[list[str]]:
+def container(folder: Path, *options: str) -> Iterator[list[str]]:
     podman = ["podman", "--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
     podman += ["--root", str(folder / "root"), "--runroot", str(folder / "run")]
     limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
-    run = [*podman, "run", "--detach", "--name", _NAME, "--network", "none", *limits, "--rootfs", "/:O"]
+    run = [*podman, "run", "--detach", "--name", _NAME, "--network", "none", *limits, *options, "--rootfs", "/:O"]
     # With SIGCHLD ignored, the kernel reaps processes that lose their parent, as `--init` does where it is found. bash
     # leaves the signal ignored for what it executes, and dash does not: under its sleep, agents and tasks stay zombies.
     started = subprocess.run(
@@ -46,10 +46,11 @@ def _remove(folder: Path) -> bool:
 
 
 @pytest.fixture
-def boxed(needs_podman: None, tmp_path: Path) -> Iterator[tuple[Sandbox, list[str]]]:
-    """A sandbox whose cluster.yaml has the container as its only host."""
+def boxed(needs_podman: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Sandbox, list[str]]]:
+    """A sandbox whose cluster.yaml has the container as its only host; the parameter has its options."""
+    options = [option.format(profile=docker_profile(tmp_path)) for option in getattr(request, "param", ())]
     with (
-        container(Path(tempfile.mkdtemp(prefix="tfc-", dir="/tmp"))) as podman,
+        container(Path(tempfile.mkdtemp(prefix="tfc-", dir="/tmp")), *options) as podman,
         make_sandbox(tmp_path) as sandbox,
     ):
         way = " ".join([*podman, "exec", "-i", "{terminal:-t}", "{host}"])
@@ -58,6 +59,39 @@ def boxed(needs_podman: None, tmp_path: Path) -> Iterator[tuple[Sandbox, list[st
         sandbox.spec(json.dumps(spec))
         yield sandbox, podman
         sandbox("down", code=None)
+
+
+def docker_profile(folder: Path) -> Path:
+    """A profile that, as Docker's and unlike podman's, allows pidfd_getfd() only with CAP_SYS_PTRACE."""
+    profile = json.loads(Path("/usr/share/containers/seccomp.json").read_text())
+    for rule in profile["syscalls"]:
+        rule["names"] = [name for name in rule["names"] if name != "pidfd_getfd"]
+    rule = {"names": ["pidfd_getfd"], "includes": {"caps": ["CAP_SYS_PTRACE"]}, "action": "SCMP_ACT_ALLOW"}
+    refusal = {"excludes": rule["includes"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}
+    profile["syscalls"] += [rule, {**refusal, "names": ["pidfd_getfd"]}]
+    path = folder / "profile.json"
+    path.write_text(json.dumps(profile))
+    return path
+
+
+_STOCK = ("--security-opt", "seccomp={profile}")
+_PTRACE = (*_STOCK, "--cap-add", "SYS_PTRACE")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("boxed", [_STOCK, _PTRACE], indirect=True, ids=["stock", "ptrace"])
+def test_in_a_container_of_docker_only_programs_that_listen_need_a_capability(
+    boxed: tuple[Sandbox, list[str]], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    sandbox, _ = boxed
+    is_stock = "stock" in request.node.name
+    warning = sandbox("up").stderr
+    sandbox("run", "pi", "--samples", "1000")
+    (tmp_path / "listens.py").write_text("import socket; socket.socket().listen(); print('listens')")
+    result = sandbox.execute(*sandbox.command, "run", tmp_path / "listens.py")
+    assert result.stdout == ("" if is_stock else "listens\n")
+    for text in (warning, result.stderr):
+        assert ("In a container, add `--cap-add SYS_PTRACE`, or write" in text) == is_stock
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def bound(family, port=0, only_ipv6=False):
     return listener
 
 def isolate():
-    return port_isolation.isolate_this_process(LOOPBACK, reasons.append)
+    return port_isolation.isolate_this_process(LOOPBACK, lambda error: reasons.append(error.message))
 
 def descriptors():
     return sorted(os.listdir("/proc/self/fd"))
@@ -231,7 +232,7 @@ def supported():
         port_isolation.check_support(LOOPBACK)
         reason = "isolated"
     except port_isolation.PortIsolationError as error:
-        reason = str(error)
+        reason = error.message
     assert descriptors() == before
     return reason
 """
@@ -252,6 +253,65 @@ def test_support_is_checked_in_a_child_process(before: str, reason: str) -> None
     found, device = run(f"{_TRY}{before}\nreason = supported()\n{_UNRESTRICTED}")
     assert found == (reason if reason == "isolated" else f"ports cannot be closed before they listen: {reason}")
     assert device == ("lo" if before == "isolate()" else "")
+
+
+@pytest.mark.parametrize("refusal", ["pidfd_getfd", "no_pidfd_getfd", "no_pidfd_open"])
+def test_a_process_restricts_its_own_sockets_without_any_privilege(refusal: str) -> None:
+    """In a container of Docker and on older kernels; descriptors that do not exist fail as they do elsewhere."""
+    body = """
+import ctypes
+from tests import forbidden
+forbidden.REFUSALS[sys.argv[1]]()
+isolate()
+listener = bound(socket.AF_INET)
+listener.listen()
+failed = [ctypes.CDLL(None, use_errno=True).listen(fd, 1) for fd in (999, -1)]
+report([device_of(listener), failed, reasons])
+"""
+    assert run(body, refusal) == ["lo", [-1, -1], []]
+
+
+_BY_YAMA = "`sudo sysctl -w kernel.yama.ptrace_scope=1` allows it."
+
+
+@pytest.mark.parametrize(
+    ("refusal", "scope", "uid", "reason", "remedy"),
+    [
+        ("", "", 0, "", ""),
+        ("pidfd_getfd", "", 0, "pidfd_getfd() is not permitted", "In a container, add `--cap-add SYS_PTRACE`, or"),
+        ("pidfd_getfd", "2", 0, "pidfd_getfd() is not permitted", "In a container, add `--cap-add SYS_PTRACE`, or"),
+        ("pidfd_getfd", "2", 65534, "kernel.yama.ptrace_scope is 2", _BY_YAMA),
+        ("pidfd_getfd", "3", 0, "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Otherwise"),
+        ("no_pidfd_getfd", "", 0, "this system has no pidfd_getfd(), which came with Linux 5.6", "Otherwise"),
+    ],
+)
+def test_whether_another_process_can_restrict_a_programs_sockets_is_tried(
+    tmp_path: Path, refusal: str, scope: str, uid: int, reason: str, remedy: str
+) -> None:
+    """The kernel of the tests has no Yama: its switch is played, and the filter refuses what it would refuse."""
+    body = """
+from pathlib import Path
+from tests import forbidden
+refusal, scope, uid = sys.argv[1:]
+port_isolation._YAMA_SCOPE = Path(scope)
+os.geteuid = lambda: int(uid)
+if refusal:
+    forbidden.REFUSALS[refusal]()
+before = descriptors()
+port_isolation.check_support(LOOPBACK)
+try:
+    port_isolation.check_program_support(LOOPBACK)
+    found = ["", ""]
+except port_isolation.PortIsolationError as error:
+    found = [error.message, error.hint]
+report([*found, descriptors() == before])
+"""
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    message, hint, has_same_descriptors = run(body, refusal, str(tmp_path / ("scope" if scope else "none")), str(uid))
+    assert message == (reason and f"the port of a program cannot be restricted: {reason}")
+    assert hint.startswith(remedy)
+    assert ("`network: open`" in hint) == bool(reason)
+    assert has_same_descriptors
 
 
 def test_a_descriptor_that_is_given_to_another_socket_meanwhile_does_not_listen() -> None:

@@ -33,7 +33,8 @@ if attaching == "refused":
     bpf.attach_filter = refuse
 reasons = []
 if cluster:
-    port_isolation.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)
+    addresses = frozenset(map(ip_address, cluster))
+    port_isolation.isolate_this_process(addresses, lambda error: reasons.append(error.message))
 try:
     if families == "both in one":
         listeners = [socket.create_server(("", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)]
@@ -262,10 +263,10 @@ def test_too_many_addresses_or_too_little_memory_for_them_is_an_error(
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        with pytest.raises(PortIsolationError, match=f"port {port}: 3000 addresses do not fit in a socket's filter$"):
+        with pytest.raises(PortIsolationError, match=f"port {port}: 3000 addresses do not fit in a socket's filter\n"):
             restrict_to_peers(listener, addresses)
         monkeypatch.setattr(socket.socket, "setsockopt", refuse)
-        message = f"port {port}: 300 addresses require a larger sysctl net.core.optmem_max$"
+        message = f"port {port}: 300 addresses require a larger sysctl net.core.optmem_max\n"
         with pytest.raises(PortIsolationError, match=message):
             restrict_to_peers(listener, addresses[:300])
 

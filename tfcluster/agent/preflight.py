@@ -24,11 +24,17 @@ from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import supports_pidfds
 from tfcluster.private_network import find_obstacle
 from tfcluster.processes.gpus import list_gpus
 from tfcluster.processes.probes import connection_failures
 from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of, check_support
+from tfcluster.processes.servers.port_isolation import (
+    PortIsolationError,
+    addresses_of,
+    check_program_support,
+    check_support,
+)
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library, missing_packages
@@ -131,15 +137,15 @@ def run_checks(inputs: HostCheckInput, failed_checks: Sequence[FailedCheck]) -> 
     `failed_checks` is the result of `check_host`.
 
     Returns:
-        The allocation, and all failures that keep the host from starting its tasks. If there are any, the allocation
-        is empty and no additional port is reserved.
+        The allocation, and all failures. If one keeps the host from starting its tasks, the allocation is empty and no
+        additional port is reserved.
     """
     ports, ports_before = inputs.ports, inputs.ports.reserved
     failures = [FailedCheck("ports", error) for error in check_ports(inputs)]
     failures += failed_checks
-    if not failures:
+    if all(failure.is_warning for failure in failures):
         try:
-            return _allocate(inputs), []
+            return _allocate(inputs), failures
         except ClusterError as error:
             failures.append(FailedCheck("ports", error))
     # Keep the ports that were reserved before: other commands may be about to use them.
@@ -149,11 +155,18 @@ def run_checks(inputs: HostCheckInput, failed_checks: Sequence[FailedCheck]) -> 
 
 def check_host(inputs: HostCheckInput) -> list[FailedCheck]:
     """Run all `HOST_CHECKS` for a topology, and return the failures."""
-    return [FailedCheck(name, error) for name, check in HOST_CHECKS.items() for error in check(inputs)]
+    if failures := check_kernel(inputs):
+        return failures
+    failures = [FailedCheck(name, error) for name, check in HOST_CHECKS.items() for error in check(inputs)]
+    if not any(failure.check == "isolation" for failure in failures):
+        failures += check_program_ports(inputs)
+    return failures
 
 
 async def check_host_in_child(inputs: HostCheckInput) -> list[FailedCheck]:
     """Run all `HOST_CHECKS` in a child process: looking up names takes long if a name server does not answer."""
+    if failures_of_kernel := check_kernel(inputs):  # no child process could be watched
+        return failures_of_kernel
     limit = settings.HOST_CHECKS_SECONDS
     try:
         failures = await run_in_child("tfcluster: host check", lambda: to_json(check_host(inputs)), limit)
@@ -214,6 +227,18 @@ def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:
     except OSError as error:
         return f"{short}: port {port} cannot be used: {error.strerror}"
     return f"{short}: port {port} is taken by {ports.owner(port)}"
+
+
+def check_kernel(inputs: HostCheckInput) -> list[FailedCheck]:
+    """Return the failure of a host on which tfcluster does not run, so that no other check is of use."""
+    if supports_pidfds():
+        return []
+    error = ClusterError(
+        f"Linux 5.4 is required: {inputs.host} (Linux {os.uname().release}) has no pidfd_open(), or the seccomp filter "
+        "of a container forbids it",
+        hint="Use a newer kernel or, for a container, a newer runtime or `--security-opt seccomp=unconfined`.",
+    )
+    return [FailedCheck("kernel", error)]
 
 
 def check_addresses(inputs: HostCheckInput) -> Iterator[ClusterError]:
@@ -320,9 +345,20 @@ def check_port_isolation(inputs: HostCheckInput) -> Iterator[ClusterError]:
     try:
         check_support(addresses_of(inputs.topology.hosts))
     except PortIsolationError as error:
-        yield ClusterError(str(error), hint=OPEN_HINT)
+        yield error
     except OSError as error:
         yield ClusterError(str(error), hint="Set `address:` to an IP address, or make the name resolvable there.")
+
+
+def check_program_ports(inputs: HostCheckInput) -> list[FailedCheck]:
+    """Return the warning that programs of runs cannot listen on this host, although tasks can."""
+    try:
+        if inputs.topology.closes_ports:
+            check_program_support(addresses_of(inputs.topology.hosts))
+    except PortIsolationError as error:
+        message = f"scripts and members of `launch` cannot listen: {error.message}"
+        return [FailedCheck("programs", ClusterError(message, hint=error.hint), is_warning=True)]
+    return []
 
 
 #: What is checked on a host before anything starts, besides its ports, by name; each check yields what prevents the

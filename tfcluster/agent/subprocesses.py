@@ -18,6 +18,7 @@ from tfcluster import settings
 from tfcluster.agent.event_loop import Timer, wait_for
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError
+from tfcluster.os import libc
 from tfcluster.os.daemonize import close_fds, detach, outlive_parent
 from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
@@ -94,7 +95,7 @@ class ChildProcess:
         if self.pidfd is None:
             return False
         try:
-            return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(libc.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # the child has exited, and the event loop is about to call its callback
             return False
 
@@ -107,7 +108,7 @@ class ChildProcess:
         """Wait until the child has exited, without calling the callback for its exit."""
         if self.pidfd is not None:
             asyncio.get_running_loop().remove_reader(self.pidfd)
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+            os.waitid(libc.P_PIDFD, self.pidfd, os.WEXITED)
             os.close(self.pidfd)
             self.pidfd = None
 
@@ -155,7 +156,7 @@ def fork_child(
     agent_end.setblocking(False)
     pidfd = None
     try:
-        pidfd = os.pidfd_open(pid)
+        pidfd = libc.pidfd_open(pid)
         process = ProcessHandle.from_pid(pid)
         assert process is not None, "a child that is not reaped has its pid"
         child = ChildProcess(process, pidfd, agent_end)

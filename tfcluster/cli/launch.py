@@ -80,6 +80,11 @@ def _script_command() -> click.Command:
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Bring N workers up on this machine for the run."
 )
+@click.option(
+    "--network",
+    type=click.Choice(["closed", "private", "open"]),
+    help="Who can connect to the members of --workers, as `network:` in a spec says.  [default: closed]",
+)
 @click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of the random numbers of all members.")
 @run_timeout_option
 @name_option
@@ -92,6 +97,7 @@ def command(
     max_restarts: int,
     spec: Path | None,
     workers: int | None,
+    network: str | None,
     seed: int | None,
     timeout: float | None,
     name: str | None,
@@ -114,8 +120,7 @@ def command(
     """
     if spec is not None or workers is not None:
         cluster = named_in_command(cluster)
-    if sum(option is not None for option in (spec, workers, cluster)) > 1:
-        raise click.UsageError("Give only one of --spec, --workers and --cluster.")
+    _check_target(spec, workers, network, cluster)
     if spec is not None or workers is not None:
         from tfcluster.client.cluster import prestart_agent
 
@@ -133,15 +138,28 @@ def command(
     request = make_request(program, submission, shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     group = make_group(request, jobs, max_restarts)
-    with _cluster(spec, workers, cluster, jobs, detach, output) as target:
+    with _cluster(spec, workers, network, cluster, jobs, detach, output) as target:
         if spec is not None or workers is not None:
             remember_cluster(target.name)
         return show(launch(group, target), target, output, detached=detach)
 
 
+def _check_target(spec: Path | None, workers: int | None, network: str | None, cluster: str | None) -> None:
+    if sum(option is not None for option in (spec, workers, cluster)) > 1:
+        raise click.UsageError("Give only one of --spec, --workers and --cluster.")
+    if network is not None and workers is None:
+        raise click.UsageError("--network is for --workers: a spec says it with `network:`.")
+
+
 @contextlib.contextmanager
 def _cluster(
-    spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool, output: str
+    spec: Path | None,
+    workers: int | None,
+    network: str | None,
+    named: str | None,
+    jobs: Sequence[str],
+    detach: bool,
+    output: str,
 ) -> Iterator[Cluster]:
     """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run."""
     from tfcluster.client.resolve import check_source, find_cluster, load_spec_topology, spec_source
@@ -158,7 +176,7 @@ def _cluster(
             topology, request = load_spec_topology(spec, None)
             stack.enter_context(claim_cluster(topology.cluster))
         else:
-            topology = stack.enter_context(workers_topology(workers))
+            topology = stack.enter_context(workers_topology(workers, network or "closed"))
         select_members(topology, jobs)  # before anything starts
         if is_up(topology.cluster):
             stack.close()  # other launches may use it too

@@ -230,13 +230,18 @@ def print_warnings(
 
     Notes that were shown for the cluster `shown` today are left out.
     """
-    _print_results("warning: ", [result for result in results if result.severity is Severity.WARNING])
+    warnings = [result for result in results if result.severity is Severity.WARNING]
+    _print_results("warning: ", [_with_hint(each) for each in warnings], is_local=is_local)
     # Print a note only when servers are started on the host, and once a day: users do not read a note that every
     # command repeats. `doctor` always prints it.
     notes = [each for each in results if each.severity is Severity.NOTE and hosts[each.host].observed is None]
-    notes = [replace(each, result=f"{each.text}. {each.hint}") for each in notes]
+    notes = [_with_hint(each) for each in notes]
     if shown is None or is_new_note(shown, "\n".join(f"{each.host}: {each.text}" for each in notes)):
         _print_results("note: ", notes, is_local=is_local)
+
+
+def _with_hint(result: CheckResult) -> CheckResult:
+    return replace(result, result=f"{result.text}. {result.hint}" if result.hint else result.text)
 
 
 def _print_results(label: str, results: Sequence[CheckResult], *, is_local: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -9,7 +10,7 @@ import signal
 import socket
 import struct
 
-from tfcluster.os import procfs
+from tfcluster.os import libc, procfs
 from tfcluster.os.procfs import EXIT_STATUS, SESSION, START_TICKS, STATE
 from tfcluster.records import record_class
 
@@ -95,7 +96,7 @@ class ProcessHandle:
     def open(self) -> int | None:
         """Open a pidfd to wait for the exit of this process and to signal it; return None if it no longer exists."""
         try:
-            fd = os.pidfd_open(self.pid)
+            fd = libc.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
         try:
@@ -108,6 +109,19 @@ class ProcessHandle:
             raise
         os.close(fd)
         return None
+
+
+def supports_pidfds() -> bool:
+    """Return whether this system has all that pidfds are used for here, which Linux 5.4 was the first to have."""
+    with contextlib.suppress(OSError):
+        pidfd = libc.pidfd_open(os.getpid())
+        try:
+            os.waitid(libc.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # Linux 5.3 fails with EINVAL
+        except ChildProcessError:  # this process is not its own child
+            return True
+        finally:
+            os.close(pidfd)
+    return False
 
 
 def is_frozen(pid: int) -> bool:
@@ -137,7 +151,7 @@ def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
     try:
         # Wait by pidfd, not by pid: if the process was a child of another process and was reaped, the kernel may have
         # reused its pid for one of our own children.
-        result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        result = os.waitid(libc.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
         pass
     else:
@@ -167,7 +181,7 @@ def _wait_status(result: os.waitid_result) -> int:
 def send_signal(pidfd: int, signal_number: int) -> None:
     """Send a signal to the process of a pidfd; do nothing if the process has exited already."""
     try:
-        signal.pidfd_send_signal(pidfd, signal_number)
+        libc.pidfd_send_signal(pidfd, signal_number)
     except ProcessLookupError:
         return
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 from tfcluster import boot, settings
 from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
+from tfcluster.os import libc
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import decode_response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, ExecProcess
@@ -112,7 +113,7 @@ def _supervise(pid: int) -> int:
 
     Return the exit code of the child, or 128 + N if signal N ended it.
     """
-    pidfd = os.pidfd_open(pid)
+    pidfd = libc.pidfd_open(pid)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.register(_STDIN, select.POLLIN)

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from tfcluster import settings
 from tfcluster.agent.event_loop import Turn
 from tfcluster.core.stacks import ProcessStacks, ThreadStack, parse_stack
-from tfcluster.os import procfs
+from tfcluster.os import libc, procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, send_signal
 from tfcluster.processes.runs.run_plan import STACKS
 
@@ -47,7 +47,7 @@ class StackReader:
         path, command = folder / STACKS, read_command(pid)
         async with self._locks.setdefault(folder, asyncio.Lock()):
             try:
-                pidfd = os.pidfd_open(pid)
+                pidfd = libc.pidfd_open(pid)
             except OSError:
                 return ProcessStacks(pid, command, (), "it has exited")
             threads: list[ThreadStack] = []

@@ -94,6 +94,7 @@ class HostPreflight:
     tensorflow: str | None = None  # the version; None if unknown
     allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
     problems: list[tuple[str, ClusterError]] = field(default_factory=list)
+    warnings: list[tuple[str, ClusterError]] = field(default_factory=list)  # of failed checks that prevent no start
     certificate: CertificateFacts | None = None  # None if the host has none
     accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
     unexamined: list[str] = field(default_factory=list)  # what a dry run could not examine, and why
@@ -173,6 +174,12 @@ def check_reach(host: str, preflight: HostPreflight, topology: ClusterTopology) 
         yield _passed(host, "reach", "this machine" if report is None else f"by {report.program}")
 
 
+def check_warnings(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
+    """Yield what the host reported that does not keep its tasks from starting."""
+    for check, error in preflight.warnings:
+        yield CheckResult(host, check, Severity.WARNING, error.message, error.hint)
+
+
 def check_host(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield the host's Python, TensorFlow and disk space, and what a dry run could not examine there."""
     report = preflight.report
@@ -237,6 +244,7 @@ HOST_CHECKS: tuple[Callable[[str, HostPreflight, ClusterTopology], Iterable[Chec
     check_host,
     check_clock,
     check_tasks,
+    check_warnings,
     check_accounts,
 )
 

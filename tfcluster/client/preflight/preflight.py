@@ -131,7 +131,8 @@ def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
         if failure.check == "tensorflow" and lacks_variables:
             result.unexamined.append(f"{failure.error.message}; `env:` might change that: not checked")
         else:
-            result.problems.append((failure.check, failure.error))
+            failed = result.warnings if failure.is_warning else result.problems
+            failed.append((failure.check, failure.error))
 
 
 def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:

@@ -160,7 +160,7 @@ class _LostHosts:
 
 
 @contextlib.contextmanager
-def workers_topology(count: int) -> Iterator[ClusterTopology]:
+def workers_topology(count: int, network: str) -> Iterator[ClusterTopology]:
     """Yield the topology of workers on this machine, with a cluster name that nothing else uses meanwhile."""
     from tfcluster.core.resolve import resolve_spec
     from tfcluster.spec.load import parse_spec
@@ -170,7 +170,8 @@ def workers_topology(count: int) -> Iterator[ClusterTopology]:
             name = "launch" if number == 1 else f"launch-{number}"
             if stack.enter_context(_claim(name)) and name not in running_clusters():
                 break
-        yield resolve_spec(parse_spec(f"jobs: {{worker: {{tasks: {count}}}}}", "--workers", name), "--workers")
+        text = f"{{jobs: {{worker: {{tasks: {count}}}}}, network: {network}}}"
+        yield resolve_spec(parse_spec(text, "--workers", name), "--workers")
 
 
 @contextlib.contextmanager

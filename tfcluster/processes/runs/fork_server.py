@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfcluster.core.programs import BUNDLED
-from tfcluster.os import daemonize
+from tfcluster.os import daemonize, libc
 from tfcluster.os.huge_pages import collapse_memory
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_driver
@@ -119,7 +119,7 @@ def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: sock
     try:
         process = ProcessHandle.from_pid(pid)
         assert process is not None, "a child that has not been reaped has its pid"
-        pidfd = os.pidfd_open(pid)
+        pidfd = libc.pidfd_open(pid)
     except OSError as error:  # no descriptor is left, so the driver could be neither signalled nor watched
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -44,7 +44,7 @@ from tfcluster.processes.runs.supervised_program import (
     reap_orphans,
     wake_on_signals,
 )
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of
+from tfcluster.processes.servers.port_isolation import PortIsolationError, addresses_of
 from tfcluster.protocol.codec import Message
 
 
@@ -121,7 +121,7 @@ def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | Non
     except OSError as error:
         _fail(plan, ClusterError(f"{plan.run} cannot start on host {plan.host}: {error.strerror or error}"))
     except PortIsolationError as error:
-        _fail(plan, ClusterError(f"host {plan.host}: {error}", hint=OPEN_HINT))
+        _fail(plan, ClusterError(f"host {plan.host}: {error.message}", hint=error.hint))
     except ClusterError as error:
         _fail(plan, error)
 

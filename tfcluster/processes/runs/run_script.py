@@ -32,7 +32,7 @@ from tfcluster import boot
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
-from tfcluster.os import daemonize
+from tfcluster.os import daemonize, libc
 from tfcluster.process_mark import MARK
 from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
@@ -352,7 +352,7 @@ def _is_hidden(folder: Path) -> bool:
 
 def replace_process(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
     """Replace this process by a fresh interpreter that runs the script."""
-    run = os.memfd_create("run")
+    run = libc.memfd_create("run")
     with open(run, "wb", closefd=False) as file:
         file.write(json.dumps(to_json(plan)).encode())
     os.lseek(run, 0, os.SEEK_SET)

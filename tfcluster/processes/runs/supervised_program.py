@@ -24,7 +24,7 @@ from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.run_events import InterruptEvent, MetricEvent, to_record
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
-from tfcluster.os import daemonize, procfs
+from tfcluster.os import daemonize, libc, procfs
 from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
 from tfcluster.os.procfs import OomDetector
@@ -41,7 +41,7 @@ from tfcluster.processes.runs.run_program import (
 )
 from tfcluster.processes.runs.run_script import start_script
 from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, ListenGuard, PortIsolationError, trap_listen
+from tfcluster.processes.servers.port_isolation import ListenGuard, PortIsolationError, trap_listen
 from tfcluster.protocol.codec import Message, decode_line, encode
 from tfcluster.protocol.serialization import DecodeError, decode
 
@@ -98,9 +98,10 @@ class SupervisedProgram:
         # A child process that the program has left behind may keep the program's end open, so reading must not block.
         # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
         self._link.setblocking(False)
-        self._pidfd = os.pidfd_open(self.pid)
+        self._pidfd = libc.pidfd_open(self.pid)
         self._memory = OomDetector(self.pid, time.monotonic())
         self._guard: ListenGuard | None = None
+        self._refusals: set[str] = set()  # what was reported of ports that could not be restricted
         self._unread = b""  # the beginning of a message
         self._is_linked = True  # whether the program can still send messages
         self.has_exited = False  # whether the process has exited, and `reap` may be called
@@ -291,8 +292,11 @@ class SupervisedProgram:
             if not self.is_terminated:
                 self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
 
-    def _report_refused_port(self, why: str) -> None:
-        self._sink.append(STDERR, f"tfcluster: this program is not allowed to listen: {why}\n".encode())
+    def _report_refused_port(self, why: PortIsolationError) -> None:
+        line = f"tfcluster: this program is not allowed to listen: {why}\n"
+        if line not in self._refusals:  # servers try again with another address family or port
+            self._refusals.add(line)
+            self._sink.append(STDERR, line.encode())
 
 
 def _handles(pid: int, number: int) -> bool:
@@ -329,7 +333,7 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
     except TerminatedError:
         code = ExitCode.TERMINATED
     except PortIsolationError as error:
-        code = report_error(plan, ClusterError(str(error), hint=OPEN_HINT))
+        code = report_error(plan, error)
     except SystemExit:
         raise
     except BaseException:

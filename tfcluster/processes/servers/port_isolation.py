@@ -14,33 +14,43 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import json
 import os
 import socket
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from ipaddress import IPv4Address, ip_address
+from pathlib import Path
 
 from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import bpf, libc, procfs, seccomp
 from tfcluster.os.daemonize import ask_in_fork
 from tfcluster.os.network import Address
 from tfcluster.os.seccomp import Notification
 from tfcluster.paths import LOCAL_HOST
 
-#: The hint for hosts on which ports cannot be restricted.
-OPEN_HINT = (
+# The hint for hosts on which ports cannot be restricted.
+_OTHER_NETWORKS = (
     "`network: private` in the spec requires no privileges, keeps everyone else out, including other accounts, and "
     "encrypts traffic between hosts; in return, only programs that `tfcluster run`, `launch` and `exec` start can "
-    "reach the servers, and they can reach nothing else. `network: closed` works as root. `network: open` has no "
-    "requirements, but every machine that can connect can run code as you: use it only if a firewall, or the network "
-    "itself, keeps out non-members."
+    "reach the servers, and they can reach nothing else. `network: open` has no requirements, but every machine that "
+    "can connect can run code as you: use it only if a firewall, or the network itself, keeps out non-members."
 )
 _LOOPBACK = b"lo"
+_YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
-class PortIsolationError(Exception):
-    """A port cannot be restricted to this machine or the cluster; the message says why."""
+class PortIsolationError(ClusterError):
+    """A port cannot be restricted to this machine or the cluster; the hint names what allows that, and alternatives."""
+
+    def __init__(self, message: str, *, hint: str = _OTHER_NETWORKS, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message, hint=hint, exit_code=exit_code)
+
+
+OnRefused = Callable[[PortIsolationError], None]
 
 
 def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
@@ -67,7 +77,8 @@ def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> 
         bpf.attach_filter(listener, cluster)
     except PermissionError as error:
         raise PortIsolationError(
-            f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to {_named(listener)}"
+            f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to {_named(listener)}",
+            hint=_root_hint("NET_ADMIN"),
         ) from error
     except OSError as error:
         raise PortIsolationError(f"the kernel refused a filter on {_named(listener)}: {error.strerror}") from error
@@ -81,8 +92,14 @@ def _bind_to_loopback(listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
     except OSError as error:
         raise PortIsolationError(
-            f"the kernel refused to bind {_named(listener)} to loopback: {error.strerror}"
+            f"the kernel refused to bind {_named(listener)} to loopback: {error.strerror}", hint=_root_hint("NET_RAW")
         ) from error
+
+
+def _root_hint(capability: str) -> str:
+    """Return the hint for a process without a capability that root has, but not in each container."""
+    remedy = f"In a container, add `--cap-add {capability}`."
+    return f"{remedy if os.geteuid() == 0 else f'`network: closed` works as root. {remedy}'} {_OTHER_NETWORKS}"
 
 
 def _named(listener: socket.socket) -> str:
@@ -117,9 +134,6 @@ def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
     return frozenset(addresses)
 
 
-_SYS_PIDFD_GETFD = 438  # on every architecture
-
-
 class ListenGuard:
     """Restricts every TCP socket on which trapped threads call listen(), before the call takes effect.
 
@@ -129,7 +143,7 @@ class ListenGuard:
         on_refused: Called with the reason each time a socket cannot be restricted. Its listen() then fails with EACCES.
     """
 
-    def __init__(self, listener: int, cluster: Collection[Address], on_refused: Callable[[str], None]) -> None:
+    def __init__(self, listener: int, cluster: Collection[Address], on_refused: OnRefused) -> None:
         self.ports: set[int] = set()
         self._listener = listener
         self._cluster = cluster
@@ -151,7 +165,7 @@ class ListenGuard:
             with _duplicate(self._listener, notification) as fd:
                 error = self._listen(fd, notification.backlog)
         except (PortIsolationError, OSError) as refused:
-            self._on_refused(str(refused))
+            self._on_refused(_explained(refused))
             seccomp.answer(self._listener, notification, errno.EACCES)
         else:
             seccomp.answer(self._listener, notification, error)
@@ -183,7 +197,7 @@ def trap_listen() -> int:
         raise PortIsolationError(f"ports cannot be closed before they listen: {error}") from error
 
 
-def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str], None]) -> ListenGuard:
+def isolate_this_process(cluster: Collection[Address], on_refused: OnRefused) -> ListenGuard:
     """Start a guard thread that restricts the sockets on which the calling thread and all later threads listen.
 
     This is only for processes whose threads release the global interpreter lock (GIL) before they call listen():
@@ -214,21 +228,51 @@ def check_support(cluster: Collection[Address]) -> None:
 
     Raises PortIsolationError: they cannot be restricted. Raises OSError: the child process cannot be forked.
     """
-    result = ask_in_fork(lambda: _listen_isolated(cluster).encode()).decode()
-    if result != "isolated":
-        raise PortIsolationError(result or "the process that checked it died")
+    _check_in_fork(_listen_as_server, cluster)
 
 
-def _listen_isolated(cluster: Collection[Address]) -> str:
-    """Listen on a restricted port; return `isolated`, or the reason why the port cannot be restricted."""
-    reasons: list[str] = []
-    try:
-        isolate_this_process(cluster, reasons.append)
-        with socket.socket() as listener:
-            listener.listen()
-    except (PortIsolationError, OSError) as error:
-        return reasons[0] if reasons else str(error)
-    return "isolated"
+def check_program_support(cluster: Collection[Address]) -> None:
+    """Check the same for the ports of programs, which another process restricts; it raises the same errors."""
+    _check_in_fork(_listen_as_program, cluster)
+
+
+def _check_in_fork(listen: Callable[[Collection[Address], OnRefused], None], cluster: Collection[Address]) -> None:
+    def answer() -> bytes:
+        refusals: list[PortIsolationError] = []
+        try:
+            listen(cluster, refusals.append)
+        except (PortIsolationError, OSError) as error:
+            refusals.append(_explained(error))
+        return json.dumps([refusal.to_json() for refusal in refusals]).encode()
+
+    died = PortIsolationError("the process that checked it died")
+    for refusal in json.loads(ask_in_fork(answer) or json.dumps([died.to_json()])):
+        raise PortIsolationError.from_json(refusal)
+
+
+def _explained(error: PortIsolationError | OSError) -> PortIsolationError:
+    return error if isinstance(error, PortIsolationError) else PortIsolationError(str(error))
+
+
+def _listen_as_server(cluster: Collection[Address], on_refused: OnRefused) -> None:
+    """Listen on a port that a thread of this process restricts."""
+    isolate_this_process(cluster, on_refused)
+    with socket.socket() as listener:
+        listener.listen()
+
+
+def _listen_as_program(cluster: Collection[Address], on_refused: OnRefused) -> None:
+    """Have a child process listen on a port that this process restricts."""
+    own_end, child_end = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            socket.send_fds(child_end, [b"trap"], [trap_listen()])
+            socket.socket().listen()
+        finally:
+            os._exit(0)
+    child_end.close()
+    for trap in socket.recv_fds(own_end, 4, 1)[1]:
+        ListenGuard(trap, cluster, on_refused).handle()
 
 
 @contextlib.contextmanager
@@ -238,13 +282,16 @@ def _duplicate(listener: int, notification: Notification) -> Iterator[int]:
     It is -1 if the caller has no such descriptor. Raises OSError: this process may not duplicate it, or the caller has
     exited.
     """
-    pidfd = os.pidfd_open(_process_of(notification.tid))
+    process = _process_of(notification.tid)
     try:
-        if not seccomp.is_waiting(listener, notification):  # the pid may have been reused by another process
-            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        fd = _pidfd_getfd(pidfd, notification.fd)
-    finally:
-        os.close(pidfd)
+        if process == os.getpid():  # its threads share their descriptors, so this requires no privilege
+            fd = libc.call("fcntl", notification.fd, fcntl.F_DUPFD_CLOEXEC, 0)
+        else:
+            fd = _duplicate_of(process, listener, notification)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        fd = -1
     try:
         yield fd
     finally:
@@ -259,14 +306,35 @@ def _process_of(tid: int) -> int:
     return int(pid)
 
 
-def _pidfd_getfd(pidfd: int, fd: int) -> int:
-    """Duplicate a descriptor of another process by pidfd_getfd(2), which Python's os module lacks.
-
-    Return -1 if the process has no such descriptor.
-    """
+def _duplicate_of(process: int, listener: int, notification: Notification) -> int:
+    pidfd = libc.pidfd_open(process)
     try:
-        return libc.call("syscall", _SYS_PIDFD_GETFD, pidfd, fd, 0)
+        if not seccomp.is_waiting(listener, notification):  # the pid may have been reused by another process
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return libc.pidfd_getfd(pidfd, notification.fd)
     except OSError as error:
-        if error.errno == errno.EBADF:
-            return -1
+        if error.errno in (errno.EPERM, errno.ENOSYS):
+            raise _explain_refusal(error.errno) from error
         raise
+    finally:
+        os.close(pidfd)
+
+
+def _explain_refusal(number: int) -> PortIsolationError:
+    """Return the error that the kernel does not give this process the socket of a program, by the errno of that."""
+    scope = _YAMA_SCOPE.read_text().strip() if _YAMA_SCOPE.exists() else ""
+    remedy = "In a container, add `--cap-add SYS_PTRACE`, or"
+    if number == errno.ENOSYS:
+        why, remedy = "this system has no pidfd_getfd(), which came with Linux 5.6", "Otherwise"
+    elif scope == "3":
+        why, remedy = "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Otherwise"
+    elif scope == "2" and os.geteuid() != 0:
+        why = "kernel.yama.ptrace_scope is 2"
+        remedy = "`sudo sysctl -w kernel.yama.ptrace_scope=1` allows it. Or"
+    else:
+        why = "pidfd_getfd() is not permitted"
+    return PortIsolationError(
+        f"the port of a program cannot be restricted: {why}",
+        hint=f"{remedy} write `network: private` or `network: open` in the spec (`launch --workers` has `--network`): "
+        "with `open`, every machine that can connect can run code as you.",
+    )

@@ -12,7 +12,7 @@ from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.os import daemonize
 from tfcluster.processes import protos
 from tfcluster.processes.servers.c_api import TensorFlow, TensorFlowError
-from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError, addresses_of, isolate_this_process
+from tfcluster.processes.servers.port_isolation import PortIsolationError, addresses_of, isolate_this_process
 from tfcluster.protocol.codec import encode
 
 
@@ -36,7 +36,7 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
         agent.close()
         tensorflow.join(server)
     except (TensorFlowError, PortIsolationError, OSError) as error:
-        message = f"{error}. {OPEN_HINT}" if isinstance(error, PortIsolationError) else str(error)
+        message = f"{error.message}. {error.hint}" if isinstance(error, PortIsolationError) else str(error)
         os.write(2, f"tfcluster: {message}\n".encode())
         agent.sendall(encode({"error": message}))
 
@@ -46,14 +46,14 @@ def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: Cl
 
     Raises PortIsolationError: ports cannot be restricted on this machine, or the server's port has not been restricted.
     """
-    reasons: list[str] = []
-    guard = isolate_this_process(addresses_of(topology.hosts), reasons.append)
+    refusals: list[PortIsolationError] = []
+    guard = isolate_this_process(addresses_of(topology.hosts), refusals.append)
     try:
         server = tensorflow.new_server(definition)
     except TensorFlowError as error:
-        raise (PortIsolationError(reasons[0]) if reasons else error) from error
+        raise (refusals[0] if refusals else error) from error
     if task.port not in guard.ports:
         # If listening fails for one address family, gRPC continues with the other. A way to listen other than listen()
         # would not be trapped.
-        raise PortIsolationError(reasons[0] if reasons else f"port {task.port} was opened without being restricted")
+        raise (refusals or [PortIsolationError(f"port {task.port} was opened without being restricted")])[0]
     return server

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfcluster.errors import usage_error
+from tfcluster.os import libc
 from tfcluster.programs import settings
 from tfcluster.programs.csv_rows import is_number, read_rows
 
@@ -130,7 +131,7 @@ class SameHostToken:
 
     def __init__(self) -> None:
         self.value = os.urandom(16)
-        descriptor = os.memfd_create("tfcluster")
+        descriptor = libc.memfd_create("tfcluster")
         os.write(descriptor, self.value)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
 

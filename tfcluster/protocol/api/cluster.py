@@ -52,6 +52,7 @@ class FailedCheck:
 
     check: str  # the name of the check
     error: ClusterError  # the reason, with a fix
+    is_warning: bool = False  # whether the host can start its tasks all the same
 
 
 @record_class(frozen=True)
@@ -60,7 +61,7 @@ class Preparation:
 
     tensorflow: str | None  # the version of the host's TensorFlow; None if it could not be loaded
     allocation: Allocation  # the allocated ports and GPUs; empty if there are problems
-    # Everything that prevents the host from starting its tasks; `tensorflow` is the check of its library.
+    # Everything that prevents the host from starting its tasks, and warnings; `tensorflow` is the check of its library.
     problems: tuple[FailedCheck, ...]
     accounts: OtherAccounts | None  # other accounts that can connect to the host's servers; None if there are none
 

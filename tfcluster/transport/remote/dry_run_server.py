@@ -17,7 +17,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, closest_existing, set_state_home, state_folder
 from tfcluster.protocol.api import Request
-from tfcluster.protocol.api.cluster import Observation, ObserveRequest, PrepareRequest
+from tfcluster.protocol.api.cluster import FailedCheck, Observation, ObserveRequest, PrepareRequest
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import agent_pid, check_runtime_dir
 from tfcluster.transport.local import AgentProcess, LocalAgentConnection, LocalTransport, connect
@@ -101,11 +101,11 @@ class _Server:
         preparation: dict[str, Any] = self._dry_preflight().prepare(topology, listens)
         if why := _why_not_writable(self._folder):
             problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
-            preparation["problems"].append({"check": "folders", "error": problem.to_json()})
+            preparation["problems"].append(to_json(FailedCheck("folders", problem)))
         try:
             check_runtime_dir()
         except ClusterError as problem:
-            preparation["problems"].append({"check": "folders", "error": problem.to_json()})
+            preparation["problems"].append(to_json(FailedCheck("folders", problem)))
         return preparation
 
     def observe(self) -> dict[str, Any]:
