@@ -49,6 +49,16 @@ def set_state_home(folder: Path) -> None:
     _state_home = folder
 
 
+def current_folder() -> str:
+    """Return the current folder; raises ClusterError if it was deleted, so that no relative path leads to a file."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        path = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
+        hint = 'If it exists again, `cd "$PWD"` enters the new one; otherwise `cd` to another folder.'
+        raise ClusterError(f"the current folder {path} was deleted", hint=hint) from None
+
+
 def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
     """Return the folder with a cluster's journal, logs/ and runs/ on one host."""
     return state_home() / cluster / host

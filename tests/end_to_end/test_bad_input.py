@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.accounts import Account
+from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.end_to_end.test_private_network import sandbox_of
 
 BAD = """\
 name: bad
@@ -67,3 +76,61 @@ def test_without_tensorflow_the_error_names_what_to_install(sandbox: Sandbox) ->
     assert "TensorFlow is not installed" in error
     assert "pip install tensorflow" in error
     wait_for(lambda: not sandbox.leftovers())
+
+
+@pytest.mark.usefixtures("bare_fork_server")
+def test_in_a_folder_that_was_deleted_commands_work_or_name_it(sandbox: Sandbox) -> None:
+    spec, script = sandbox.spec("name: far\njobs:\n  worker: {tasks: 1}\n", "far.yaml"), sandbox.spec("", "empty.py")
+    gone = sandbox.folder / "gone"
+
+    def said(*arguments: str | Path, code: int) -> str:
+        gone.mkdir()
+        words = ("sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *sandbox.command, *arguments)
+        result = sandbox.execute(*words, cwd=gone)
+        assert result.returncode == code, (arguments, result)
+        return result.stderr
+
+    deleted = f"the current folder {gone} was deleted"
+    for arguments in (["run", script], ["run", "-m", "this"], ["launch", "--workers", "1", script]):
+        assert said(*arguments, code=1).startswith(f"error: {deleted}\nhint: "), arguments
+    for arguments, code in ((["validate"], 2), (["run", "empty.py"], 2), (["init"], 1), (["status"], 3)):
+        assert f"note: {deleted}. " in said(*arguments, code=code), arguments
+    said("validate", spec, code=0)
+    said("up", spec, code=0)
+    said("exec", "--", "true", code=0)
+    said("down", code=0)
+
+
+@pytest.mark.needs("root")
+def test_an_account_without_a_name_or_a_home() -> None:
+    """A user id without an entry in /etc/passwd, as `docker run --user` makes it."""
+    owner = Account("", 54321)
+    with sandbox_of(owner) as sandbox:
+        spec = sandbox.spec("name: who\njobs:\n  worker: {tasks: 1}\n")
+        homeless = replace(sandbox, command=owner.command("env", "-u", "HOME", "-u", "XDG_STATE_HOME", *COMMAND))
+        for command in ("doctor", "up"):
+            result = homeless(command, spec, code=1)
+            assert "this account has no home folder: HOME is not set" in result.stdout + result.stderr
+        homeless = replace(sandbox, command=owner.command("env", "-u", "HOME", *COMMAND))
+        homeless("up", spec)
+        homeless("down")
+
+
+@pytest.mark.needs("root")
+def test_a_host_whose_account_has_no_home_keeps_the_code_in_the_folder_for_its_state() -> None:
+    owner = Account("", 54321)
+    with sandbox_of(owner) as owned:
+        sandbox = replace(owned, command=COMMAND)
+        state = sandbox.folder / "far"
+        state.mkdir()
+        os.chown(state, owner.uid, owner.uid)
+        way = sandbox.spec(f'#!/bin/sh\nexec {shlex.join(owner.command("env", "-i", "-C", str(state)))} "$@"\n', "way")
+        way.chmod(0o755)
+        host = {"address": "127.0.0.1", "connect": str(way), "python": sys.executable}
+        for keys, code in ((host, 1), ({**host, "state": str(state)}, 0)):
+            spec = sandbox.spec(json.dumps({"name": "who", "hosts": {"box": keys}, "jobs": {"worker": {"tasks": 1}}}))
+            for command in ("doctor", "up"):
+                result = sandbox(command, spec, code=code)
+                assert ("account has no home folder" in result.stdout + result.stderr) == bool(code), command
+        assert sorted(path.name for path in state.iterdir()) == [".code", "who"]
+        sandbox("down")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.accounts import Account
+from tests.conftest import ROOT
 from tfcluster.core.hosts import Host
 from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.topology import ClusterTopology
@@ -30,6 +33,22 @@ _OUTPUTS = {
     ),
     "srun: Job step created\n": None,
 }
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("variables", [(), ("HOME=/home/me", "USER=me")])
+def test_a_user_id_without_an_account_gets_the_variables_that_are_known(variables: tuple[str, ...]) -> None:
+    """As in a container: the nodes of the job may know the account."""
+    code = "from tfcluster.providers import slurm; print(slurm._export())"
+    environment = ("env", "-i", f"PYTHONPATH={ROOT}", f"PATH={os.environ['PATH']}", *variables)
+    printed = subprocess.run(
+        Account("", 54321).command(*environment, sys.executable, "-c", code),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert printed.startswith(f"--export={','.join([*variables, 'SHELL=/bin/sh'])},PATH=/")
 
 
 @pytest.mark.parametrize("output", _OUTPUTS)

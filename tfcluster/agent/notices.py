@@ -75,7 +75,7 @@ def run_notice_command(command: str, notice: Notice) -> str | None:
 
     Return why it failed; None if it succeeded.
     """
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # unchanged for an account that has none
     environment = {**os.environ, **environment_of(notice)}
     environment.pop(MARK, None)  # what the command leaves behind does not belong to the cluster
     limit = settings.NOTICE_SECONDS

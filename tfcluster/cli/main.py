@@ -201,9 +201,11 @@ def main() -> NoReturn:
         sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
     except ClusterError as error:
         echo_error(error)
+        _note_deleted_folder(error)
         sys.exit(int(error.exit_code))
     except click.ClickException as error:
         echo_usage_error(error)
+        _note_deleted_folder(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         echo("interrupted", err=True)
@@ -256,8 +258,27 @@ def _exit_interrupted() -> NoReturn:
 
 def _system_error(error: OSError) -> ClusterError:
     """Return the error for a refusal of the operating system, with a hint for limits that users can change."""
+    if error.errno == errno.ENOENT and not error.filename and (problem := _deleted_folder()) is not None:
+        return problem
     where = f"{error.filename}: " if error.filename else ""
     return ClusterError(f"{where}{error.strerror or error}", hint=_HINTS.get(error.errno or 0, ""))
+
+
+def _note_deleted_folder(error: ClusterError | click.ClickException) -> None:
+    """Print that the current folder was deleted, if it was: another error, such as a missing file, may be due to it."""
+    problem = _deleted_folder()
+    if problem is not None and problem.message != error.message:
+        echo(f"note: {problem.message}. {problem.hint}", err=True)
+
+
+def _deleted_folder() -> ClusterError | None:
+    from tfcluster.paths import current_folder
+
+    try:
+        current_folder()
+    except ClusterError as problem:
+        return problem
+    return None
 
 
 def _terminated(signal_number: int, frame: object) -> NoReturn:

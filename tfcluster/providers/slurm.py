@@ -164,11 +164,14 @@ done
 
 def _export() -> str:
     """Return srun's option for the environment of a login: srun would otherwise export that of the caller."""
-    account = pwd.getpwuid(os.getuid())
-    variables = {
-        **{"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
-        **{"SHELL": account.pw_shell or "/bin/sh", "PATH": settings.LOGIN_PATH},
-    }
+    try:
+        account = pwd.getpwuid(os.getuid())
+        variables = {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+        variables["SHELL"] = account.pw_shell or "/bin/sh"
+    except KeyError:  # the uid has no entry here, as in a container, but may have one on the nodes
+        variables = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME") if name in os.environ}
+        variables["SHELL"] = "/bin/sh"
+    variables["PATH"] = settings.LOGIN_PATH
     return "--export=" + ",".join(f"{name}={value}" for name, value in variables.items())
 
 

@@ -120,7 +120,7 @@ def find_locked_key(destination: str) -> tuple[Path, bool] | None:
     options = [(name.lower(), value) for name, _, value in lines]
     agent = next((value for name, value in options if name == "identityagent"), "SSH_AUTH_SOCK")
     code, loaded = _run(["ssh-add", "-l"], {} if agent == "SSH_AUTH_SOCK" else {"SSH_AUTH_SOCK": agent})
-    for path in [Path(value).expanduser() for name, value in options if name == "identityfile"]:
+    for path in [Path(os.path.expanduser(value)) for name, value in options if name == "identityfile"]:
         if _WRONG_PASSPHRASE in _run(["ssh-keygen", "-y", "-P", "", "-f", str(path)])[1]:
             is_unknown, text = _run(["ssh-keygen", "-l", "-f", str(path)])  # the fingerprint is the second word
             if is_unknown or text.split()[1] not in loaded:

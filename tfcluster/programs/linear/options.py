@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -87,7 +88,7 @@ def command(
         "lr": lr,
         "sync": sync,
         # Make the path absolute, as the run has another working directory.
-        "logdir": None if logdir is None else str(Path(logdir).expanduser().absolute()),
+        "logdir": None if logdir is None else str(Path(os.path.expanduser(logdir)).absolute()),
         "checkpoint_every": checkpoint_every,
         "seed": shared.seed,
     }

@@ -14,6 +14,7 @@ from tfcluster.cli.completion import complete_files, complete_modules
 from tfcluster.cli.options import InputFile, seconds
 from tfcluster.cli.output import approve_code
 from tfcluster.input_file import is_descriptor
+from tfcluster.paths import current_folder
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -74,7 +75,7 @@ def command(
     TFCLUSTER_OUTPUT a folder for files that `tfcluster fetch` is to copy.
     The word `script` can be left out: tfcluster run train.py --epochs 3
     """
-    folder = os.getcwd()
+    folder = current_folder()
     parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed, "cold": cold}
     submit = partial(Submission, approve_code=partial(approve_code, yes=yes), start_timeout=start_timeout)
     if is_module:

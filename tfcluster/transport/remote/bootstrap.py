@@ -53,7 +53,11 @@ def send_message(message: dict[str, Any]) -> None:
 def cache_folders(session: dict[str, Any]) -> Iterator[str]:
     """Yield the candidate folders for the cache, in order of preference."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    yield os.path.join(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache"), "tfcluster", "code")
+    cache = cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")
+    if os.path.isabs(cache):
+        yield os.path.join(cache, "tfcluster", "code")
+    elif not session["state"]:
+        raise OSError("the account has no home folder: HOME is not set, and no entry in /etc/passwd names one")
     if session["state"]:  # the spec has `state:` for hosts whose home folder is not writable
         yield os.path.join(os.path.abspath(os.path.expanduser(session["state"])), ".code")
 

@@ -21,7 +21,7 @@ from tfcluster.protocol.api.cluster import FailedCheck, Observation, ObserveRequ
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import agent_pid, check_runtime_dir
 from tfcluster.transport.local import AgentProcess, LocalAgentConnection, LocalTransport, connect
-from tfcluster.transport.remote.bootstrap import CANNOT_STORE, STORE_HINT, cache_folders
+from tfcluster.transport.remote.bootstrap import CANNOT_STORE, STORE_HINT, cache_folders, send_message
 from tfcluster.transport.remote.session import serve_requests, survey
 
 # The variables of the spec that determine the folders that the probe inspects. No other variable is set, and these are
@@ -63,7 +63,11 @@ def serve(session: dict[str, Any]) -> None:
         folder = site.getusersitepackages()
         if os.path.isdir(folder):
             site.addsitedir(folder)
-    server = _Server(session)
+    try:
+        server = _Server(session)
+    except ClusterError as error:  # the account has no home folder
+        send_message({"error": error.to_json()})
+        return
     serve_requests(
         {
             "survey": server.survey,

@@ -130,7 +130,7 @@ def survey() -> dict[str, Any]:
         "tensorflow": tensorflow_version(),
         "free_bytes": _free_bytes(),
         "missing": missing_packages(),
-        "venv": str(Path("~/tf").expanduser()) if is_managed_by_system() else None,
+        "venv": os.path.expanduser("~/tf") if is_managed_by_system() else None,
     }
 
 

@@ -54,7 +54,7 @@ def main(text: str) -> NoReturn:
 
 def _find_logdir(folders: Iterable[str], run_folder: str | None) -> str | None:
     for folder in folders:
-        path = Path.home() / os.path.expanduser(folder)
+        path = Path(os.path.expanduser("~"), os.path.expanduser(folder))
         if path.is_dir():
             return str(path)
     files = [] if run_folder is None else [name for *_, names in os.walk(run_folder) for name in names]
