@@ -565,7 +565,7 @@ def test_a_job_in_another_cluster_of_slurm_is_found_there_and_a_job_of_the_same_
         jobs = "jobs: {worker: {tasks: 1}}\n"
         for _ in range(2):
             site.site("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 1000")
-        theirs = site.jobs()
+        theirs = sorted(site.jobs())
         for number, (options, environment) in enumerate([('["-M b"]', {}), ("[]", {"SBATCH_CLUSTERS": "b"})], 1):
             site("up", site.spec(site.text(f"{{options: {options}}}", jobs)), env=environment)
             status = site.status()
@@ -576,7 +576,7 @@ def test_a_job_in_another_cluster_of_slurm_is_found_there_and_a_job_of_the_same_
         command = f"{sys.executable} -m tfcluster"
         line = site.allocated(1, f"{command} up >&2 && {command} status -o json; {command} down >&2", "--clusters=b")
         assert json.loads(line)["job"]["nodes"] == status["job"]["nodes"]
-        assert site.jobs() == theirs
+        assert sorted(site.jobs()) == theirs
         site.site("scancel", *theirs)
 
 
