@@ -77,6 +77,12 @@ class Network:
     def __getitem__(self, name: str) -> Machine:
         return self.machines[name]
 
+    def narrow(self, name: str, mtu: int) -> None:
+        """Have the switch drop packets to and from a machine that are larger, without a word."""
+        for machine in self.machines.values():
+            machine.ip("link", "set", _INTERFACE, "gso_max_segs", "1")  # as on a cable: it carries no larger ones
+        ip("-n", self.switch, "link", "set", name, "mtu", str(mtu))
+
     def unplug(self, name: str) -> None:
         """Pull the cable of a machine: nothing reaches it, and it keeps its addresses."""
         ip("-n", self.switch, "link", "set", name, "down")

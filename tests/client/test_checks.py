@@ -41,7 +41,14 @@ from tfcluster.core.hosts import Host, OtherAccounts
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import authority_path
-from tfcluster.protocol.api.cluster import Allocation, Observation, Preparation
+from tfcluster.protocol.api.cluster import (
+    LARGE_PACKETS_LOST,
+    Allocation,
+    Observation,
+    Preparation,
+    ReachReply,
+    ReachRequest,
+)
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.remote_transport import HostReport
 
@@ -52,6 +59,7 @@ TOPOLOGY = topology_of(
     "  ps: ['10.0.0.1:2222']\n"
     "  worker: ['10.0.0.2:2222', '10.0.0.3:2223']\n"
 )
+HOSTS = ("alpha", "beta", "gamma")
 LOCAL = topology_of("jobs: {worker: {tasks: 1}}")
 
 
@@ -164,11 +172,18 @@ def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.Capture
 
 
 class FakeInspector(AgentInspector):
-    """A host that says which addresses it cannot connect to; `find_failures` returns None if it cannot be asked."""
+    """A host that says which addresses it cannot connect to; `find_failures` returns None if it cannot be asked.
 
-    def __init__(self, find_failures: Callable[[Sequence[str]], Mapping[str, str] | None]) -> None:
+    `sources` is what the other hosts see of it.
+    """
+
+    def __init__(
+        self, find_failures: Callable[[Sequence[str]], Mapping[str, str] | None], sources: dict[str, str] | None = None
+    ) -> None:
         self.addresses: list[str] = []
+        self.answered: list[str] = []
         self._find_failures = find_failures
+        self._sources = sources or {}
 
     def observe(self) -> Observation:
         return Observation(None)
@@ -176,12 +191,13 @@ class FakeInspector(AgentInspector):
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         return Preparation(None, Allocation({}, {}), (), None)
 
-    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        self.addresses += addresses
-        failures = self._find_failures(addresses)
+    def reach(self, request: ReachRequest) -> ReachReply:
+        self.addresses += request.addresses
+        self.answered += request.answered
+        failures = self._find_failures(request.addresses)
         if failures is None:
             raise HostUnreachableError("gamma", "timed out")
-        return failures
+        return ReachReply(dict(failures), self._sources)
 
     def close(self) -> None:
         pass
@@ -321,6 +337,46 @@ def test_if_every_host_has_a_firewall_each_is_a_problem() -> None:
     results = problems(connect_all(cluster_with(48), lambda source, address: "timed out"))
     assert len(results) == 48
     assert results[0].startswith("host 'h1' cannot be reached from h0, h17, h33, h41 and 2 more at")
+
+
+@pytest.mark.parametrize(
+    ("seen", "where", "hint"),
+    [
+        (["10.9.2.3"], "10.9.2.3", "Set `address: 10.9.2.3` for beta in the spec."),
+        (["fd00::9", "10.9.2.3"], "10.9.2.3 and fd00::9", "Set `address:` to a name that stands for all of these"),
+    ],
+)
+def test_the_address_that_a_hosts_connections_come_from_is_to_be_in_the_spec(
+    seen: list[str], where: str, hint: str
+) -> None:
+    sources = dict(zip(["10.0.0.1:2222", "10.0.0.3:2223"], seen, strict=False))
+    inspectors = {host: FakeInspector(lambda _: {}, sources if host == "beta" else None) for host in HOSTS}
+    results = check_connectivity(Cluster("demo", TOPOLOGY.hosts, "alpha"), TOPOLOGY, preflights(inspectors))
+    (problem,) = [result for result in results if not result.is_ok]
+    assert (problem.host, problem.severity) == ("beta", Severity.ERROR)
+    expected = f"connections from beta come from {where}, not from 10.0.0.2: the other hosts refuse them"
+    assert problem.result == expected
+    assert problem.hint.startswith(hint)
+    assert [result.host for result in results if result.is_ok] == ["alpha", "gamma"]
+
+
+def test_one_port_of_each_host_that_is_not_up_is_to_answer() -> None:
+    topology = cluster_with(3, tasks=2)
+    inspectors = {host.name: FakeInspector(lambda _: {}) for host in topology.hosts}
+    check_connectivity(Cluster("demo", topology.hosts, "h0"), topology, preflights(inspectors))
+    assert len(inspectors["h0"].addresses) == 4
+    assert sorted(inspectors["h0"].answered) == ["10.0.0.101:2222", "10.0.0.102:2222"]
+
+
+def test_if_large_packets_are_lost_the_mtu_is_to_be_compared() -> None:
+    results = connect_all(cluster_with(4), lambda source, _: LARGE_PACKETS_LOST if source == "h3" else "")
+    (problem,) = [result for result in results if not result.is_ok]
+    assert problem.result.endswith("reaches none of the hosts that it tried (3): small packets pass, large ones do not")
+    assert problem.hint.startswith("Compare the MTU of h3, h0, h1, h2 and of what is between them")
+    pair = ("h3", "10.0.0.101:2222")
+    results = connect_all(cluster_with(4), lambda *connection: LARGE_PACKETS_LOST if connection == pair else "")
+    (problem,) = [result for result in results if not result.is_ok]
+    assert problem.hint.startswith("Compare the MTU of h1, h3 and of what is between them")
 
 
 def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:

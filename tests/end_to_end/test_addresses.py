@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import COMMAND, make_sandbox
+from tests.end_to_end.test_ssh import over
 
 #: A machine of its own name, which no file and no name server knows, but a module of the C library does.
 _NAMED = 'hostname alpha.local && mount --bind "$0" /etc/nsswitch.conf && exec "$@"'
@@ -21,3 +23,37 @@ def test_a_name_that_only_the_systems_resolver_knows(tmp_path: Path) -> None:
         named("up", named.spec("name: named\nhosts: {localhost: {address: alpha.local}}\njobs: {worker: {tasks: 2}}\n"))
         assert {address.partition(":")[0] for address in named.tasks("address").values()} == {"alpha.local"}
         named("run", "pi", "--samples", "1e5")
+
+
+_NAMES = ("alpha", "beta")
+_JOBS = "jobs: {worker: {tasks: 4, hosts: [alpha, beta]}}\n"
+
+
+@pytest.mark.slow
+def test_hosts_that_cannot_work_together_are_told_why_before_anything_starts(
+    needs_network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connections of one come from an address that the spec does not name; then large packets are lost."""
+    monkeypatch.setenv("TEST_SETTINGS", json.dumps({"CONNECTIVITY_ANSWER_SECONDS": 3.0}))
+    with over(tmp_path, *_NAMES, has_sshd=False) as two:
+        text = two.text(_NAMES, _JOBS)
+        two.spec(text)
+        alpha, beta = (two.network.network[name] for name in _NAMES)
+        beta.ip("address", "add", "10.9.2.3/32", "dev", "lo")
+        beta.ip("route", "add", alpha.ipv4, "dev", "eth0", "src", "10.9.2.3")
+        alpha.ip("route", "add", "10.9.2.3", "dev", "eth0")
+        elsewhere = f"connections from beta come from 10.9.2.3, not from {beta.ipv4}: the other hosts refuse them"
+        told = {(check["host"], check["result"]) for check in two.json("doctor", code=1)["checks"] if not check["ok"]}
+        assert told == {("beta", elsewhere)}
+        refused = two("up", code=1).stderr
+        assert elsewhere in refused
+        assert "Set `address: 10.9.2.3` for beta in the spec." in refused
+        two.spec(text.replace(beta.ipv4, "10.9.2.3"))
+        two.network.network.narrow("alpha", 1200)
+        failed = [check for check in two.json("doctor", code=1)["checks"] if not check["ok"]]
+        assert all(check["result"].endswith(": small packets pass, large ones do not") for check in failed), failed
+        assert "Compare the MTU of alpha, beta and of what is between them" in two("up", code=1).stderr
+        two.network.network.narrow("alpha", 1500)
+        two("up")
+        assert two.json("run", "pi", "--samples", "1e5")["state"] == "succeeded"
+        two("down")

@@ -12,6 +12,7 @@ from tests.core.clusters import topology_of
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import TransportFactory
 from tests.transport.test_examine import problems, python
+from tfcluster.protocol.api.cluster import ReachReply, ReachRequest
 from tfcluster.transport.provision import code_bundle
 from tfcluster.transport.session import start_local_probe
 
@@ -32,7 +33,8 @@ def test_a_probe_has_one_connection_of_its_own(hosts: SshHosts, make_transport: 
     reply = probe.prepare(TOPOLOGY, listens=True)
     assert (reply.problems, len(reply.allocation.ports)) == ((), 2)
     port = min(reply.allocation.ports.values())
-    assert probe.failures([f"127.0.0.1:{port}", "127.0.0.1:1"], 5.0) == {"127.0.0.1:1": "Connection refused"}
+    reached = probe.reach(ReachRequest((f"127.0.0.1:{port}", "127.0.0.1:1"), 5.0, (f"127.0.0.1:{port}",)))
+    assert reached == ReachReply({"127.0.0.1:1": "Connection refused"})
     assert len(hosts.run("h0", "ss", "-Htn", "state", "established", "sport", "=", ":22").splitlines()) == 1
     assert files(hosts) == before
     probe.close()

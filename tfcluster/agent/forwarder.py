@@ -73,7 +73,7 @@ class ForwarderSupervisor(HelperProcess):
         """Return the port on which the forwarder listens for other hosts; None if there is no forwarder."""
         return None if self._config is None else self._config.own.port
 
-    def listen_temporarily(self) -> AbstractContextManager[list[int]]:
+    def listen_temporarily(self) -> AbstractContextManager[list[socket.socket]]:
         """Listen on the reserved port for a connectivity check, unless the forwarder does; see `PortAllocator`."""
         return self.ports.listen_temporarily(self.ports.reserved if self._config is None else ())
 

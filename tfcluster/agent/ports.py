@@ -124,15 +124,16 @@ class PortAllocator:
             yield port
 
     @contextmanager
-    def listen_temporarily(self, ports: Collection[int]) -> Iterator[list[int]]:
+    def listen_temporarily(self, ports: Collection[int]) -> Iterator[list[socket.socket]]:
         """Listen on reserved ports temporarily, for a connectivity check.
 
-        Connections wait in the kernel's accept queue and are reset at the end: no connection is accepted or served.
-        Yields the ports on which this process listens now, sorted, without those that cannot listen.
+        Connections that nobody accepts are reset at the end. Yields the sockets that listen now, sorted by their ports,
+        without those that cannot listen.
         """
         self._listeners += 1
         try:
-            yield [port for port in sorted(ports) if port in self._sockets and _listen(self._sockets[port])]
+            bound = [self._sockets[port] for port in sorted(ports) if port in self._sockets]
+            yield [each for each in bound if _listen(each)]
         finally:
             self._listeners -= 1
             if not self._listeners:

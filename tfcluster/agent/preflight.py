@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,17 +18,19 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
-from tfcluster.agent.subprocesses import ChildTimeoutError, run_in_child
+from tfcluster.agent.subprocesses import ChildTimeoutError, fork_child, run_in_child
 from tfcluster.core.devices import find_gpu_problem, visible_gpus
 from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
+from tfcluster.os.daemonize import detach
+from tfcluster.os.network import Address
 from tfcluster.os.process_handle import supports_pidfds
 from tfcluster.private_network import find_obstacle
+from tfcluster.processes.connection_check import answer_connections, check_connections
 from tfcluster.processes.gpus import list_gpus
-from tfcluster.processes.probes import connection_failures
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.port_isolation import (
     PortIsolationError,
@@ -35,7 +38,7 @@ from tfcluster.processes.servers.port_isolation import (
     check_program_support,
     check_support,
 )
-from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation
+from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation, ReachReply, ReachRequest
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library, missing_packages
 
@@ -372,6 +375,50 @@ HOST_CHECKS: dict[str, Callable[[HostCheckInput], Iterator[ClusterError]]] = {
 }
 
 
+async def reach(request: ReachRequest) -> ReachReply:
+    """Connect to other hosts in a child process, because a name is looked up in a thread, which the agent cannot have.
+
+    Raises what `run_in_child` raises.
+    """
+    limit = request.limit + settings.CONNECTIVITY_MARGIN_SECONDS
+    reply = await run_in_child("tfcluster: connection check", lambda: to_json(check_connections(request)), limit)
+    return decode(ReachReply, reply)
+
+
+@contextmanager
+def answering(listeners: Sequence[socket.socket], topology: ClusterTopology) -> Iterator[None]:
+    """Have a child process answer the connections of other hosts that are checked for a topology.
+
+    Raises ClusterError: it cannot be forked.
+    """
+    agent_pid, keep = os.getpid(), [each.fileno() for each in listeners]
+
+    def body(agent: socket.socket) -> None:
+        detach("tfcluster: connection check", keep=keep, parent=agent_pid)
+        _answer(listeners, topology)
+
+    try:
+        child = fork_child(body, lambda status: None, keep=keep)
+    except OSError as error:
+        raise ClusterError(f"no process can be started that answers other hosts: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        child.kill()
+        child.close_pipe()
+
+
+def _answer(listeners: Sequence[socket.socket], topology: ClusterTopology) -> None:
+    """Answer connections; those of an address that is neither the cluster's nor this machine's are not admitted."""
+    known = addresses_of(topology.hosts) if topology.closes_ports else None
+
+    def is_admitted(address: Address) -> bool:
+        return known is None or address in known or _why_not_local(str(address)) is None
+
+    with suppress(OSError):
+        answer_connections(listeners, is_admitted)
+
+
 class DryPreflight:
     """Runs the preflight on this host without an agent: starts nothing, and leaves nothing behind.
 
@@ -389,7 +436,7 @@ class DryPreflight:
     def prepare(self, topology: dict[str, Any], listens: bool) -> dict[str, Any]:
         """Check the host for a topology, as an agent does for `PrepareRequest`.
 
-        With `listens`, the process accepts connections on the allocated ports until it exits. Otherwise the ports are
+        With `listens`, the process answers connections on the allocated ports until it exits. Otherwise the ports are
         free again as soon as this method returns.
         """
         desired, ports, tls_ports = decode(ClusterTopology, topology), PortAllocator(), PortAllocator()
@@ -399,13 +446,19 @@ class DryPreflight:
         inputs = HostCheckInput(desired, self._host, self._folder, ports, gpus, tls_ports=tls_ports)
         prepared = prepare_host(inputs, lambda: TensorFlow(find_tensorflow_library()), check_host(inputs))
         preparation: dict[str, Any] = to_json(prepared)
-        for each in (ports, tls_ports):
-            if listens:
-                self._listening.enter_context(each.listen_temporarily(each.reserved))
-            else:
-                each.release_except(())
+        if not listens:
+            ports.release_except(())
+            tls_ports.release_except(())
+            return preparation
+        listeners = [
+            listener
+            for each in (ports, tls_ports)
+            for listener in self._listening.enter_context(each.listen_temporarily(each.reserved))
+        ]
+        threading.Thread(target=_answer, args=(listeners, desired), daemon=True).start()
         return preparation
 
-    def failures(self, addresses: list[str], timeout: float) -> dict[str, str]:
-        """Connect to addresses of other hosts, and return the error of each that failed; `timeout` is for each."""
-        return connection_failures(addresses, timeout)
+    def reach(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Connect to other hosts, as an agent does for `ReachRequest`."""
+        reply: dict[str, Any] = to_json(check_connections(decode(ReachRequest, request)))
+        return reply

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -129,7 +129,10 @@ class ChildProcess:
 
 
 def fork_child(
-    body: Callable[[socket.socket], None], on_exit: Callable[[int], None], enter: Callable[[], None] | None = None
+    body: Callable[[socket.socket], None],
+    on_exit: Callable[[int], None],
+    enter: Callable[[], None] | None = None,
+    keep: Iterable[int] = (),
 ) -> ChildProcess:
     """Fork a child process that runs a function and exits with code 1 if the function returns.
 
@@ -140,6 +143,7 @@ def fork_child(
         body: The function that the child runs; its argument is the child's end of a socket pair.
         on_exit: Called by the event loop with waitpid's status when the child has exited.
         enter: Called in the child before it closes the agent's descriptors, to move it to another network.
+        keep: The descriptors of the agent that the child does not close.
 
     Raises:
         OSError: The system has no process, memory or file descriptors left; no child is left behind.
@@ -152,7 +156,7 @@ def fork_child(
             agent_end.close()
             raise
         if pid == 0:
-            _run_child(body, child_end, enter)
+            _run_child(body, child_end, enter, keep)
     agent_end.setblocking(False)
     pidfd = None
     try:
@@ -226,13 +230,16 @@ async def run_in_child(
 
 
 def _run_child(
-    body: Callable[[socket.socket], None], connection: socket.socket, enter: Callable[[], None] | None
+    body: Callable[[socket.socket], None],
+    connection: socket.socket,
+    enter: Callable[[], None] | None,
+    keep: Iterable[int],
 ) -> NoReturn:
     """Run the function of a child process that was just forked, and exit."""
     try:
         if enter is not None:
             enter()
-        close_fds({0, 1, 2, connection.fileno()})
+        close_fds({0, 1, 2, connection.fileno(), *keep})
         gc.enable()
         with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report
             body(connection)

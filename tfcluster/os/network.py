@@ -15,13 +15,19 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.os import procfs
 
 Address = IPv4Address | IPv6Address
+
+
+def parse_address(text: str) -> Address:
+    """Parse an IP address as the functions of `socket` return it: with a scope, or an IPv4 address in an IPv6 one."""
+    address = ip_address(text.partition("%")[0])  # "%eth0" follows a link-local address
+    return (address.version == 6 and address.ipv4_mapped) or address
 
 
 def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:

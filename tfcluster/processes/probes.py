@@ -1,4 +1,4 @@
-"""The processes that ask servers for their health and traces (gRPC), and connect to other hosts (TCP), for the agent.
+"""The processes that ask servers for their health and traces (gRPC), for the agent.
 
 They are separate processes because this takes threads, and the agent must stay single-threaded to be able to fork.
 """
@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,35 +137,6 @@ def _respond_traffic(agent: socket.socket, write_lock: threading.Lock, request: 
     traffic = [[pid, [[inode, *moved] for inode, moved in sockets.items()]] for pid, sockets in counters.items()]
     with write_lock:
         agent.sendall(encode({"id": request["id"], "traffic": traffic}))
-
-
-def connection_failures(addresses: list[str], timeout: float) -> dict[str, str]:
-    """Connect to all addresses by TCP in parallel.
-
-    If a name is still being resolved at the end, its thread is left behind. Only a process that ends by `os._exit` may
-    therefore call this.
-
-    Return the addresses, each `host:port`, that could not be connected to, with the reason. `timeout` is that of each
-    connection in seconds.
-    """
-    pool = ThreadPoolExecutor(max(1, len(addresses)))
-    checks = {pool.submit(_failure, address, timeout): address for address in addresses}
-    done, _ = wait(checks, timeout)
-    late = f"no answer within {timeout:g} s"
-    failures = {address: why.result() if why in done else late for why, address in checks.items()}
-    return {address: why for address, why in failures.items() if why}
-
-
-def _failure(address: str, timeout: float) -> str:
-    """Connect to an address; return the reason if that fails, else an empty string."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
-    except TimeoutError:
-        return f"no answer within {timeout:g} s"
-    except OSError as error:
-        return str(error.strerror or error)
-    return ""
 
 
 _PROFILE = "/tensorflow.ProfilerService/Profile"

@@ -20,7 +20,7 @@ from tfcluster import boot, settings
 from tfcluster.core.hosts import ENV_NOTE, THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import Observation, Preparation
+from tfcluster.protocol.api.cluster import Observation, Preparation, ReachReply, ReachRequest
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.connector import SHELL_MESSAGE, UNUSABLE, CommandConnector, Connector, quote, unusable_streams
@@ -273,7 +273,7 @@ class Probe:
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
 
-        The values of environment variables are masked before the topology is sent. With `listens`, the process accepts
+        The values of environment variables are masked before the topology is sent. With `listens`, the process answers
         connections on the allocated ports until `close`, unless the cluster has an agent.
         """
         timeout = settings.DRY_RUN_PREPARE_SECONDS
@@ -284,12 +284,10 @@ class Probe:
         """Return the state of the cluster on the host."""
         return decode(Observation, self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS))
 
-    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        """Return the addresses (`host:port`) that the host cannot connect to within the timeout, with the reason."""
-        seconds = timeout + settings.DRY_RUN_MARGIN_SECONDS
-        reply = self._session.request("reach", seconds, addresses=list(addresses), timeout=timeout)
-        failures: dict[str, str] = reply["failures"]
-        return failures
+    def reach(self, request: ReachRequest) -> ReachReply:
+        """Connect to other hosts from the host."""
+        seconds = request.limit + settings.DRY_RUN_MARGIN_SECONDS
+        return decode(ReachReply, self._session.request("reach", seconds, asked=to_json(request)))
 
     def close(self) -> None:
         """Close the session, upon which the process exits and its ports become free."""

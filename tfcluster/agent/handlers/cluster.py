@@ -9,15 +9,14 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.event_loop import wait_for, wait_for_first
-from tfcluster.agent.preflight import HostCheckInput, check_host_in_child, prepare_host, reserve_ports
+from tfcluster.agent.preflight import HostCheckInput, answering, check_host_in_child, prepare_host, reach, reserve_ports
 from tfcluster.agent.state.journal import JournalError
-from tfcluster.agent.subprocesses import run_in_child, survivors_error
+from tfcluster.agent.subprocesses import survivors_error
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs, lost_run
 from tfcluster.core.reconcile import ObservedState
@@ -31,7 +30,6 @@ from tfcluster.os.files import remove_unlocked
 from tfcluster.os.process_handle import ProcessHandle, send_signal
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_mark import describe_process, mark_of, marked_processes
-from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
@@ -102,23 +100,25 @@ class ClusterHandlers:
         self._release_foreign(inputs)
         if current is not None:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
-        with self._listen() if request.listens else nullcontext():
+        with self._answering(request.topology) if request.listens else nullcontext():
             yield preparation
             await asyncio.get_running_loop().create_future()
 
     @contextmanager
-    def _listen(self) -> Iterator[None]:
-        """Listen temporarily on the reserved ports of servers that do not run yet, and of the forwarder."""
+    def _answering(self, desired: ClusterTopology) -> Iterator[None]:
+        """Answer connections on the reserved ports of servers that do not run yet, and of the forwarder."""
         topology = self._supervisor.topology
         free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
-        with self._ports.listen_temporarily(free_ports), self._context.forwarder.listen_temporarily():
+        with (
+            self._ports.listen_temporarily(free_ports) as listeners,
+            self._context.forwarder.listen_temporarily() as forwarder,
+            answering([*listeners, *forwarder], desired),
+        ):
             yield
 
     async def reach(self, request: ReachRequest) -> Response[NoReturn, ReachReply]:
         """Connect to all addresses concurrently; see `ReachRequest`."""
-        connect = partial(connection_failures, list(request.addresses), request.timeout)
-        timeout = request.timeout + settings.CONNECTIVITY_MARGIN_SECONDS
-        yield Reply(ReachReply(await run_in_child("tfcluster: connection check", connect, timeout)))
+        yield Reply(await reach(request))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
         """Execute a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""

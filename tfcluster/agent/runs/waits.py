@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 
 from tfcluster import settings
-from tfcluster.agent.event_loop import BackgroundTasks, wait_for
+from tfcluster.agent.event_loop import BackgroundTasks
+from tfcluster.agent.preflight import reach
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
@@ -39,8 +42,10 @@ from tfcluster.os.network import connected_ports
 from tfcluster.os.process_handle import is_frozen
 from tfcluster.os.procfs import ResourceUsage, read_usage
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.processes.connection_check import describe_timeout
 from tfcluster.processes.groups.member_states import MemberState, read_states, write_observations
 from tfcluster.processes.runs.run_plan import append_event
+from tfcluster.protocol.api.cluster import ReachRequest
 from tfcluster.tf_install import tensorflow_version
 
 
@@ -92,21 +97,21 @@ async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -
     host, port, what = task.address_host, task.port, "server"
     if forwarder is not None:  # the one here accepts every connection
         host, port, what = forwarder.address, forwarder.port, "forwarder"
-    name = f"{task.short} at {join_address(host, port)} on {task.host}"
+    address = join_address(host, port)
+    name = f"{task.short} at {address} on {task.host}"
     hint = "`tfcluster status` shows its state, `tfcluster doctor` what the hosts can reach."
     try:
-        connecting = asyncio.open_connection(host, port)
-        _, writer = await wait_for(connecting, settings.WAIT_CONNECT_SECONDS)
-    except asyncio.TimeoutError:
+        reply = await reach(ReachRequest((address,), settings.WAIT_CONNECT_SECONDS))
+        failure = reply.failures.get(address)
+    except ClusterError as error:
+        failure = error.message
+    if failure == describe_timeout(settings.WAIT_CONNECT_SECONDS):
         problem = "cannot be reached: connections are not answered (a firewall drops them, or the host is down)"
-    except ConnectionRefusedError:
+    elif failure == os.strerror(errno.ECONNREFUSED):
         problem = f"refuses connections: no {what} listens there, or a firewall rejects them"
-    except OSError as error:
-        problem = f"cannot be reached: {error.strerror or error}"
+    elif failure:
+        problem = f"cannot be reached: {failure}"
     else:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
         problem = "accepts connections but does not answer: it is frozen or hangs"
         if forwarder is not None:
             problem = "does not answer, though the forwarder there does: its server is not running, frozen or hanging"

@@ -24,6 +24,7 @@ from tfcluster.protocol.api.cluster import (
     ObserveRequest,
     Preparation,
     PrepareRequest,
+    ReachReply,
     ReachRequest,
 )
 from tfcluster.records import record_class
@@ -59,12 +60,12 @@ class AgentInspector:
         return reconnector.connect(lambda: self._request(ObserveRequest()).result())
 
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
-        """Check the host for a topology; with `listens`, its allocated ports accept connections until `close`."""
+        """Check the host for a topology; with `listens`, its allocated ports answer connections until `close`."""
         return next(self._request(PrepareRequest(topology, listens)))
 
-    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        """Connect to addresses from the host, each with a timeout in seconds, and return the reason of each failure."""
-        return self._client.call(ReachRequest(tuple(addresses), timeout)).failures
+    def reach(self, request: ReachRequest) -> ReachReply:
+        """Connect to other hosts from the host."""
+        return self._client.call(request)
 
     def close(self) -> None:
         """End what was started on the host for the preflight, and wait for its exit."""

@@ -31,7 +31,7 @@ from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import ClusterTopology, join_address
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import authority_path
-from tfcluster.protocol.api.cluster import Preparation
+from tfcluster.protocol.api.cluster import LARGE_PACKETS_LOST, Preparation, ReachReply, ReachRequest
 
 if TYPE_CHECKING:
     from tfcluster.transport.session import Probe
@@ -252,20 +252,27 @@ def check_connectivity(
         return []
     tried = {host: [port for peer in peers for port in ports[peer]] for host, peers in choose_peers([*ports]).items()}
 
-    def connect(host: str) -> Mapping[str, str]:
+    def connect(host: str) -> ReachReply:
         inspector = hosts[host].inspector
         assert inspector is not None, "the others are left out"
-        return inspector.failures(
-            list(dict.fromkeys(port.address for port in tried[host])), settings.CONNECTIVITY_CONNECT_SECONDS
-        )
+        addresses = tuple(dict.fromkeys(port.address for port in tried[host]))
+        # One of a host's ports is enough for what is the same for all of them. A forwarder that runs does not answer.
+        first = {port.host: port.address for port in reversed(tried[host]) if not hosts[port.host].observed}
+        return inspector.reach(ReachRequest(addresses, settings.CONNECTIVITY_CONNECT_SECONDS, tuple(first.values())))
 
-    failures, errors = map_hosts(tried, connect, settings.CONNECTIVITY_REPLY_SECONDS)
-    answered = {host: tried[host] for host in failures}
+    replies, errors = map_hosts(tried, connect, settings.CONNECTIVITY_REPLY_SECONDS)
+    failures = {host: reply.failures for host, reply in replies.items()}
+    sources = {host: sorted({*reply.sources.values()}) for host, reply in replies.items() if reply.sources}
     addresses = {host: cluster.hosts[host].address for host in ports}
     return [
         *(failed_check(host, "network", error) for host, error in errors.items()),
-        *summarize_failures(answered, failures, addresses),
-        *(_reaches_all(host, answered[host], len(ports) - 1) for host, reasons in failures.items() if not reasons),
+        *summarize_failures({host: tried[host] for host in replies}, failures, addresses),
+        *(_comes_from_elsewhere(host, addresses[host], seen) for host, seen in sources.items()),
+        *(
+            _reaches_all(host, tried[host], len(ports) - 1)
+            for host, reply in replies.items()
+            if not reply.failures and not reply.sources
+        ),
     ]
 
 
@@ -328,6 +335,26 @@ def summarize_failures(
             yield _cannot_be_reached(left, [address for name, address in addresses.items() if name in sources])
 
 
+def _comes_from_elsewhere(host: str, address: str, seen: Sequence[str]) -> CheckResult:
+    """Return the result for a host whose connections the ports of the others would not admit."""
+    name = f"`address: {seen[0]}`" if len(seen) == 1 else "`address:` to a name that stands for all of these addresses"
+    return CheckResult(
+        host,
+        "network",
+        Severity.ERROR,
+        f"connections from {host} come from {' and '.join(seen)}, not from {address}: the other hosts refuse them",
+        f"Set {name} for {host} in the spec. If {seen[0]} is a router between the hosts (NAT): `network: private`.",
+    )
+
+
+def _compare_mtu(hosts: Iterable[str]) -> str:
+    """Return the hint for hosts of whose packets the large ones are lost on the way."""
+    return (
+        f"Compare the MTU of {', '.join(dict.fromkeys(hosts))} and of what is between them: `ip link` shows it. With a "
+        "tunnel or VPN on the way, lower it on the hosts, or let ICMP pass."
+    )
+
+
 def _cannot_be_reached(failures: Sequence[_Failure], allowed: Sequence[str]) -> CheckResult:
     sources = summarize_list(list(dict.fromkeys(each.source for each in failures)))
     ports = list(dict.fromkeys(each.port for each in failures))
@@ -339,7 +366,9 @@ def _cannot_be_reached(failures: Sequence[_Failure], allowed: Sequence[str]) -> 
         "network",
         Severity.ERROR,
         f"host {host!r} cannot be reached from {sources} at {places}: {failures[0].reason}",
-        f"A firewall is probably blocking the connection, perhaps the one on {host}. "
+        _compare_mtu([host, *(each.source for each in failures)])
+        if failures[0].reason == LARGE_PACKETS_LOST
+        else f"A firewall is probably blocking the connection, perhaps the one on {host}. "
         f"To allow it, run there: {rules} ({ports[0].advice}).",
     )
 
@@ -354,7 +383,9 @@ def _cannot_reach(failures: Sequence[_Failure], tried: int) -> CheckResult:
         "network",
         Severity.ERROR,
         f"host {host!r} {what}: {failures[0].reason}",
-        f"There, `ip route get {port.address.rpartition(':')[0].strip('[]')}` shows the route to {port.host}, "
+        _compare_mtu([host, *(each.port.host for each in failures)])
+        if failures[0].reason == LARGE_PACKETS_LOST
+        else f"There, `ip route get {port.address.rpartition(':')[0].strip('[]')}` shows the route to {port.host}, "
         "`sudo iptables -S OUTPUT` its own firewall.",
     )
 

@@ -21,14 +21,14 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import bpf, libc, procfs, seccomp
 from tfcluster.os.daemonize import ask_in_fork
-from tfcluster.os.network import Address
+from tfcluster.os.network import Address, parse_address
 from tfcluster.os.seccomp import Notification
 from tfcluster.paths import LOCAL_HOST
 
@@ -128,9 +128,7 @@ def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
             raise OSError(
                 f"host {host.name}: its address {host.address!r} cannot be resolved on this machine ({why})"
             ) from error
-        for _, _, _, _, name in entries:
-            address = ip_address(str(name[0]).partition("%")[0])  # "%eth0" follows a link-local address
-            addresses.add((address.version == 6 and address.ipv4_mapped) or address)
+        addresses.update(parse_address(str(name[0])) for *_, name in entries)
     return frozenset(addresses)
 
 

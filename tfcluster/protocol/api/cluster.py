@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import NoReturn
 
+from tfcluster import settings
 from tfcluster.core.devices import Device
 from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import OtherAccounts
@@ -71,10 +72,14 @@ class PrepareRequest(Request[Preparation, NoReturn], method="prepare", is_slow=T
     """Run the preflight checks for a topology, allocate ports and GPUs, and keep the agent running until cancelled."""
 
     topology: ClusterTopology  # the desired topology, merged with the one of the running cluster
-    # Whether the agent accepts connections, until the request is cancelled, on the reserved ports of servers that do
+    # Whether the agent answers connections, until the request is cancelled, on the reserved ports of servers that do
     # not run yet. This is the half of the connectivity check of a cluster on several hosts that answers; see
     # `ReachRequest`.
     listens: bool
+
+
+#: The cause of a failure in `ReachReply` that is no matter of a port.
+LARGE_PACKETS_LOST = "small packets pass, large ones do not"
 
 
 @record_class(frozen=True)
@@ -82,6 +87,8 @@ class ReachReply:
     """The reply to `ReachRequest`."""
 
     failures: dict[str, str]  # the cause of the failure for each address to which the connection failed
+    # By address, where the connection comes from according to the other host, if its ports will not admit that.
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @record_class(frozen=True)
@@ -90,6 +97,12 @@ class ReachRequest(Request[NoReturn, ReachReply], method="reach"):
 
     addresses: tuple[str, ...]  # the addresses, each `host:port`
     timeout: float  # seconds that each connection may take
+    answered: tuple[str, ...] = ()  # those of the addresses on which the hosts answer; see `PrepareRequest`
+
+    @property
+    def limit(self) -> float:
+        """Return the seconds that all of it may take."""
+        return self.timeout + 2 * settings.CONNECTIVITY_ANSWER_SECONDS * bool(self.answered)
 
 
 @record_class(frozen=True)

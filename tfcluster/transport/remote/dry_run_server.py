@@ -49,7 +49,7 @@ def serve(session: dict[str, Any]) -> None:
     `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I ignores, is set;
     `time` -> {time}, in Unix seconds;
     `prepare` {topology, listens} -> the fields of a Preparation;
-    `reach` {addresses, timeout} -> the fields of a ReachReply;
+    `reach` {asked}, a ReachRequest -> the fields of a ReachReply;
     `observe` -> the fields of an Observation.
     """
     for name in _FOLDERS:
@@ -123,8 +123,9 @@ class _Server:
             reply: dict[str, Any] = agent.call_once(request, settings.DRY_RUN_REPLY_SECONDS)
             return reply
 
-    def reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
-        return {"failures": self._dry_preflight().failures(addresses, timeout)}
+    def reach(self, asked: dict[str, Any]) -> dict[str, Any]:
+        reply: dict[str, Any] = self._dry_preflight().reach(asked)
+        return reply
 
     def _dry_preflight(self) -> Any:
         if self._preflight is None:
