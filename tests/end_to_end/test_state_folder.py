@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import COMMAND, Sandbox, mostly_slow, wait_for
 from tests.control_groups import no_more_processes
 from tfcluster import settings
 
@@ -256,3 +256,22 @@ def test_something_else_in_the_place_of_a_file_or_folder(sandbox: Sandbox, numbe
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != task["pid"])
     sandbox("down")
     assert sandbox.leftovers() == []
+
+
+@pytest.mark.needs("root")
+def test_an_agent_with_another_tmp_is_not_said_to_have_died(sandbox: Sandbox, tmp_path: Path) -> None:
+    """As a service of systemd with PrivateTmp=, whose socket others do not see."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    settings = {"TEMPORARY_FOLDER": str(temporary), "LOGIN_RUNTIME_FOLDERS": "/nowhere", "AGENT_CONNECT_SECONDS": 0.5}
+    env = {**sandbox.with_settings({**settings, "DRY_RUN_CONNECT_SECONDS": 0.5}), "XDG_RUNTIME_DIR": ""}
+    spec = sandbox.spec(SPEC)
+    inside = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {temporary} && exec "$@"', "sh")
+    assert sandbox.execute(*inside, *COMMAND, "up", spec, env=env).returncode == 0
+    agent = json.loads((sandbox.folder / "state/tfcluster/tough/localhost/lock").read_text())["pid"]
+    told = f"the agent of cluster 'tough' is running (pid {agent}), but has another {temporary} than this command"
+    for command, code in ((("doctor", spec), 1), (("up", "--dry-run", spec), 4), (("status",), 5), (("down",), 5)):
+        result = sandbox(*command, code=code, env=env)
+        assert told in result.stdout + result.stderr
+        assert f"`nsenter -t {agent} -m`" in result.stdout + result.stderr
+    assert sandbox.execute("nsenter", "-t", str(agent), "-m", *COMMAND, "down", env=env).returncode == 0

@@ -67,15 +67,34 @@ class AgentProcess:
 
     def is_stopped(self) -> bool:
         """Return whether a signal, such as SIGSTOP, or a debugger has stopped the process."""
-        return is_frozen(self.pid) and self._is_agent()
+        return is_frozen(self.pid) and self.is_agent()
 
-    def _is_agent(self) -> bool:
+    def is_agent(self) -> bool:
         """Return whether the process runs and is the agent: after a reboot, its pid may be that of any process."""
         mark = mark_of(state_folder(self.cluster, self.host))
         try:
             return self._process is not None and self._process.is_alive() and is_marked(self.pid, mark)
         except OSError:  # it has exited, or belongs to another user
             return False
+
+    def no_socket_error(self) -> ClusterError:
+        """Return the error that the agent runs, but no agent listens at its socket's path as this process sees it."""
+        path = agent_socket(self.cluster, self.host)
+        own = f"/proc/{self.pid}/root{path.parent}"  # that folder as the agent sees it
+        if os.path.exists(own) and not (os.path.exists(path.parent) and os.path.samefile(path.parent, own)):
+            entered = f", or by `nsenter -t {self.pid} -m`" if os.getuid() == 0 else ""
+            return ClusterError(
+                f"the agent of cluster {self.cluster!r} is running (pid {self.pid}), but has another "
+                f"{path.parent.parent} than this command, which does not see its socket",
+                hint=f"PrivateTmp= of systemd does that: run commands from the service that ran `up`{entered}.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
+        return ClusterError(
+            f"the agent of cluster {self.cluster!r} is running, but does not listen at {path}",
+            hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
+            "The tasks continue, and the next command starts another agent.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
 
     def tracer_error(self) -> ClusterError | None:
         """Return the error that a debugger traces the process, which must not be signalled then; None if none does."""
@@ -128,7 +147,7 @@ class AgentProcess:
             return
         if (error := self.tracer_error()) is not None:
             raise error
-        if not self._is_agent():
+        if not self.is_agent():
             raise ClusterError(f"process {self.pid} is not the agent of {self.cluster!r}")
         if self._process.terminate(grace, settings.AGENT_EXIT_SECONDS):
             return
@@ -314,13 +333,7 @@ class LocalTransport:
                 continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
-                raise ClusterError(
-                    f"the agent of cluster {self.cluster!r} is running, but does not listen at "
-                    f"{agent_socket(self.cluster, self.host)}",
-                    hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
-                    "The tasks continue, and the next command starts another agent.",
-                    exit_code=ExitCode.UNREACHABLE,
-                )
+                raise AgentProcess(self.cluster, self.host, pid or 0, self._note).no_socket_error()
             # While the folder is locked, another agent could not start. It is tried nevertheless in the end: after a
             # reboot, the pid in the lock file may be that of any process.
             if now < next_start or (self._is_locked() and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):

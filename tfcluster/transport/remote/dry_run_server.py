@@ -165,6 +165,10 @@ class _Server:
         """Return why the host cannot be examined although no agent listens; None if nothing of the cluster runs."""
         cluster = self._transport.cluster
         if self._transport.is_up():
+            agent = AgentProcess(cluster, self._transport.host, agent_pid(cluster, self._transport.host) or 0)
+            if agent.is_agent():
+                problem = agent.no_socket_error()
+                return ClusterError(f"{problem.message}: not checked", hint=problem.hint, exit_code=ExitCode.UNHEALTHY)
             return ClusterError(
                 f"cluster {cluster!r} is up, but its agent has died: not checked",
                 hint=f"`tfcluster status -c {cluster}` starts the next one; a check does not.",
