@@ -174,11 +174,11 @@ class SshHosts:
         variables = self._variables(name)
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
-            f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
+            "".join(f"{option}\n" for option in options)  # of two values, sshd uses the first, except of MaxStartups
+            + f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
             f"AuthorizedKeysFile {self.folder / 'authorized_keys'}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
-            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxSessions 100\n"
-            "MaxStartups 100\nUseDNS no\n"
-            + "".join(f"{option}\n" for option in options)
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxSessions 100\nUseDNS no\n"
+            + ("" if "MaxStartups" in " ".join(options) else "MaxStartups 100\n")
             + f"SetEnv {' '.join(_quoted(f'{name}={value}') for name, value in variables.items())}\n"
         )
         with (self.folder / f"{name}.sshd_log").open("ab") as log:

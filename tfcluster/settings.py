@@ -106,6 +106,7 @@ TOP_REFRESH_SECONDS = 0.25  # at least, between two redraws of the screen of `to
 # OpenSSH, and what is started on a host by it.
 SSH_FIRST_MESSAGE_SECONDS = 60.0  # ssh connects, and a login shell and Python start, perhaps on a busy host
 SSH_CONNECT_SECONDS = 8
+SHELL_SECONDS = 10.0  # for a shell on a host to run a command after the login, or after the shell before it
 SSH_KEEPALIVE_SECONDS = 2  # without traffic, until ssh sends a probe
 SSH_KEEPALIVE_PROBES = 2  # without a reply, until ssh closes the connection, another interval later
 SSH_PERSIST_SECONDS = 300  # the shared connection stays open for the next command

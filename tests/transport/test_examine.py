@@ -79,6 +79,9 @@ def test_a_shell_command_that_fails_is_named(make_transport: TransportFactory) -
     assert message.startswith(f"host 'h0': the command `{shell}` failed\n")
     assert "/nowhere/activate: No such file or directory" in message
     assert hint == "Correct `shell:` of this host in the spec."
+    ((message, hint),) = problems(make_transport(shell="conda activate tf").examine())
+    assert message.startswith("host 'h0': the command `conda activate tf` failed\n")
+    assert "Write `shell: source CONDA/bin/activate tf`" in hint
 
 
 def test_the_advice_installs_into_the_environment(make_transport: TransportFactory, tmp_path: Path) -> None:
@@ -87,8 +90,7 @@ def test_the_advice_installs_into_the_environment(make_transport: TransportFacto
     report = make_transport(python="python3", shell=shell).examine()
     assert report.python == f"{tmp_path}/venv/bin/python3"
     assert {hint for _, hint in problems(report)} == {
-        f"Install with `ssh h0 'bash -lc '\"'\"'{shell} && {tmp_path}/venv/bin/python3 -m pip install "
-        "tensorflow'\"'\"''`."
+        f"Install with `ssh h0 \"bash -lc '{shell} && {tmp_path}/venv/bin/python3 -m pip install tensorflow'\"`."
     }
 
 

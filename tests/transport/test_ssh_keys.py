@@ -103,4 +103,4 @@ def test_words_of_ssh(words: str, why: str, hint: str) -> None:
 
 def test_a_destination_is_shown_as_it_can_be_typed() -> None:
     error = classify_ssh_error(Host("alpha", "10.0.0.1", ssh="it's; rm"), "Host key verification failed.")
-    assert """`ssh 'it'"'"'s; rm'`""" in error.hint
+    assert """`ssh "it's; rm"`""" in error.hint

@@ -20,6 +20,8 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.remote_transport import RemoteTransport
 
+SLOW = pytest.mark.slow
+
 _SILENT = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], 22))
@@ -138,27 +140,68 @@ def test_a_host_that_never_answers(hosts: SshHosts, make_transport: TransportFac
     assert "timed out" in error.message
 
 
-def test_a_host_whose_shell_never_answers(
-    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("file", "line", "problem"),
+    [
+        (".bashrc", "exec sleep 1000", "its login shell has not run a command within 4 s"),
+        pytest.param(".bashrc", "exec fish", "its login shell has not", marks=[pytest.mark.needs("fish"), SLOW]),
+        pytest.param(".bashrc", "read answer", "its login shell has not run a command within 4 s", marks=SLOW),
+        (".bashrc", "echo no shell here; exit 3", "its login shell ended with exit code 3 before it ran a command"),
+        pytest.param(".bash_profile", "exec fish", "bash as a login shell", marks=[pytest.mark.needs("fish"), SLOW]),
+        pytest.param(".bash_profile", "exec zsh", "bash as a login shell", marks=[pytest.mark.needs("zsh"), SLOW]),
+        (".bash_profile", "read answer", "bash as a login shell, for `shell:`, has not run a command within 4 s"),
+        (".bash_profile", "exit 0", "bash as a login shell, for `shell:`, ended with exit code 0 before"),
+    ],
+)
+def test_a_startup_file_that_keeps_a_shell_from_the_command_is_named(
+    hosts: SshHosts,
+    make_transport: TransportFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    line: str,
+    problem: str,
 ) -> None:
-    monkeypatch.setattr(settings, "SSH_FIRST_MESSAGE_SECONDS", 0.5)
-    profile = hosts.home("h0") / ".bashrc"
-    profile.write_text("exec sleep 1000\n")
+    monkeypatch.setattr(settings, "SHELL_SECONDS", 4.0)  # as long as a busy machine takes for the shell before
+    profile = hosts.home("h0") / file
+    profile.write_text(f"{line}\n")
+    transport = make_transport(shell=None if file == ".bashrc" else "true")
     try:
         with pytest.raises(HostUnreachableError) as caught:
-            make_transport().is_up()
+            transport.is_up()
+        report, probe = transport.probe()
     finally:
         profile.unlink()
-    assert "no response within 0.5 s" in caught.value.message
-    assert "`ssh h0 true` shows" in caught.value.hint
+    assert probe is None
+    for error in (caught.value, *report.problems):
+        assert problem in error.message
+        assert f"~/{file}" in error.hint
+        assert ("no shell here" in error.message) == ("no shell here" in line)
     hosts.kill("h0")
     hosts.start("h0")
     wait_for(lambda: not killed(hosts))
 
 
+def test_a_login_that_takes_long_is_not_blamed_on_the_shell(
+    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SHELL_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "SSH_FIRST_MESSAGE_SECONDS", 1.0)
+    hosts.kill("h0")
+    hosts.start(
+        "h0", "AuthorizedKeysFile none", "AuthorizedKeysCommand /bin/sleep 10", "AuthorizedKeysCommandUser root"
+    )
+    try:
+        with pytest.raises(HostUnreachableError, match=r"no response within 1 s") as caught:
+            make_transport().is_up()
+        assert "`ssh h0 true` shows" in caught.value.hint
+    finally:
+        hosts.kill("h0")
+        hosts.start("h0")
+
+
 def killed(hosts: SshHosts) -> list[int]:
-    """What still runs on the hosts, and no longer does."""
-    pids = list(hosts.processes())
+    """What still runs on the hosts, and no longer does; an agent ends by itself."""
+    pids = [pid for pid, title in hosts.processes().items() if not title.startswith("tfcluster: ")]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

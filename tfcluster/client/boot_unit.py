@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.paths import CODE_LINK, LOCAL_HOST, PACKAGE_ROOT, state_home
-from tfcluster.transport.connector import quote
 from tfcluster.transport.provision import in_environment
+from tfcluster.transport.shell import quote
 
 _UNIT = """\
 [Unit]

@@ -27,9 +27,9 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
 from tfcluster.providers.programs import find_program, run_program
-from tfcluster.transport.connector import quote
 from tfcluster.transport.provision import in_environment
 from tfcluster.transport.remote import node_holder
+from tfcluster.transport.shell import quote
 
 if TYPE_CHECKING:
     from tfcluster.spec.slurm import SlurmSpec

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.errors import HostUnreachableError, clean_lines
-from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.shell import REACHED, SHELL, quote, say, typed
 from tfcluster.transport.ssh import SshConnector
 
-# Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
-_SPECIAL = re.compile(r"['\\!]")
-
-
-def quote(words: Iterable[str]) -> str:
-    """Quote words as a command line that sh, bash, dash, zsh, fish and csh split into the same words.
-
-    A word with a newline does not work in csh.
-    """
-    return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
-
-
-#: The message that the shell on a host sends before it runs anything, where the way there needs that.
-SHELL_MESSAGE = {"reached": True}
-#: The field of the message that this shell sends instead if the streams are no use; it is a key of `_UNUSABLE`.
+#: The field of the message that the shell sends if its streams cannot be used; its value is a key of `_UNUSABLE`.
 UNUSABLE = "unusable"
 # What is wrong with the streams that a command gives to what it runs, and what to do about it.
 _UNUSABLE = {
@@ -76,24 +60,24 @@ class CommandConnector:
 
         With `is_shared`, it uses the connection that commands share, or opens it, which leaves that on this machine.
         """
-        terminal, empty = (_say({UNUSABLE: problem}) for problem in ("terminal", "input"))
-        reached = f"{_say(SHELL_MESSAGE)}; exec {command}"
+        terminal, empty = (say({UNUSABLE: problem}) for problem in ("terminal", "input"))
+        reached = f"{say({REACHED: SHELL})}; exec {command}"
         line = f"if [ -t 0 ]; then {terminal}; elif read -r line; then {reached}; else {empty}; fi"
         return self._argv(line, False)
 
-    def _argv(self, line: str, is_terminal: bool) -> list[str]:
+    def _argv(self, line: str, is_terminal: bool, quoted: Callable[[list[str]], str] = quote) -> list[str]:
         words: list[str] = []
         for word in self._words:
             option = _TERMINAL.fullmatch(word)
             words += [word] if option is None else [option[1]] * is_terminal
         shell = ["sh", "-c", line]
         if any(_COMMAND in word for word in words):
-            return [word.replace(_COMMAND, quote(shell)) for word in words]
+            return [word.replace(_COMMAND, quoted(shell)) for word in words]
         return [*words, *shell]
 
     def typed(self, command: str) -> str:
         """Return what a user types on this machine to run a line of a shell on the host."""
-        return shlex.join(self._argv(command, False))
+        return typed(self._argv(command, False, typed))
 
     def has_failed(self, code: int | None, *, is_at_shell: bool) -> bool:
         """Return whether a program that has ended did not reach the host, or has lost it.
@@ -123,11 +107,6 @@ class CommandConnector:
 
 #: How a command gets to one host: a program on this machine, whose standard streams are those of the command.
 Connector = SshConnector | CommandConnector
-
-
-def _say(message: dict[str, Any]) -> str:
-    """Return the command of a shell that sends a message, on a line of its own even if a terminal echoes the input."""
-    return f"printf '\\n%s\\n' {quote([MESSAGE_PREFIX + json.dumps(message)])}"
 
 
 def unusable_streams(host: Host, program: str, problem: str) -> HostUnreachableError:

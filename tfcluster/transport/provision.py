@@ -19,10 +19,11 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.paths import PACKAGE_ROOT
-from tfcluster.transport.connector import Connector, quote
+from tfcluster.transport.connector import Connector
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.session import SHELL_FAILED, Session
+from tfcluster.transport.session import SHELL_FAILED, open_session
+from tfcluster.transport.shell import ENVIRONMENT, REACHED, quote, say
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
@@ -55,9 +56,9 @@ def run_setup(host: Host, connector: Connector) -> None:
 
     The error of a failed command contains the last lines of its output.
     """
-    session = Session(host, connector, connector.session_argv("/bin/sh"))
+    session = open_session(host, connector, "/bin/sh")
     try:
-        session.send(connector.first_input + _script(host).encode())
+        session.send(_script(host).encode())
         message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
         while "step" in message:
             step = message["step"]
@@ -106,15 +107,18 @@ def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool =
     """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
 
     With `isolated`, it imports only from its own installation, regardless of variables and of the current and the
-    user's folders (-I), and writes no bytecode (-B).
+    user's folders (-I), and writes no bytecode (-B). The bash that runs `shell` first says that it is reached.
     """
     options = ["-I", "-B"] if isolated else []
-    return in_environment(quote([python, *options, "-c", _BEGIN]), shell)
+    return in_environment(quote([python, *options, "-c", _BEGIN]), shell, before=f"{say({REACHED: ENVIRONMENT})}; ")
 
 
-def in_environment(command: str, shell: str | None) -> str:
-    """Return the (quoted) command line that runs another one in the environment that a command of bash sets up."""
-    return command if shell is None else f"{quote(['bash', '-lc', _IN_SHELL, shell])} {command}"
+def in_environment(command: str, shell: str | None, *, before: str = "") -> str:
+    """Return the (quoted) command line that runs another one in the environment that a command of bash sets up.
+
+    This bash first runs the commands `before`, which end with a semicolon.
+    """
+    return command if shell is None else f"{quote(['bash', '-lc', before + _IN_SHELL, shell])} {command}"
 
 
 def host_command(argv: Iterable[str], host: Host) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import socket
 import threading
 import time
@@ -30,8 +29,10 @@ from tfcluster.transport.session import (
     RemoteChannel,
     Session,
     note_missing_interpreter,
+    open_session,
     split_problems,
 )
+from tfcluster.transport.shell import ENVIRONMENT, SHELL, typed, typed_in_environment
 from tfcluster.transport.ssh import SshConnector
 
 # Without a limit, a command on hundreds of hosts would keep this machine so busy that what it starts exceeds its time.
@@ -327,7 +328,8 @@ class RemoteTransport:
 
     def _start_new_session(self, is_dry_run: bool, stamp: str | None) -> Session:
         command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
-        session = Session(self._host, self._connector, self._connector.session_argv(command, is_shared=not is_dry_run))
+        last_shell = SHELL if self._host.shell is None else ENVIRONMENT
+        session = open_session(self._host, self._connector, command, last_shell=last_shell, is_shared=not is_dry_run)
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
             **{"job": None if self._host.job is None else self._host.job.id},
@@ -335,7 +337,7 @@ class RemoteTransport:
             **bootstrap(is_dry_run=is_dry_run),
         }
         try:
-            session.send(self._connector.first_input + json.dumps(first_line).encode() + b"\n")
+            session.send(json.dumps(first_line).encode() + b"\n")
             message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
             if "old" in message:
                 python = message["old"]
@@ -357,19 +359,19 @@ class RemoteTransport:
 
     def _missing_packages(self, python: str, venv: str | None, missing: Mapping[str, str]) -> list[ClusterError]:
         """Return an error for each package that a host's Python lacks; see `survey` for `venv` and `missing`."""
-        install = shlex.join([python, "-m", "pip", "install", *missing])
+        install = typed([python, "-m", "pip", "install", *missing])
         if self._host.image is not None:
             lines = f"FROM {self._host.image}\nRUN {install}"
             return [ClusterError(message, hint=f"Build an image with it:\n{lines}") for message in missing.values()]
         if venv is not None:
             make, fill = [python, "-m", "venv", venv], [f"{venv}/bin/pip", "install", "tensorflow"]
-            line = f"{shlex.join(make)} && {shlex.join(fill)}"
+            line = f"{typed(make)} && {typed(fill)}"
             hint = (
                 f"Its system does not let pip install packages for {python}. Create an environment with "
                 f"`{self._connector.typed(line)}`, and set `python: {venv}/bin/python` for this host in the spec."
             )
         elif self._host.shell is not None:
-            install = shlex.join(["bash", "-lc", f"{self._host.shell} && {install}"])
+            install = typed_in_environment(install, self._host.shell)
             hint = f"Install with `{self._connector.typed(install)}`."
         else:
             hint = (

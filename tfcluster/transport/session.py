@@ -23,9 +23,19 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import Observation, Preparation, ReachReply, ReachRequest
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
-from tfcluster.transport.connector import SHELL_MESSAGE, UNUSABLE, CommandConnector, Connector, quote, unusable_streams
+from tfcluster.transport.connector import UNUSABLE, CommandConnector, Connector, unusable_streams
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.shell import (
+    ENVIRONMENT,
+    LOGIN,
+    REACHED,
+    SHELL,
+    STARTUP_FILES,
+    environment_hint,
+    typed,
+    typed_in_environment,
+)
 
 # Prefixes of the environment variables that affect what Python or the dynamic linker loads.
 _LOADER_PREFIXES = ("PYTHON", "LD_")
@@ -33,6 +43,7 @@ _LOADER_PREFIXES = ("PYTHON", "LD_")
 _NOT_RUN = (126, 127)
 #: The exit code of a session in which the command of `shell:` failed.
 SHELL_FAILED = 125
+_PROGRAM = "program"  # what the shells on the way have run
 
 
 # Children that run on their own, which a command that runs for long must reap.
@@ -72,8 +83,8 @@ class Session:
         self.host = host
         self.connector = connector
         self.shipped_bytes = 0
-        self._has_message = False  # whether a marked line has arrived
-        self._is_at_shell = False  # whether the last message is one of the shell, which is about to run something
+        self._reached: str | None = None  # as the last message says, see `shell.REACHED`; _PROGRAM by another message
+        self._awaited = ""  # the shell whose message is awaited, a key of STARTUP_FILES
         self._lines: deque[bytes] = deque()
         self._incomplete_line = b""
         self._output = b""  # the last unmarked lines
@@ -103,6 +114,19 @@ class Session:
         except BlockingIOError:  # a command of `connect:` may notice late, or never, that it has lost the host
             raise self._no_response(settings.REMOTE_REPLY_SECONDS) from None
 
+    def await_shell(self, last: str) -> None:
+        """Wait until the shells on the way to the program have run, of which `last` is the last one.
+
+        Until then nothing may be sent that their startup files could read.
+        """
+        self.send(self.connector.first_input)
+        self._awaited, seconds = SHELL, settings.SSH_FIRST_MESSAGE_SECONDS
+        while self._reached != last:
+            self.receive(seconds)
+            self._awaited = SHELL if self._reached == LOGIN else ENVIRONMENT
+            seconds = min(seconds, settings.SHELL_SECONDS)
+        self._awaited = ""
+
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for the next message and return it.
 
@@ -118,13 +142,10 @@ class Session:
             line = self._lines.popleft()
             if line.startswith(MESSAGE_PREFIX.encode()):
                 message: dict[str, Any] = json.loads(line[len(MESSAGE_PREFIX) :])
-                self._has_message = True
-                self._is_at_shell = message == SHELL_MESSAGE
+                self._reached = message.get(REACHED, _PROGRAM)
                 if UNUSABLE in message:
                     raise unusable_streams(self.host, self.connector.program, message[UNUSABLE])
-                if not self._is_at_shell:
-                    return message
-                continue
+                return message
             self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
@@ -155,7 +176,7 @@ class Session:
             self._output += self._incomplete_line
             raise self.exit_error(*self._wait())
         self._received_bytes += len(data)
-        if self._received_bytes > settings.SSH_OUTPUT_MAX_BYTES and not self._has_message:
+        if self._received_bytes > settings.SSH_OUTPUT_MAX_BYTES and self._reached != _PROGRAM:
             raise ClusterError(
                 f"host {self.host.name!r}: its shell prints without end before anything is run{self.last_output()}",
                 hint=f"`{self.connector.typed('true')}` shows it.",
@@ -163,7 +184,18 @@ class Session:
         return data
 
     def _no_response(self, seconds: float) -> HostUnreachableError:
+        if self._awaited and self._reached:
+            return self._shell_error(f"has not run a command within {seconds:g} s")
         return no_response(self.host.name, self.connector.typed("true"), seconds, self.last_output())
+
+    def _shell_error(self, problem: str) -> HostUnreachableError:
+        shell, files = STARTUP_FILES[self._awaited]
+        return HostUnreachableError(
+            self.host.name,
+            f"{shell} {problem}{self.last_output()}",
+            f"A file that it reads there, {files}, starts another shell, waits for input or ends it. Let it do that "
+            "only on a terminal, such as `[ -t 0 ] && exec fish`.",
+        )
 
     def last_output(self) -> str:
         """Return the last unmarked lines that were printed, each after a newline; empty if there are none."""
@@ -180,13 +212,15 @@ class Session:
 
     def exit_error(self, code: int | None, stderr: str) -> ClusterError:
         """Return the error for a process that has exited before it sent the expected message."""
-        if self.connector.has_failed(code, is_at_shell=self._is_at_shell):
+        if self.connector.has_failed(code, is_at_shell=self._reached in STARTUP_FILES):
             return self.connector.failure(code, stderr)
         self._output += stderr.encode()
+        if self._awaited:
+            return self._shell_error(f"ended with exit code {code} before it ran a command")
         if code == SHELL_FAILED and self.host.shell:
             return InterpreterError(
                 f"host {self.host.name!r}: the command `{self.host.shell}` failed{self.last_output()}",
-                hint="Correct `shell:` of this host in the spec.",
+                hint=environment_hint(self.host.shell),
             )
         if code in _NOT_RUN:
             return InterpreterError(
@@ -196,10 +230,11 @@ class Session:
                 is_missing=True,
             )
         end = "closed its output" if code is None else f"ended with exit code {code}"
+        line = typed_in_environment(typed([self.host.interpreter, "-V"]), self.host.shell)
         return InterpreterError(
             f"host {self.host.name!r}: {self.host.interpreter} {end} before it answered as Python does"
             f"{self.last_output()}",
-            hint=f"`{self.connector.typed(quote([self.host.interpreter, '-V']))}` shows whether it is one, of version "
+            hint=f"`{self.connector.typed(line)}` shows whether it is one, of version "
             f"3.10 or newer. If not, correct `python:` of this host in the spec.",
         )
 
@@ -237,6 +272,23 @@ class Session:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(settings.SSH_EXIT_SECONDS)
         self._stderr.close()
+
+
+def open_session(
+    host: Host, connector: Connector, command: str, *, last_shell: str = SHELL, is_shared: bool = True
+) -> Session:
+    """Start a session on a host, which the caller ends; the shells there have run, and the command begins.
+
+    See `CommandConnector.session_argv` and `Session.await_shell`.
+    """
+
+    session = Session(host, connector, connector.session_argv(command, is_shared=is_shared))
+    try:
+        session.await_shell(last_shell)
+    except BaseException:
+        session.end()
+        raise
+    return session
 
 
 class RemoteChannel(Channel):

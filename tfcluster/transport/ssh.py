@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import tempfile
@@ -28,6 +27,7 @@ from tfcluster.os.files import locked_folder, write_atomically
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
 from tfcluster.transport.channel import RemoteAgent, connect_unix
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
+from tfcluster.transport.shell import LOGIN, REACHED, SHELL, say, typed
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
@@ -90,7 +90,7 @@ def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
         ((message, hint) for pattern, message, hint in _ERRORS if re.search(pattern, output, re.IGNORECASE)),
         ("", _SSH_HINT),
     )
-    destination = shlex.quote(host.destination)
+    destination = typed([host.destination])
     key = _KNOWN_KEY.search(output)
     known = f" (line {key[2]} of {key[1]})" if key else ""
     return HostUnreachableError(
@@ -101,7 +101,7 @@ def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
 
 
 def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> HostUnreachableError:
-    command = f"`ssh-add {shlex.quote(str(key))}`"
+    command = f"`{typed(['ssh-add', str(key)])}`"
     if has_agent:
         why, hint = "the ssh-agent does not have it", f"Type {command}"
     else:
@@ -109,8 +109,8 @@ def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> Host
     return HostUnreachableError(
         host.name,
         f"the key {key} has a passphrase, and {why} ({last})",
-        f"{hint}, which asks for the passphrase once. If the host does not know that key: `ssh -v "
-        f"{shlex.quote(host.destination)}` shows which keys were tried.",
+        f"{hint}, which asks for the passphrase once. If the host does not know that key: "
+        f"`{typed(['ssh', '-v', host.destination])}` shows which keys were tried.",
     )
 
 
@@ -148,11 +148,14 @@ def _run(command: list[str], variables: dict[str, str] | None = None) -> tuple[i
 _FORWARDABLE = re.compile(r"[^%$\0\n]+")
 
 
-def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_terminal: bool = False) -> list[str]:
+def ssh_command(
+    host: Host, *arguments: str, control_path: Path | None, is_terminal: bool = False, says_login: bool = False
+) -> list[str]:
     """Return the argv of an ssh to a host, with a login shell if there are no arguments.
 
     `control_path` is the control socket of the shared connection, which is created if it does not exist; None for a
-    connection that ends with this ssh and leaves nothing behind on this machine.
+    connection that ends with this ssh and leaves nothing behind on this machine. With `says_login`, ssh sends a message
+    when it has logged in, unless it uses a shared connection that exists.
     """
     sharing: dict[str, object] = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
     if control_path is not None:
@@ -166,6 +169,7 @@ def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_termi
         "BatchMode": "yes",  # ssh must not ask for a password: there is no terminal
         "LogLevel": "ERROR",  # suppresses the banner, but not the errors
         "RemoteCommand": "none",
+        **({"PermitLocalCommand": "yes", "LocalCommand": say({REACHED: LOGIN})} if says_login else {}),
         "ClearAllForwardings": "yes",
         "ConnectTimeout": settings.SSH_CONNECT_SECONDS,
         "ServerAliveInterval": settings.SSH_KEEPALIVE_SECONDS,
@@ -202,11 +206,13 @@ class SshConnector:
 
     def session_argv(self, command: str, *, is_shared: bool = True) -> list[str]:
         """See `CommandConnector.session_argv`."""
-        return ssh_command(self._host, command, control_path=self.control_path if is_shared else None)
+        control_path = self.control_path if is_shared else None
+        line = f"{say({REACHED: SHELL})}; exec {command}"
+        return ssh_command(self._host, line, control_path=control_path, says_login=True)
 
     def typed(self, command: str) -> str:
         """See `CommandConnector.typed`."""
-        return f"ssh {shlex.quote(self._host.destination)} {shlex.quote(command)}"
+        return typed(["ssh", self._host.destination, command])
 
     def has_failed(self, code: int | None, *, is_at_shell: bool) -> bool:
         """See `CommandConnector.has_failed`."""
