@@ -149,10 +149,11 @@ class SshHosts:
         """The number of sessions so far in which a Python was started on a host."""
         return sum("session=json" in line for line in self.ssh_calls())
 
-    def use_key(self, key: str) -> None:
-        """Have ssh offer a key, `user_key` being the one that the hosts accept."""
+    def use_key(self, key: str, options: str = "") -> None:
+        """Have ssh offer a key, `user_key` being the one that the hosts accept; `options` precede the others."""
         (self.folder / "ssh_config").write_text(
-            "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in self.names)
+            options
+            + "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in self.names)
             + f"Host *\n  User root\n  IdentityFile {self.folder / key}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
             f"  UserKnownHostsFile {self.folder / 'known_hosts'}\n  GlobalKnownHostsFile /dev/null\n"
         )
@@ -169,8 +170,11 @@ class SshHosts:
             inherited["PYTHONPATH"] = _CHANGED
         return {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
 
-    def start(self, name: str, *options: str) -> None:
-        """Start a host's sshd, with further options; returns when it accepts connections."""
+    def start(self, name: str, *options: str, pam: str = "") -> None:
+        """Start a host's sshd, with further options; returns when it accepts connections.
+
+        With a configuration for `pam`, it asks that who may log in.
+        """
         variables = self._variables(name)
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
@@ -181,9 +185,14 @@ class SshHosts:
             + ("" if "MaxStartups" in " ".join(options) else "MaxStartups 100\n")
             + f"SetEnv {' '.join(_quoted(f'{name}={value}') for name, value in variables.items())}\n"
         )
+        command = [str(requirements.find_program("sshd")), "-D", "-e", "-f", str(config)]
+        if pam:
+            (self.folder / "pam").write_text(pam)
+            mount = f'mount --bind {self.folder / "pam"} /etc/pam.d/sshd && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
         with (self.folder / f"{name}.sshd_log").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                self.network[name].command(str(requirements.find_program("sshd")), "-D", "-e", "-f", str(config)),
+                self.network[name].command(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -106,6 +106,8 @@ TOP_REFRESH_SECONDS = 0.25  # at least, between two redraws of the screen of `to
 # OpenSSH, and what is started on a host by it.
 SSH_FIRST_MESSAGE_SECONDS = 60.0  # ssh connects, and a login shell and Python start, perhaps on a busy host
 SSH_CONNECT_SECONDS = 8
+SSH_LOGINS_AT_ONCE = 8  # of one command to the same machine: from 10 on, sshd's default MaxStartups refuses some
+SSH_BUSY_SECONDS = (0.2, 1.0)  # at least and at most, after a login that sshd has refused until the next
 SHELL_SECONDS = 10.0  # for a shell on a host to run a command after the login, or after the shell before it
 SSH_KEEPALIVE_SECONDS = 2  # without traffic, until ssh sends a probe
 SSH_KEEPALIVE_PROBES = 2  # without a reply, until ssh closes the connection, another interval later

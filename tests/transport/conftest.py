@@ -124,3 +124,15 @@ def make_transport(hosts: SshHosts) -> Iterator[TransportFactory]:
     yield make
     for transport in transports:
         transport.disconnect()
+
+
+@pytest.fixture
+def use_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ssh use the file `config` in the test's folder, which has it offer the key `key` there."""
+    wrapper = tmp_path / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {tmp_path / "config"} "$@"\n')
+    wrapper.chmod(0o755)
+    (tmp_path / "config").write_text(f"IdentityFile {tmp_path / 'key'}\nIdentitiesOnly yes\n")
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -283,3 +284,75 @@ def test_a_command_that_joins_its_arguments_gets_one_word(make_transport: Transp
     assert shown == f"{_WORDS}\n"
     assert transport.command_line(["true"], is_terminal=True)[:3] == ["ssh", "-t", "h0"]
     use(transport)  # then the agent exits
+
+
+_USERS_OPTIONS = """\
+SessionType none
+StdinNull yes
+ForkAfterAuthentication yes
+RemoteCommand tmux
+RequestTTY force
+PermitLocalCommand yes
+LocalCommand echo here
+"""
+
+
+def test_options_of_the_user_for_a_command_or_a_terminal_are_overridden(
+    hosts: SshHosts, make_transport: TransportFactory
+) -> None:
+    hosts.use_key("user_key", _USERS_OPTIONS)
+    try:
+        transport = make_transport()
+        report, probe = transport.probe()
+        assert probe is not None
+        assert report.problems == transport.examine().problems == ()
+        probe.close()
+        line = transport.command_line(["cat"], is_terminal=False)
+        assert subprocess.run(line, capture_output=True, check=True, input=b"it is read").stdout == b"it is read"
+    finally:
+        hosts.use_key("user_key")
+
+
+# Asks for the code `1234`, after a key was accepted.
+_SECOND_FACTOR = """
+auth required pam_exec.so quiet expose_authtok /bin/grep -q 1234
+auth required pam_permit.so
+account required pam_permit.so
+session required pam_permit.so
+"""
+
+
+def test_a_second_factor_is_typed_for_the_users_own_connection(
+    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.kill("h0")
+    hosts.start(
+        *("h0", "UsePAM yes", "KbdInteractiveAuthentication yes"),
+        "AuthenticationMethods publickey,keyboard-interactive",
+        pam=_SECOND_FACTOR,
+    )
+    hosts.use_key("user_key", f"ControlMaster auto\nControlPath {hosts.folder}/%C\nControlPersist 300\n")
+    askpass = hosts.folder / "askpass"
+    askpass.write_text("#!/bin/sh\necho 1234\n")
+    askpass.chmod(0o755)
+    try:
+        with pytest.raises(HostUnreachableError) as caught:
+            make_transport().is_up()
+        assert "a key alone is not accepted; it requires keyboard-interactive (" in caught.value.message
+        connect = re.search('`connect: "(.*)"`', caught.value.hint)
+        assert connect is not None
+        transport = make_transport(ssh=None, connect=connect[1].replace("h0", "{host}"))
+        (problem,) = transport.examine().problems
+        assert "Permission denied (keyboard-interactive)" in problem.message
+        assert problem.hint == "`ssh -- h0 'sh -c true'` shows more."
+        with monkeypatch.context() as patch:  # it answers as a user on a terminal does
+            patch.setenv("SSH_ASKPASS", str(askpass))
+            patch.setenv("SSH_ASKPASS_REQUIRE", "force")
+            subprocess.run(["ssh", "h0", "true"], check=True)
+        assert transport.examine().problems == ()
+        use(transport)
+    finally:
+        subprocess.run(["ssh", "-O", "exit", "h0"], check=False)
+        hosts.use_key("user_key")
+        hosts.kill("h0")
+        hosts.start("h0")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -22,6 +23,12 @@ from tfcluster.transport.remote_transport import RemoteTransport
 
 SLOW = pytest.mark.slow
 
+_BEGINS_TO_LOG_IN = """
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], 22))
+print(connection.recv(100).decode().strip(), flush=True)
+time.sleep(1000)
+"""
 _SILENT = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], 22))
@@ -69,8 +76,19 @@ def impatience() -> Iterator[pytest.MonkeyPatch]:
             "the key FOLDER/locked_key has a passphrase, and no ssh-agent is running",
             "`ssh-add FOLDER/locked_key`",
         ),
+        (
+            lambda hosts: hosts.use_key("other_user_key", "IdentityAgent /nowhere/agent\n"),
+            "keys is accepted, and the socket of the ssh-agent does not exist (IdentityAgent=/nowhere/agent)",
+            "`eval $(ssh-agent)`",
+        ),
     ],
-    ids=["unknown host key", "changed host key", "key that is not accepted", "key with a passphrase"],
+    ids=[
+        "unknown host key",
+        "changed host key",
+        "key that is not accepted",
+        "key with a passphrase",
+        "ended agent",
+    ],
 )
 def test_a_key_that_is_refused(
     hosts: SshHosts, make_transport: TransportFactory, spoil: Callable[[SshHosts], None], message: str, hint: str
@@ -83,6 +101,20 @@ def test_a_key_that_is_refused(
         hosts.use_key("user_key")
     assert message.replace("FOLDER", str(hosts.folder)).replace("ADDRESS", hosts.address("h0")) in error.message
     assert hint.replace("FOLDER", str(hosts.folder)) in error.hint
+
+
+def test_more_keys_than_one_login_may_try(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    hosts.kill("h0")
+    hosts.start("h0", "MaxAuthTries 1")
+    hosts.use_key("user_key", f"IdentityFile {hosts.folder}/other_user_key\n")
+    try:
+        error = failure(make_transport())
+    finally:
+        hosts.use_key("user_key")
+        hosts.kill("h0")
+        hosts.start("h0")
+    assert "ssh offered more keys than the host lets one login try (Received disconnect from" in error.message
+    assert "`IdentitiesOnly yes`" in error.hint
 
 
 def test_an_unknown_name_and_a_destination_that_looks_like_an_option(
@@ -197,6 +229,46 @@ def test_a_login_that_takes_long_is_not_blamed_on_the_shell(
     finally:
         hosts.kill("h0")
         hosts.start("h0")
+
+
+@contextmanager
+def busy_sshd(hosts: SshHosts, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a host's sshd accept one login at a time, and begin one that does not end before the process is killed."""
+    hosts.kill(name)
+    hosts.start(name, "MaxStartups 1:100:1", "LogLevel DEBUG")
+    try:
+        command = hosts.command(sys.executable, "-c", _BEGINS_TO_LOG_IN, hosts.address(name))
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as login:
+            try:
+                assert login.stdout is not None
+                assert login.stdout.readline().startswith(b"SSH-2.0")
+                yield login
+            finally:
+                login.kill()
+    finally:
+        hosts.kill(name)
+        hosts.start(name)
+
+
+@pytest.mark.parametrize("way", ["direct", "ProxyJump h1", "ProxyCommand ssh -W %h:%p h1"])
+def test_an_sshd_with_too_many_logins_is_tried_again(
+    hosts: SshHosts, make_transport: TransportFactory, impatience: pytest.MonkeyPatch, way: str
+) -> None:
+    hosts.use_key("user_key", "" if way == "direct" else f"Host h0\n  {way}\n")
+    try:
+        with busy_sshd(hosts, "h0" if way == "direct" else "h1") as login:
+            error = failure(make_transport())
+            assert "sshd refuses the login, probably because too many are in progress" in error.message
+            assert "MaxStartups" in error.hint
+            impatience.setattr(settings, "SSH_CONNECT_SECONDS", 60)
+            before = len(hosts.ssh_calls())
+            with ThreadPoolExecutor() as pool:
+                report = pool.submit(make_transport().examine)
+                wait_for(lambda: len(hosts.ssh_calls()) > before + 2)
+                login.kill()
+                assert report.result(120).problems == ()
+    finally:
+        hosts.use_key("user_key")
 
 
 def killed(hosts: SshHosts) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
@@ -75,6 +77,10 @@ class CommandConnector:
             return [word.replace(_COMMAND, quoted(shell)) for word in words]
         return [*words, *shell]
 
+    def login(self) -> AbstractContextManager[None]:
+        """Return the context in which the program connects to the host, of which a few may be entered at once."""
+        return contextlib.nullcontext()
+
     def typed(self, command: str) -> str:
         """Return what a user types on this machine to run a line of a shell on the host."""
         return typed(self._argv(command, False, typed))
@@ -87,8 +93,11 @@ class CommandConnector:
         """
         return not is_at_shell
 
-    def failure(self, code: int | None, stderr: str) -> HostUnreachableError:
-        """Return the error for a program that has failed, by its exit code and what it printed."""
+    def failure(self, code: int | None, stderr: str, *, has_answered: bool) -> HostUnreachableError:
+        """Return the error for a program that has failed, by its exit code and what it printed.
+
+        `has_answered`: a message has arrived over the connection.
+        """
         end = "closed its output" if code is None else f"ended with exit code {code}"
         lines = clean_lines(stderr)[-settings.SSH_ERROR_LINES :]
         said = "".join(f"\n  {line}" for line in lines) or ", and printed no error"

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import running_clusters
+
+T = TypeVar("T")
 
 
 class HostUnreachableError(ClusterError):
@@ -12,6 +19,26 @@ class HostUnreachableError(ClusterError):
     def __init__(self, host: str, why: str, hint: str = "") -> None:
         super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
         self.host = host
+
+
+class HostBusyError(HostUnreachableError):
+    """A host, or the way to it, has too many logins in progress at the moment."""
+
+
+def retry_while_busy(connect: Callable[[], T]) -> T:
+    """Call a function, and again after a moment while it raises a HostBusyError, for the time that a connection has."""
+    deadline = None
+    while True:
+        try:
+            return connect()
+        except HostBusyError:
+            now = time.monotonic()
+            deadline = deadline or now + settings.SSH_CONNECT_SECONDS
+            if now > deadline:
+                raise
+        import random  # rarely needed, and slow to import
+
+        time.sleep(random.uniform(*settings.SSH_BUSY_SECONDS))  # the others that were refused try again, too
 
 
 class UnrecordedProcessesError(ClusterError):

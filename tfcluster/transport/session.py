@@ -24,7 +24,7 @@ from tfcluster.protocol.api.cluster import Observation, Preparation, ReachReply,
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.connector import UNUSABLE, CommandConnector, Connector, unusable_streams
-from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
+from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response, retry_while_busy
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.shell import (
     ENVIRONMENT,
@@ -213,7 +213,7 @@ class Session:
     def exit_error(self, code: int | None, stderr: str) -> ClusterError:
         """Return the error for a process that has exited before it sent the expected message."""
         if self.connector.has_failed(code, is_at_shell=self._reached in STARTUP_FILES):
-            return self.connector.failure(code, stderr)
+            return self.connector.failure(code, stderr, has_answered=self._reached is not None)
         self._output += stderr.encode()
         if self._awaited:
             return self._shell_error(f"ended with exit code {code} before it ran a command")
@@ -282,13 +282,17 @@ def open_session(
     See `CommandConnector.session_argv` and `Session.await_shell`.
     """
 
-    session = Session(host, connector, connector.session_argv(command, is_shared=is_shared))
-    try:
-        session.await_shell(last_shell)
-    except BaseException:
-        session.end()
-        raise
-    return session
+    def connect() -> Session:
+        with connector.login():
+            session = Session(host, connector, connector.session_argv(command, is_shared=is_shared))
+            try:
+                session.await_shell(last_shell)
+            except BaseException:
+                session.end()
+                raise
+            return session
+
+    return retry_while_busy(connect)
 
 
 class RemoteChannel(Channel):

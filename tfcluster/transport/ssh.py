@@ -1,4 +1,4 @@
-"""The user's own OpenSSH client as the way to a host, with a connection that commands share, and the errors of ssh.
+"""The user's own OpenSSH client as the way to a host, with a connection that commands share.
 
 OpenSSH calls the process that owns the connection a ControlMaster. It runs in the background, opens sessions and
 forwards sockets without another authentication, and exits some minutes after the last command.
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,123 +25,21 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import locked_folder, write_atomically
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
+from tfcluster.transport import ssh_config
 from tfcluster.transport.channel import RemoteAgent, connect_unix
-from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response
+from tfcluster.transport.errors import HostUnreachableError, no_response, retry_while_busy
 from tfcluster.transport.shell import LOGIN, REACHED, SHELL, say, typed
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
-
-_SSH_HINT = "`{ssh}` shows more."
-# Patterns of ssh's output, each with a message that precedes ssh's last line and a hint. The first match counts.
-_ERRORS = (
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key differs from the one known here",
-        "If it was installed again, remove the old key{known} and type `{ssh}`, which shows the new one's fingerprint. "
-        "If it was not, another machine may be reading the connection.",
-    ),
-    (
-        r"Host key verification failed|host key is known for",
-        "its host key is not known here",
-        "Type `{ssh}` once, compare the fingerprint that it shows with the host's, and answer yes.",
-    ),
-    (
-        r"Permission denied \([^)]*(password|keyboard-interactive)",
-        "it requires a password, because none of your keys is accepted",
-        "Type `ssh-copy-id {destination}`, which asks for the password once.",
-    ),
-    (
-        r"Permission denied|Too many authentication failures",
-        "none of your keys is accepted",
-        "Add your public key to ~/.ssh/authorized_keys there, or name the right one in ~/.ssh/config (`ssh-add` one "
-        "that has a passphrase); `ssh -v {destination}` shows which keys were tried.",
-    ),
-    (
-        r"Could not resolve hostname",
-        "",
-        "Set `ssh:` in the spec to the name that ssh knows, or add it to ~/.ssh/config.",
-    ),
-    (r"Connection refused", "", "Is sshd running there, and on that port? " + _SSH_HINT),
-    (
-        r"timed out|No route to host|Network is unreachable|Host is down",
-        "",
-        "Is it on, and does a firewall let ssh through? " + _SSH_HINT,
-    ),
-    (r"bad configuration option", "", "Correct ~/.ssh/config."),
-)
-_NO_KEY_ACCEPTED = re.compile("Permission denied|Too many authentication failures")
-_NO_AGENT = 2  # the exit code of ssh-add if it cannot connect to an agent
-_WRONG_PASSPHRASE = "incorrect passphrase"  # ssh-keygen's message about a key that has one, if none is given
-_KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
+#: The options that decide whether ssh runs a command with its standard streams, and the first version that has them.
+_COMMAND_OPTIONS = {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthentication": "no"}
+_COMMAND_OPTIONS_VERSION = (8, 7)
 
 
 def ssh_not_runnable(error: OSError) -> ClusterError:
     """Return the error that ssh cannot be run on this machine."""
     return ClusterError(f"cannot run ssh: {error.strerror}", hint="Install OpenSSH's client.")
-
-
-def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
-    """Return the error for an ssh that could not connect to a host, by its output."""
-    last = (clean_lines(output) or ["the connection broke, and ssh printed nothing"])[-1]
-    if _NO_KEY_ACCEPTED.search(output) and (locked := find_locked_key(host.destination)):
-        return _locked_key_error(host, *locked, last)
-    message, hint = next(
-        ((message, hint) for pattern, message, hint in _ERRORS if re.search(pattern, output, re.IGNORECASE)),
-        ("", _SSH_HINT),
-    )
-    destination = typed([host.destination])
-    key = _KNOWN_KEY.search(output)
-    known = f" (line {key[2]} of {key[1]})" if key else ""
-    return HostUnreachableError(
-        host.name,
-        f"{message} ({last})" if message else last,
-        hint.format(ssh=f"ssh {destination}", destination=destination, known=known),
-    )
-
-
-def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> HostUnreachableError:
-    command = f"`{typed(['ssh-add', str(key)])}`"
-    if has_agent:
-        why, hint = "the ssh-agent does not have it", f"Type {command}"
-    else:
-        why, hint = "no ssh-agent is running", f"Type `eval $(ssh-agent)`, then {command}"
-    return HostUnreachableError(
-        host.name,
-        f"the key {key} has a passphrase, and {why} ({last})",
-        f"{hint}, which asks for the passphrase once. If the host does not know that key: "
-        f"`{typed(['ssh', '-v', host.destination])}` shows which keys were tried.",
-    )
-
-
-def find_locked_key(destination: str) -> tuple[Path, bool] | None:
-    """Find a key that ssh would offer to a host if its passphrase were typed, and whether an ssh-agent runs."""
-    lines = (line.partition(" ") for line in _run(["ssh", "-G", "--", destination])[1].splitlines())
-    options = [(name.lower(), value) for name, _, value in lines]
-    agent = next((value for name, value in options if name == "identityagent"), "SSH_AUTH_SOCK")
-    code, loaded = _run(["ssh-add", "-l"], {} if agent == "SSH_AUTH_SOCK" else {"SSH_AUTH_SOCK": agent})
-    for path in [Path(os.path.expanduser(value)) for name, value in options if name == "identityfile"]:
-        if _WRONG_PASSPHRASE in _run(["ssh-keygen", "-y", "-P", "", "-f", str(path)])[1]:
-            is_unknown, text = _run(["ssh-keygen", "-l", "-f", str(path)])  # the fingerprint is the second word
-            if is_unknown or text.split()[1] not in loaded:
-                return path, code != _NO_AGENT
-    return None
-
-
-def _run(command: list[str], variables: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run a command; return its exit code and its output, which is empty if it cannot be run."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        process = subprocess.run(
-            command,
-            env={**os.environ, **(variables or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=settings.SSH_CONTROL_SECONDS,
-            check=False,
-        )
-        return process.returncode, process.stdout.decode(errors="replace")
-    return _NO_AGENT, ""
 
 
 # The paths of sockets that ssh forwards: it expands % and $.
@@ -169,6 +67,7 @@ def ssh_command(
         "BatchMode": "yes",  # ssh must not ask for a password: there is no terminal
         "LogLevel": "ERROR",  # suppresses the banner, but not the errors
         "RemoteCommand": "none",
+        **(_COMMAND_OPTIONS if ssh_config.version() >= _COMMAND_OPTIONS_VERSION else {}),
         **({"PermitLocalCommand": "yes", "LocalCommand": say({REACHED: LOGIN})} if says_login else {}),
         "ClearAllForwardings": "yes",
         "ConnectTimeout": settings.SSH_CONNECT_SECONDS,
@@ -210,6 +109,10 @@ class SshConnector:
         line = f"{say({REACHED: SHELL})}; exec {command}"
         return ssh_command(self._host, line, control_path=control_path, says_login=True)
 
+    def login(self) -> AbstractContextManager[None]:
+        """See `CommandConnector.login`."""
+        return ssh_config.login_slot(self._host.destination)
+
     def typed(self, command: str) -> str:
         """See `CommandConnector.typed`."""
         return typed(["ssh", self._host.destination, command])
@@ -218,9 +121,11 @@ class SshConnector:
         """See `CommandConnector.has_failed`."""
         return code in (None, SSH_FAILED)
 
-    def failure(self, code: int | None, stderr: str) -> HostUnreachableError:
+    def failure(self, code: int | None, stderr: str, *, has_answered: bool) -> HostUnreachableError:
         """See `CommandConnector.failure`."""
-        return classify_ssh_error(self._host, stderr)
+        from tfcluster.transport.ssh_errors import classify_ssh_error  # rarely needed
+
+        return classify_ssh_error(self._host, stderr, has_logged_in=has_answered)
 
     def not_runnable(self, error: OSError) -> ClusterError:
         """See `CommandConnector.not_runnable`."""
@@ -275,7 +180,7 @@ class SshConnector:
         if not (agent.is_forwardable and _FORWARDABLE.fullmatch(agent.socket)):
             return False
         if not self.is_connected():
-            self._start()
+            retry_while_busy(self._start)
         local = self._socket_path
         forwarding = ":".join(re.sub(r"[\\:]", r"\\\g<0>", str(path)) for path in (local, agent.socket))
         with locked_folder(local.parent):
@@ -294,7 +199,7 @@ class SshConnector:
     def forward_port(self, local: int, remote: int) -> Iterator[None]:
         """See `LocalTransport.forward_port`."""
         if not self.is_connected():
-            self._start()
+            retry_while_busy(self._start)
         forwarding = f"127.0.0.1:{local}:127.0.0.1:{remote}"
         if not self._control("forward", "-L", forwarding):
             raise ClusterError(f"host {self._host.name!r}: ssh cannot forward port {local} of this machine")
@@ -306,7 +211,7 @@ class SshConnector:
     def _start(self) -> None:
         command = ssh_command(self._host, "true", control_path=self.control_path)
         # A file, since the process in the background would keep a pipe open.
-        with tempfile.TemporaryFile() as stderr:
+        with self.login(), tempfile.TemporaryFile() as stderr:
             try:
                 code = subprocess.run(
                     command,
@@ -323,7 +228,7 @@ class SshConnector:
                 raise no_response(self._host.name, self.typed("true"), settings.SSH_FIRST_MESSAGE_SECONDS) from None
             if code == SSH_FAILED:
                 stderr.seek(0)
-                raise classify_ssh_error(self._host, stderr.read().decode(errors="replace"))
+                raise self.failure(code, stderr.read().decode(errors="replace"), has_answered=False)
 
     def close(self) -> None:
         """Close the shared connection as soon as its last session has ended, and remove the forwarded socket."""
