@@ -85,6 +85,11 @@ def test_each_agent_reports_its_own_host(pair: Hosts) -> None:
     assert not list(pair.state_folder("b").glob("logs/fork-server.log"))
 
 
+def test_servers_on_other_hosts_run_in_the_state_folder(pair: Hosts) -> None:
+    for host, task in ("a", "worker:0"), ("b", "worker:1"):
+        assert os.readlink(f"/proc/{pair.task(task)['pid']}/cwd") == str(pair.state_folder(host) / "files")
+
+
 @pytest.mark.slow
 def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) -> None:
     """Its agent starts it again at once, so it is only by its server's number that the loss can be told."""

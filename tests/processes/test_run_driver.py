@@ -21,6 +21,7 @@ from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs import run_program
+from tfcluster.processes.runs.run_driver import _path_hint
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, append_event
 from tfcluster.programs import api
 
@@ -159,6 +160,26 @@ def test_a_script_that_the_oom_killer_ends(tmp_path: Path) -> None:
         code, [event] = drive(tmp_path, EATS_MEMORY, preexec_fn=group.join)
     assert (code, event["error"]["message"]) == (-9, "x.py was terminated by SIGKILL (out of memory)")
     assert event["result"] == {"exit_code": 137, "signal": "SIGKILL"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "path"),
+    [
+        ("NotFoundError: Graph execution error: data/x; No such file or directory", "data/x"),
+        (
+            "NotFoundError: Unsuccessful TensorSliceReader constructor: Failed to find any matching files for data/y-1",
+            "data/y-1",
+        ),
+        ("NotFoundError: elsewhere/x; No such file or directory", ""),
+        ("NotFoundError: /data/x; No such file or directory", ""),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/x'", ""),
+    ],
+)
+def test_the_hint_has_the_absolute_path_of_what_a_server_has_not_found(tmp_path: Path, failure: str, path: str) -> None:
+    (tmp_path / "data").mkdir()
+    plan = job(tmp_path).with_parameters({"cwd": str(tmp_path)})
+    hint = _path_hint(plan, failure)
+    assert (f" {tmp_path}/{path}, and on several" in hint) if path else hint == ""
 
 
 _LEAVES_A_LISTENER = """

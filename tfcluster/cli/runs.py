@@ -82,9 +82,11 @@ def _end_without_result(run: str, detached: bool, as_json: bool) -> int:
 
 
 def _show_script_error(result: dict[str, Any]) -> None:
-    """Show why a script failed if it cannot say so itself: a signal ended it, or it has lost tasks."""
-    # The second line of the message names the tasks that the script has lost.
-    if "signal" in result["result"] or "\n" in result.get("error", {}).get("message", ""):
+    """Show why a script failed if it cannot say so itself: a signal ended it, it has lost tasks, or there is a hint."""
+    error = result.get("error") or {"message": "", "hint": ""}
+    has_hint = error["hint"] and " failed: " in error["message"]  # of its exception, which it has printed
+    # A message of two lines names the tasks that the script has lost.
+    if "signal" in result["result"] or "\n" in error["message"] or has_hint:
         echo_error(ClusterError.from_json(result["error"]))
 
 

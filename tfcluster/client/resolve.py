@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster, cluster_of, read_registry, recorded_spec
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.paths import CLUSTER_NAME, DEFAULT_SPEC, journal_path, running_clusters, state_folder, validate_name
+from tfcluster.input_file import is_descriptor
+from tfcluster.paths import (
+    CLUSTER_NAME,
+    DEFAULT_SPEC,
+    LOCAL_HOST,
+    journal_path,
+    running_clusters,
+    state_folder,
+    validate_name,
+)
 from tfcluster.process_mark import mark_of, processes_with_marks
 
 if TYPE_CHECKING:
@@ -158,10 +168,22 @@ def load_spec_topology(
     from tfcluster.spec.load import load_spec, parse_cluster_notation  # imports pydantic, which few commands need
 
     if notation is not None:
-        return resolve_spec(parse_cluster_notation(notation), _NOTATION), None
+        return _in_folder(resolve_spec(parse_cluster_notation(notation), _NOTATION), None), None
     path = spec or DEFAULT_SPEC
     loaded = load_spec(path)
-    return resolve_spec(loaded, str(path)), loaded.kubernetes or loaded.slurm
+    has_folder = path.is_file() and not is_descriptor(str(path))
+    topology = _in_folder(resolve_spec(loaded, str(path)), path if has_folder else None)
+    return topology, loaded.kubernetes or loaded.slurm
+
+
+def _in_folder(topology: ClusterTopology, path: Path | None) -> ClusterTopology:
+    """Return a topology with the folder of its servers on this machine: that of the spec, or else the current one."""
+    if not topology.on(LOCAL_HOST):
+        return topology
+    try:
+        return replace(topology, folder=os.path.dirname(os.path.abspath(path)) if path else os.getcwd())
+    except FileNotFoundError:  # the current folder was deleted
+        return topology
 
 
 def spec_source(spec: Path | None, notation: str | None) -> str:

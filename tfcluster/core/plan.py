@@ -152,6 +152,7 @@ def _updates(desired: ClusterTopology, observed: ClusterTopology) -> Iterator[Pl
     causes = _difference("logs", observed.logs, desired.logs, show_values=False)
     causes += _difference("warm", observed.warm, desired.warm)
     causes += _difference("lease", observed.lease, desired.lease)
+    causes += _difference("folder", observed.folder, desired.folder)
     causes += _difference("notify", observed.notify, desired.notify, show_values=False)
     old_hosts, new_hosts = ({host.name: host for host in each.hosts} for each in (observed, desired))
     for name in dict.fromkeys([*old_hosts, *new_hosts]):

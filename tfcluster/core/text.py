@@ -40,6 +40,10 @@ def strip_forwarding(message: str) -> str:
 
 # Before the first of the errors that TensorFlow numbers if there are several.
 _SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\n\s*\(0\) (\w+:)\s+", re.MULTILINE)
+# A file that is read or written, and the files of a checkpoint.
+_NOT_FOUND = re.compile(
+    r"(?<!\S)([^\s/;]\S*); No such file or directory|Failed to find any matching files for ([^\s/]\S*)"
+)
 # In place of where an operation was defined.
 _NO_STACK = "<stack traces unavailable>"
 # Before the name of an exception class, and before its message: no reader of an error needs them.
@@ -57,6 +61,12 @@ def summarize_error(message: str) -> str:
     lines = [line for line in lines if not line.startswith(("Detected at node", _NO_STACK)) and line.strip("=")]
     end = next((number for number, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
     return _OF_TENSORFLOW.sub("", " ".join(lines[: end + 1]).removesuffix(":"))
+
+
+def missing_path(error: str) -> str:
+    """Return the relative path that TensorFlow has not found, as its error says; empty if there is none."""
+    found = _NOT_FOUND.search(error)
+    return (found[1] or found[2]) if found else ""
 
 
 def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:

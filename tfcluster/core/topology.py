@@ -134,6 +134,8 @@ class ClusterTopology:
     # The tasks that the change to this generation leaves alone, with the generation in which the server of each was
     # started, or None if it waits for its next restart; any other server is stopped first.
     kept: dict[str, int | None] = field(default_factory=dict)
+    # The folder that the servers of localhost run in: that of the spec. None for the folder of those on other hosts.
+    folder: str | None = None
     has_servers: bool = True  # without them, the tasks are only where groups of processes run
     notify: Notify | None = None
 

@@ -30,6 +30,7 @@ class StateDir:
         self.logs = path / "logs"  # the directory of the tasks' logs
         self.runs = path / "runs"  # has a directory for each run
         self.notices = path / "notices.json"  # the queue of notices that are not delivered yet
+        self.files = path / "files"  # the folder that servers run in, unless they run in that of the spec
         self.profiles = path / "profiles"  # the directory to which servers write traces, until a command has them
         self.log_buffers = path / "log-buffers"  # capture buffers, to which tasks print; exists only while they run
         self.forwarding = path / "forwarding.json"  # what the forwarder does; exists only while there is one
@@ -169,8 +170,8 @@ class StateDir:
                 if not log.stat().st_size:
                     log.unlink()
         shutil.rmtree(self.profiles, ignore_errors=True)  # what an agent has left that was killed
-        for folder in (self.logs, self.runs):
-            with suppress(OSError):  # the directory is not empty: keep it
+        for folder in (self.logs, self.runs, self.files):
+            with suppress(OSError):  # the directory is not empty, or does not exist: keep it
                 folder.rmdir()
         if self._lock is not None:
             self._lock.release()

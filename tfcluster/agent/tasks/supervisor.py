@@ -38,6 +38,7 @@ from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle, format_exit_status, is_stopped_by_signal, send_signal, was_killed
 from tfcluster.os.procfs import OomDetector
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.processes.servers.tf_server import serve
@@ -396,7 +397,9 @@ class TaskSupervisor:
         If the agent dies before that, no later agent might know of the process, so it exits.
         """
         if agent.recv(1):
-            serve(tensorflow, topology, task.spec, task.log_buffer, agent)
+            folder = topology.folder if self.host == LOCAL_HOST else None
+            folders = [Path(folder), self._folder.files] if folder else [self._folder.files]
+            serve(tensorflow, topology, task.spec, task.log_buffer, agent, folders)
         elif (process := ProcessHandle.from_pid(os.getpid())) is not None:
             self._folder.journal.note_unreleased(process)
 

@@ -22,6 +22,7 @@ from tfcluster import settings
 from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
 from tfcluster.core.run_events import CoordinatorEvent, ErrorEvent, LatestMetrics, ResultEvent, RunEvent
+from tfcluster.core.text import missing_path
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os import daemonize
 from tfcluster.os.network import Address
@@ -181,13 +182,14 @@ def _record_end(
 ) -> NoReturn:
     """Record how the program's process has ended, and exit in the same way."""
     code = program.reap()
+    hint = _path_hint(plan, program.end.failure if program.end is not None else "")
     if warning := clear_tree(plan):
         recorder.append(STDERR, f"{warning}\n".encode())
     if plan.options.traits.is_script:
         end = program.end or ProgramEnd(code, program.oom_note, seconds, {}, [])
         event: RunEvent = metrics.stop_event()
         if not program.was_stopped(code):
-            event = final_event(plan, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
+            event = final_event(plan, code, end, metrics.as_result(), interrupted, recorder.lost_bytes, hint)
         try:
             plan.write(event)
         except ClusterError as problem:
@@ -202,21 +204,41 @@ def _record_end(
     end_like(code)
 
 
+def _path_hint(plan: RunPlan, failure: str) -> str:
+    """Return a hint if servers have not found a file of a script, which named it by a relative path."""
+    path, folder = missing_path(failure), plan.options.parameters.get("cwd", "")
+    if not path or not os.path.exists(os.path.join(folder, PurePath(path).parts[0])):
+        return ""
+    absolute = os.path.normpath(os.path.join(folder, path))
+    return (
+        f"Servers do not run in the folder of the script: give them absolute paths, here {absolute}, and on several "
+        f"hosts paths that all of them have."
+    )
+
+
 def final_event(
-    plan: RunPlan, code: int, end: ProgramEnd, metrics: Mapping[str, Any], interrupted: bool, lost_bytes: int
+    plan: RunPlan,
+    code: int,
+    end: ProgramEnd,
+    metrics: Mapping[str, Any],
+    interrupted: bool,
+    lost_bytes: int,
+    hint: str = "",
 ) -> ResultEvent | ErrorEvent:
     """Return the result or the error of a script. Both have the exit code that a shell would report.
 
     `code` is negative if a signal ended the script. `metrics` is the field of the result that has its metrics, if it
-    has reported any. `lost_bytes` is how much of the output could not be written.
+    has reported any. `lost_bytes` is how much of the output could not be written. `hint` is that of an exception.
     """
     if code:
-        return _error(plan, code, end.failure, metrics, interrupted)
+        return _error(plan, code, end.failure, metrics, interrupted, hint)
     lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
     return plan.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
 
 
-def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool) -> ErrorEvent:
+def _error(
+    plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool, failure_hint: str
+) -> ErrorEvent:
     parameters, exit_code = plan.options.parameters, ExitCode.FAILED
     name = parameters.get("module") or PurePath(parameters["path"]).name
     hint = f"What it printed: `tfcluster logs {plan.run}`."
@@ -227,7 +249,7 @@ def _error(plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], i
         result["signal"] = format_exit_status(-code)
         message = f"{name} was terminated by {result['signal']}{failure}"
     elif failure:
-        message, hint = f"{name} failed: {failure}", ""
+        message, hint = f"{name} failed: {failure}", failure_hint
     else:
         message = f"{name} ended with exit code {code}"
     error = ClusterError(message, hint=hint, exit_code=exit_code)

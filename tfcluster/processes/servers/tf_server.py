@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tfcluster.core.environment import server_variables
@@ -16,11 +18,18 @@ from tfcluster.processes.servers.port_isolation import PortIsolationError, addre
 from tfcluster.protocol.codec import encode
 
 
-def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Path, agent: socket.socket) -> None:
+def serve(
+    tensorflow: TensorFlow,
+    topology: ClusterTopology,
+    task: Task,
+    log: Path,
+    agent: socket.socket,
+    folders: Sequence[Path],
+) -> None:
     """Run the server of a task. This returns only if the server could not be started.
 
     `log` is the file for standard output and standard error. This process sends one line to the agent: that it serves,
-    or the error.
+    or the error. It runs in the first of the folders that can be entered; the last one is made.
     """
     try:
         daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
@@ -30,6 +39,7 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
             server = _new_isolated_server(tensorflow, definition, topology, task)
         else:
             server = tensorflow.new_server(definition)
+        _enter_first(folders)
         tensorflow.start(server)
         with contextlib.suppress(ConnectionError):  # the agent has died: the next one adopts this server
             agent.sendall(encode({"serving": True}))
@@ -39,6 +49,20 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
         message = f"{error.message}. {error.hint}" if isinstance(error, PortIsolationError) else str(error)
         os.write(2, f"tfcluster: {message}\n".encode())
         agent.sendall(encode({"error": message}))
+
+
+def _enter_first(folders: Sequence[Path]) -> None:
+    """Enter the first folder that exists, from which no modules are imported; relative paths in graphs begin there."""
+    sys.path[:] = filter(None, sys.path)
+    for folder in folders:
+        try:
+            if folder is folders[-1]:
+                folder.mkdir(exist_ok=True)
+            os.chdir(folder)
+        except OSError as error:
+            os.write(2, f"tfcluster: this server does not run in {folder}: {error.strerror}\n".encode())
+        else:
+            return
 
 
 def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> int:

@@ -1,0 +1,92 @@
+"""The folder in which servers run, where the relative paths in graphs begin."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Sandbox, wait_for
+
+SPEC = "name: here\njobs: {{worker: {{tasks: 1}}}}\nnetwork: {network}\n"
+
+
+def folder_of(sandbox: Sandbox, task: str = "worker:0") -> str:
+    return os.readlink(f"/proc/{sandbox.task(task)['pid']}/cwd")
+
+
+def restart_by_death(sandbox: Sandbox) -> None:
+    pid = sandbox.task("worker:0")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != pid)
+
+
+@pytest.fixture
+def project(sandbox: Sandbox) -> Path:
+    folder = sandbox.folder / "a project"
+    folder.mkdir()
+    return folder
+
+
+def test_servers_run_in_the_folder_of_the_spec(sandbox: Sandbox, project: Path) -> None:
+    """However it is named, after a restart, and under the next agent; when the folder was deleted, elsewhere."""
+    spec = project / "cluster.yaml"
+    spec.write_text(SPEC.format(network="closed"))
+    sandbox("up", "cluster.yaml", cwd=project)
+    assert folder_of(sandbox) == str(project)
+    assert "nothing changed" in sandbox("up", spec).stdout, "from another folder"
+    restart_by_death(sandbox)
+    assert folder_of(sandbox) == str(project)
+    sandbox.kill_agent()
+    restart_by_death(sandbox)
+    assert folder_of(sandbox) == str(project)
+    shutil.rmtree(project)
+    restart_by_death(sandbox)
+    state = sandbox.folder / "state" / "tfcluster" / "here" / "localhost" / "files"
+    assert folder_of(sandbox) == str(state)
+    assert f"this server does not run in {project}: No such file or directory" in sandbox("logs", "worker:0").stdout
+    sandbox("down")
+    assert not state.exists(), "it is empty"
+
+
+@pytest.mark.parametrize("words", [("--cluster-spec", "worker|localhost"), ("/dev/stdin",)], ids=["notation", "pipe"])
+def test_a_spec_that_is_no_file_means_the_current_folder(
+    sandbox: Sandbox, project: Path, words: tuple[str, ...]
+) -> None:
+    text = SPEC.format(network="private")
+    result = sandbox.execute(*COMMAND, "up", *words, cwd=project, input=text)
+    assert result.returncode == 0, result
+    assert folder_of(sandbox) == str(project)
+
+
+CHECKPOINT = """
+import tensorflow as tf
+strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+with strategy.scope():
+    weight = tf.Variable(tf.zeros([4]))
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+rows = iter(coordinator.create_per_worker_dataset(lambda: tf.data.TextLineDataset("data.txt").repeat()))
+print("read", coordinator.fetch(coordinator.schedule(tf.function(lambda rows: next(rows)), args=(rows,))))
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(weight=weight), "ckpt", 3)
+print("saved", manager.save())
+"""
+
+
+@pytest.mark.slow
+def test_relative_paths_in_a_graph_begin_in_the_folder_of_the_spec(sandbox: Sandbox, project: Path) -> None:
+    """From another folder, the error has the absolute path."""
+    (project / "cluster.yaml").write_text("jobs: {ps: {tasks: 1}, worker: {tasks: 1}}\nname: here\n")
+    sandbox("up", cwd=project)
+    for folder in project, sandbox.folder:
+        (folder / "data.txt").write_text("first line\n")
+        (folder / "train.py").write_text(CHECKPOINT)
+    result = sandbox("run", "train.py", cwd=project)
+    assert result.stdout == "read b'first line'\nsaved ckpt/ckpt-1\n"
+    shutil.rmtree(project / "ckpt")
+    for path in "ckpt/ckpt-1", "data.txt":
+        result = sandbox.execute(*COMMAND, "run", "train.py")
+        assert f"give them absolute paths, here {sandbox.folder}/{path}" in result.stderr
+        (project / "data.txt").unlink(missing_ok=True)
