@@ -26,7 +26,6 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.os.daemonize import detach
-from tfcluster.os.network import Address
 from tfcluster.os.process_handle import supports_pidfds
 from tfcluster.private_network import find_obstacle
 from tfcluster.processes.connection_check import answer_connections, check_connections
@@ -410,13 +409,11 @@ def answering(listeners: Sequence[socket.socket], topology: ClusterTopology) -> 
 
 def _answer(listeners: Sequence[socket.socket], topology: ClusterTopology) -> None:
     """Answer connections; those of an address that is neither the cluster's nor this machine's are not admitted."""
-    known = addresses_of(topology.hosts) if topology.closes_ports else None
-
-    def is_admitted(address: Address) -> bool:
-        return known is None or address in known or _why_not_local(str(address)) is None
-
-    with suppress(OSError):
-        answer_connections(listeners, is_admitted)
+    with suppress(OSError):  # if an address is unknown, the host is not checked further
+        known = addresses_of(topology.hosts) if topology.closes_ports else None
+        answer_connections(
+            listeners, lambda address: known is None or address in known or _why_not_local(str(address)) is None
+        )
 
 
 class DryPreflight:
@@ -446,15 +443,12 @@ class DryPreflight:
         inputs = HostCheckInput(desired, self._host, self._folder, ports, gpus, tls_ports=tls_ports)
         prepared = prepare_host(inputs, lambda: TensorFlow(find_tensorflow_library()), check_host(inputs))
         preparation: dict[str, Any] = to_json(prepared)
-        if not listens:
-            ports.release_except(())
-            tls_ports.release_except(())
-            return preparation
-        listeners = [
-            listener
-            for each in (ports, tls_ports)
-            for listener in self._listening.enter_context(each.listen_temporarily(each.reserved))
-        ]
+        listeners: list[socket.socket] = []
+        for each in (ports, tls_ports):
+            if listens:
+                listeners += self._listening.enter_context(each.listen_temporarily(each.reserved))
+            else:
+                each.release_except(())
         threading.Thread(target=_answer, args=(listeners, desired), daemon=True).start()
         return preparation
 

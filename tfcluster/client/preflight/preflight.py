@@ -264,15 +264,12 @@ def check_connectivity(
     failures = {host: reply.failures for host, reply in replies.items()}
     sources = {host: sorted({*reply.sources.values()}) for host, reply in replies.items() if reply.sources}
     addresses = {host: cluster.hosts[host].address for host in ports}
+    passed = [host for host in replies if not failures[host] and host not in sources]
     return [
         *(failed_check(host, "network", error) for host, error in errors.items()),
         *summarize_failures({host: tried[host] for host in replies}, failures, addresses),
         *(_comes_from_elsewhere(host, addresses[host], seen) for host, seen in sources.items()),
-        *(
-            _reaches_all(host, tried[host], len(ports) - 1)
-            for host, reply in replies.items()
-            if not reply.failures and not reply.sources
-        ),
+        *(_reaches_all(host, tried[host], len(ports) - 1) for host in passed),
     ]
 
 

@@ -92,7 +92,7 @@ class ReachReply:
 
 
 @record_class(frozen=True)
-class ReachRequest(Request[NoReturn, ReachReply], method="reach"):
+class ReachRequest(Request[NoReturn, ReachReply], method="reach", is_slow=True):
     """Connect to ports of other hosts, all at the same time."""
 
     addresses: tuple[str, ...]  # the addresses, each `host:port`
