@@ -12,22 +12,25 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import CLUSTER, Hosts, hosts_in, run_request, task_of, topology_of
+from tests.agent.hosts import CLUSTER, PI, Hosts, hosts_in, run_request, task_of, topology_of
 from tests.conftest import make_sandbox, running, wait_for
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, ResponseStream
+from tfcluster.core.code import CodeLocation
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Done
+from tfcluster.protocol.api import Done, Request, encode_request
 from tfcluster.protocol.api.cluster import (
     EnvironmentRequest,
     ExecProcess,
     ExecRequest,
+    PrepareRequest,
+    ReachRequest,
     RestartRequest,
     StatusRequest,
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions
-from tfcluster.protocol.api.runs import AttachRequest, EventRecord, RunsRequest
+from tfcluster.protocol.api.runs import ATTACHED, AttachRequest, CancelRequest, EventRecord, JoinRequest, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.transport.local import LocalTransport, connect
@@ -165,6 +168,16 @@ def responses_to(data: bytes, count: int) -> dict[int, Frame]:
 
 
 @pytest.mark.usefixtures("up")
+def test_a_command_that_attaches_again_is_answered_at_once(client: AgentClient, tmp_path: Path) -> None:
+    run, identity = submit(client, tmp_path / "waits.py", WAIT)
+    again = client.stream(AttachRequest(identity, 1, None, cancel_on_disconnect=False))
+    assert next(again).record == {"event": ATTACHED}
+    client.call(CancelRequest(identity))
+    assert [event.record["event"] for event in again] == ["result"]
+    run.close()
+
+
+@pytest.mark.usefixtures("up")
 def test_a_wrong_request_fails_alone() -> None:
     requests = [
         {"method": "restart", "arguments": {"tasks": [], "grace": "hunter2"}},
@@ -176,6 +189,39 @@ def test_a_wrong_request_fails_alone() -> None:
     assert outcomes[0].body["value"]["message"] == "request 'restart': grace: expected a number"
     assert outcomes[1].body["value"]["message"] == "not a request: 'explode'"
     assert outcomes[2].kind is FrameKind.REPLY
+
+
+ODD_PORTS = ("", "-1", "65536", "1e5", " 1", "\N{FULLWIDTH DIGIT ONE}", "9" * 5000)
+ODD_ADDRESSES = ["", "host", ":1", "a\0b:1", "x" * 300 + ":1", *(f"host:{port}" for port in ODD_PORTS)]
+
+
+def odd_requests() -> Iterator[Request[Any, Any]]:
+    """Requests of the right types whose values no command sends."""
+    yield from (ReachRequest((address,), 1.0) for address in ODD_ADDRESSES)
+    yield from (ReachRequest(("localhost:1",), seconds) for seconds in (-1.0, 0.0, 1e300))
+    script: dict[str, Any] = {"args": [], "path": "/x.py", "argument": "x.py", "cwd": "/"}
+    for name, value in (("args", 5), ("args", [1]), ("path", 5), ("cwd", None), ("module", [])):
+        yield run_request("script", {**script, name: value})
+    yield run_request("pi", PI, jobs=("worker",))
+    yield from (join_request(script, address) for address in ODD_ADDRESSES)
+    for fields in ({"port": 70000}, {"port": -1}, {"gpus": -1}, {"cpus": 10**30}):
+        yield PrepareRequest(topology_of([task_of("worker:0", "a", **fields)]), listens=False)
+
+
+def join_request(script: dict[str, Any], coordinator: str) -> JoinRequest:
+    options = run_request("script", script, jobs=("worker",)).options
+    return JoinRequest("join-1", options, coordinator, "ab" * 32, CodeLocation("a" * 64, "x.py", ""))
+
+
+def test_odd_values_of_a_request_are_errors_without_a_traceback(up: Hosts) -> None:
+    requests = [encode_request(request) for request in odd_requests()]
+    frames = [encode_frame(Frame(number, FrameKind.REQUEST, body)) for number, body in enumerate(requests)]
+    for number, frame in responses_to(b"".join(frames), len(requests)).items():
+        assert frame.kind is FrameKind.ERROR, requests[number]
+        assert "the agent failed" not in frame.body["value"]["message"], requests[number]
+    assert response_to(b'{"version": 1e400}\n'), "an error"
+    for name in ("agent.log", "agent.stderr"):
+        assert "Traceback" not in (up.state_folder("a") / "logs" / name).read_text()
 
 
 @pytest.mark.usefixtures("up")

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -308,13 +309,33 @@ async def test_a_run_ends_whose_folder_was_deleted(runs: RunManager) -> None:
     assert run.record.state is RunState.CANCELLED
 
 
-async def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager) -> None:
-    submit(runs, "pi")
+@pytest.mark.parametrize("detached", [True, False])
+async def test_an_adopted_run_without_a_driver_waits_for_its_command(
+    runs: RunManager, monkeypatch: pytest.MonkeyPatch, detached: bool
+) -> None:
+    """Also if the next agent dies too."""
+    submit(runs, "script", detached=detached)
+    assert next_agent(runs).runs["script-1"].is_unstarted
+    monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.01)
     later = next_agent(runs)
-    assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
+    message = await ended(later, later.runs["script-1"])
+    assert message == ("the agent of script-1 died before it had started" if detached else "None")
     again = next_agent(later)
     assert again.runs == {}, "it has ended"
-    assert [record.state for record in await again.all_records()] == [RunState.FAILED]
+    state = RunState.FAILED if detached else RunState.CANCELLED
+    assert [record.state for record in await again.all_records()] == [state]
+
+
+async def test_an_adopted_run_that_was_stopped_or_whose_upload_is_incomplete_is_finalized(runs: RunManager) -> None:
+    run = submit(runs, "pi")
+    runs.store.write(replace(run.record, options=replace(run.record.options, upload="/x", upload_name="x")))
+    later = next_agent(runs)
+    assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
+    run = submit(runs, "graph")
+    runs.store.write(replace(run.record, stopping=(RunState.CANCELLED, None)))
+    later = next_agent(runs)
+    await ended(later, later.runs["graph-1"])
+    assert later.runs["graph-1"].record.state is RunState.CANCELLED
 
 
 @pytest.fixture

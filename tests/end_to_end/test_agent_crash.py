@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, running, wait_for
+from tests.conftest import COMMAND, Sandbox, running, wait_for
 from tfcluster.os import procfs
 from tfcluster.runtime_dir import locks_dir
 
@@ -106,3 +106,82 @@ def test_another_process_with_the_pid_of_a_task_is_neither_adopted_nor_killed(sa
         assert stranger.poll() is None
         assert not sandbox.processes(), "`down` ends the server too, whose mark shows that it is the cluster's"
     wait_for(lambda: not sandbox.leftovers())
+
+
+#: Faults of an agent that is to ask for the driver of a run, which is recorded by then: it dies, or does not ask.
+DIES, WAITS = (
+    ("tfcluster.agent.runs.manager", f"RunManager._request_driver = lambda self, run: {what}")
+    for what in ("os.kill(os.getpid(), 9)", "None")
+)
+#: Says what only the command has: the environment and standard input.
+TELLS = "import os, sys\nprint(os.environ['TOLD'], os.environ.get('TFCLUSTER_TASK'), sys.stdin.read())\n"
+
+
+@pytest.mark.usefixtures("bare_fork_server")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "tells.py"), "secret None typed\n"),
+        pytest.param(("launch", "tells.py"), "worker:0 | secret worker:0 \n", marks=pytest.mark.slow),
+        pytest.param(("run", "-"), "piped\n", marks=pytest.mark.slow),
+        pytest.param(("run", "pi", "--samples", "1e5"), "samples", marks=pytest.mark.slow),
+        pytest.param(("run", "--detach", "tells.py"), "tells-", marks=pytest.mark.slow),
+    ],
+    ids=["script", "launch", "upload", "program", "detached"],
+)
+def test_a_run_that_had_not_started_is_started_by_the_next_agent(
+    sandbox: Sandbox, words: tuple[str, ...], said: str
+) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*DIES))
+    before = sandbox.agent()
+    sandbox.spec(TELLS, "tells.py")
+    typed = "print('piped')" if words[-1] == "-" else "typed"
+    result = sandbox.execute(*COMMAND, *words, input=typed, env={"TOLD": "secret"})
+    assert (result.returncode, said in result.stdout) == (0, True), result
+    assert sandbox.agent() != before
+    (run,) = [each["run"] for each in sandbox.json("runs")]
+    assert sandbox.json_lines("attach", run)[-1]["state"] == "succeeded"
+    files = sandbox.folder.glob("state/tfcluster/*/*/runs/*/*.json")
+    assert "secret" not in "".join(path.read_text() for path in files)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bare_fork_server")
+@pytest.mark.parametrize("program", ["pi", "script"])
+def test_a_detached_run_that_had_not_started(sandbox: Sandbox, program: str) -> None:
+    """The next agent starts a program by its record; a script's environment is in no record."""
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*WAITS))
+    words = ("pi", "--samples", "1e5") if program == "pi" else (sandbox.spec("print(1)", "script.py"),)
+    run = sandbox("run", "--detach", *words).stdout.strip()
+    sandbox.kill_agent()
+    told = sandbox("attach", run, code=None, env=sandbox.with_settings({"RUN_OWNER_RECONNECT_SECONDS": 0.5}))
+    if program == "pi":
+        assert "samples" in told.stdout, told
+        return
+    assert f"the agent of {run} died before it had started" in told.stderr
+    assert f"`tfcluster rerun {run}`" in told.stderr
+
+
+QUIET = """
+import os, time
+print("begins", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.1)
+time.sleep(5)  # longer than a command waits for an agent
+print("ends")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bare_fork_server")
+def test_a_quiet_run_is_followed_after_its_agent_died(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    before = sandbox.agent()
+    patience = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 4.0})
+    run = sandbox.start("run", sandbox.spec(QUIET, "quiet.py"), env=patience)
+    assert run.stdout.readline() == "begins\n"
+    sandbox.kill_agent()
+    wait_for(lambda: sandbox.agent() != before)
+    sandbox.spec("", "go")
+    assert run.communicate(timeout=60)[0] == "ends\n"
+    assert run.returncode == 0

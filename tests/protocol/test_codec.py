@@ -91,10 +91,10 @@ def test_an_agent_refuses_a_command_of_another_version(greeting: Any, command: s
     assert caught.value.hint.startswith(hint)
 
 
-@pytest.mark.parametrize("greeting", [{"version": str(PROTOCOL)}, {"version": True}, {}])
-def test_what_is_no_greeting_is_refused(greeting: Any) -> None:
+@pytest.mark.parametrize("version", [str(PROTOCOL), True, None, math.inf, math.nan, float(PROTOCOL), [PROTOCOL]])
+def test_what_is_no_greeting_is_refused(version: Any) -> None:
     with pytest.raises(ClusterError, match="a line that is not a greeting arrived"):
-        agent_receives(json.dumps(greeting).encode() + b"\n")
+        agent_receives(json.dumps({"version": version, "tfcluster": [version]}).encode() + b"\n")
 
 
 def test_a_command_refuses_an_agent_of_another_version() -> None:

@@ -92,6 +92,8 @@ class Agent:
         context.runs.adopt(last_up(context.state_dir.events) or 0.0)
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
+        else:
+            self.dispatcher.runs.start_again()
         self.dispatcher.cluster.resume()
 
     async def watch(self) -> None:

@@ -213,7 +213,7 @@ class Dispatcher:
         self.unreadable: UnreadableCluster | None = None
         self.cluster = cluster = ClusterHandlers(context)
         self.shutdown = shutdown = Shutdown(context, cluster)
-        runs = RunHandlers(context)
+        self.runs = runs = RunHandlers(context)
         logs = LogHandlers(context)
         access = AccessHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {

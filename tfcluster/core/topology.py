@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.errors import usage_error
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.records import record_class
 
 #: Who can connect to the tasks: processes in the cluster's own network; those on its hosts; everyone.
@@ -221,6 +222,26 @@ def join_address(host: str, port: int | None) -> str:
     """Return `host:port`, or only the host without a port; an IPv6 address is put in brackets."""
     host = f"[{host}]" if ":" in host else host
     return host if port is None else f"{host}:{port}"
+
+
+def check_address(address: str) -> None:
+    """Raise a ClusterError if text that has arrived is not the `host:port` of a place to connect to."""
+    host, _, port = address.rpartition(":")
+    with suppress(UnicodeError):
+        host.encode("idna")  # as a lookup of the name does
+        if host and "\0" not in host and len(port) <= 5 and port.isascii() and port.isdigit() and int(port) < 1 << 16:
+            return
+    raise ClusterError(f"{address!r:.{settings.UNEXPECTED_DATA_CHARACTERS}} is not the host:port of a server")
+
+
+def check_numbers(topology: ClusterTopology) -> None:
+    """Raise a ClusterError if a port or a number of devices of a topology that has arrived is impossible."""
+    tasks = (*topology.tasks, *topology.reserved)
+    ports = [*(task.port for task in tasks), *(host.tls_port for host in topology.hosts)]
+    ports += [host.first_program_port for host in topology.hosts]
+    counts = [number for task in tasks for number in (task.cpus, task.gpus)]
+    if any(port is not None and not 0 < port < 1 << 16 for port in ports) or any(not 0 <= n < 1 << 16 for n in counts):
+        raise ClusterError("a topology with an impossible port or number of devices arrived")
 
 
 def latest_topology(topologies: Iterable[ClusterTopology]) -> ClusterTopology:

@@ -132,12 +132,15 @@ OWN_GREETING = Greeting(PROTOCOL, __version__)
 
 def parse_greeting(line: bytes) -> Greeting:
     """Parse the first line of the other side, including one that speaks another version of the protocol."""
-    message = decode_line(line)
+    return _greeting_of(decode_line(line))
+
+
+def _greeting_of(message: Message) -> Greeting:
     version = message.get("version", _FIRST_VERSION if "error" in message else None)
     if not isinstance(version, int) or isinstance(version, bool):
         raise ClusterError("a line that is not a greeting arrived")
     release, is_up = message.get("tfcluster", _FIRST_RELEASE), message.get("up")
-    shown = f"{release!s:.{settings.UNEXPECTED_DATA_CHARACTERS}}"
+    shown = f"{release:.{settings.UNEXPECTED_DATA_CHARACTERS}}" if isinstance(release, str) else "?"
     return Greeting(version, shown, is_up if isinstance(is_up, bool) else None)
 
 
@@ -219,9 +222,10 @@ class FrameDecoder:
             raise _parse_rejection(message["error"])
         return message
 
-    def _check_greeting(self, greeting: Message) -> None:
-        if greeting.get("version") != PROTOCOL:
-            raise version_error(parse_greeting(encode(greeting)), is_agent=self._is_agent)
+    def _check_greeting(self, message: Message) -> None:
+        greeting = _greeting_of(message)
+        if greeting.version != PROTOCOL:
+            raise version_error(greeting, is_agent=self._is_agent)
         self.has_greeting = True
 
     def _frame(self, line: bytes) -> Frame:

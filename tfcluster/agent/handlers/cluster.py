@@ -23,7 +23,7 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize, summarize_list
-from tfcluster.core.topology import ClusterTopology, matching_tasks
+from tfcluster.core.topology import ClusterTopology, check_address, check_numbers, matching_tasks
 from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import remove_unlocked
@@ -83,6 +83,7 @@ class ClusterHandlers:
         If the cluster is up, new ports are reserved only when the plan is executed. A cluster without servers comes
         up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
         """
+        check_numbers(request.topology)
         await self.wait_idle()
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
@@ -118,10 +119,15 @@ class ClusterHandlers:
 
     async def reach(self, request: ReachRequest) -> Response[NoReturn, ReachReply]:
         """Connect to all addresses concurrently; see `ReachRequest`."""
+        for address in (*request.addresses, *request.answered):
+            check_address(address)
+        if not 0 < request.timeout <= settings.CONNECTIVITY_REPLY_SECONDS:
+            raise ClusterError(f"no connection can take {request.timeout:g} s")
         yield Reply(await reach(request))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
         """Execute a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
+        check_numbers(request.topology)
         await self.wait_idle()
         self._context.reject_if_going_down()
         desired, observed = request.topology, self._observed_or_none()

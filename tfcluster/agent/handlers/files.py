@@ -99,11 +99,13 @@ async def receive(upload: Upload, path: Path) -> None:
     """Receive an uploaded file and write it to `path`, in a folder that is created for it."""
     try:
         path.parent.mkdir(mode=0o700)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0) as file:
+        partial = path.with_name(_INCOMPLETE)
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0) as file:
             async for block in upload.chunks():
                 if _free_bytes(file.fileno()) < settings.UPLOAD_MIN_FREE_BYTES:  # what has no end would fill the disk
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 write_all(file.fileno(), block)
+        partial.rename(path)  # the next agent starts only a run whose file is complete
     except OSError as error:
         raise ClusterError(f"{path}: cannot store the uploaded file: {error.strerror}") from error
 

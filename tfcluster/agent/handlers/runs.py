@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.event_loop import ChangeWaiter, Turn, wait_for_first
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeWaiter, Turn, wait_for_first
 from tfcluster.agent.handlers.files import Upload, receive, validate_filename
 from tfcluster.agent.runs.manager import RunManager, result_event
 from tfcluster.agent.runs.run import Run
@@ -27,7 +27,7 @@ from tfcluster.core.run_events import LatestMetrics, OutputEvent, to_record
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import PRIVATE, PS_JOB, ClusterTopology, Task
+from tfcluster.core.topology import PRIVATE, PS_JOB, ClusterTopology, Task, check_address
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
@@ -36,6 +36,7 @@ from tfcluster.processes.runs.stored_output import OutputHold, OutputPart, missi
 from tfcluster.processes.runs.streams import STDERR
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import (
+    ATTACHED,
     AttachRequest,
     CancelReply,
     CancelRequest,
@@ -49,6 +50,8 @@ from tfcluster.protocol.api.runs import (
     SignalRequest,
 )
 from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import DecodeError, decode
+from tfcluster.records import record_class
 
 
 class RunHandlers:
@@ -58,6 +61,27 @@ class RunHandlers:
         self._context = context
         self._supervisor = context.supervisor
         self._runs = context.runs
+        self._background = BackgroundTasks()
+
+    def start_again(self) -> None:
+        """Start the runs whose agent died before they had started, as far as their records say all that this takes.
+
+        Scripts wait for their command, which has what is written to no file: an environment or a secret.
+        """
+        for run in self._runs.runs.values():
+            options, detached = run.record.options, run.record.detached
+            if run.is_unstarted and not options.traits.is_script:
+                self._background.start(self._start_again, run, RunRequest(options, detached, not detached), key=run.id)
+
+    async def _start_again(self, run: Run, request: RunRequest) -> None:
+        try:
+            plan = await plan_run(self._context, request, run.id)
+            if run.is_unstarted:  # nothing has stopped it meanwhile
+                self._runs.start_again(run, plan)
+        except ClusterError as error:
+            self._runs.fail(run, error)
+        except OSError as error:
+            self._runs.fail(run, ClusterError(f"{error.filename}: cannot start {run.id} again: {error.strerror}"))
 
     async def run(self, request: RunRequest, upload: Upload) -> Response[EventRecord, Done]:
         """Submit a run and send its events; see `RunRequest`.
@@ -172,9 +196,17 @@ class RunHandlers:
                     yield EventRecord(event)
             yield Reply(Done())
             return
-        if request.cancel_on_disconnect and (active := self._runs.runs.get(run_id)):
+        active = self._runs.runs.get(run_id)
+        if active is not None and active.is_unstarted and request.again is not None:
+            self._background.start(self._start_again, active, request.again, key=run_id)
+        if request.cancel_on_disconnect and active is not None:
             active.orphan_timer.cancel()  # the command that waits for the run is back, after its agent died
         try:
+            if request.events:  # at once: a run may be silent for longer than a command waits for an agent
+                yield EventRecord({"event": ATTACHED})
+            if request.again is not None and request.again.detach and request.again.options.jobs is None:
+                yield Reply(Done())
+                return
             followed = follow(self._runs, run_id, output=request.output, is_owner=request.is_owner)
             async with contextlib.aclosing(followed) as events:
                 async for event in skip(events, request.events):
@@ -212,15 +244,16 @@ class RunHandlers:
         yield Reply(FailingRunsReply(tuple(failing[False]), tuple(failing[True])))
 
 
-async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
-    """Choose the devices of a new run, create its folder, and return its plan.
+async def plan_run(context: AgentContext, request: RunRequest, run_id: str | None = None) -> RunPlan:
+    """Choose the devices of a run, and return its plan; without an id, it is a new one, whose folder is created.
 
     Raises ClusterError: the run needs a task that is not ready, or has other options that cannot be met.
     """
     options = request.options
+    _check_parameters(options)
     if options.jobs is not None:
         group = _make_group(context, options, request.secret)
-        run_id = context.runs.store.new_run(options.run_name, is_on_several_hosts=len(group.hosts) > 1)
+        run_id = run_id or context.runs.store.new_run(options.run_name, is_on_several_hosts=len(group.hosts) > 1)
         return replace(_plan_group(context, run_id, options, group), code=request.code, caller=request.caller)
     every, missing = await _probe_devices(context)
     devices = [device for device in every if device.task not in missing]
@@ -229,7 +262,7 @@ async def plan_run(context: AgentContext, request: RunRequest) -> RunPlan:
     head = _head(topology, context.host, missing)
     selection = _select(topology, head, devices, missing, options)
     context.network.find(topology.network)  # before the folder: it may be gone
-    run_id = context.runs.store.new_run(options.run_name)
+    run_id = run_id or context.runs.store.new_run(options.run_name)
     refused = refusal_notes(topology.addresses()) if options.traits.is_script else []
     late = _late_devices(every, missing, selection, options) if options.traits.fault_tolerant else []
     if not options.traits.is_script:  # which may use any task
@@ -251,11 +284,33 @@ def plan_part(context: AgentContext, request: JoinRequest) -> RunPlan:
 
     If this host was lost to the group, it is there from an earlier attempt.
     """
+    _check_parameters(request.options)
+    check_address(request.coordinator)
     group = replace(_make_group(context, request.options, request.secret), coordinator=request.coordinator)
     run = validate_filename(request.run)
     if not (context.runs.store.make_folder(run) or context.runs.forget_part(run)):
         raise ClusterError(f"host {context.host} has another run {request.run} already", hint="Launch it again.")
     return replace(_plan_group(context, request.run, request.options, group), code=request.code)
+
+
+@record_class(frozen=True)
+class _Script:
+    """The parameters of a script that are used here, or before it can report what is wrong with them."""
+
+    args: tuple[str, ...]
+    cwd: str
+    argument: str = ""
+    path: str | None = None
+    module: str | None = None
+
+
+def _check_parameters(options: RunOptions) -> None:
+    """Raise a ClusterError if a run is not one of a script though it must be, or has not the parameters of one."""
+    try:
+        if options.traits.is_script or options.jobs is not None:
+            decode(_Script, options.parameters, "options.parameters", lenient=True)
+    except DecodeError as error:
+        raise ClusterError(f"request 'run': {error.without_value}") from None
 
 
 def _make_group(context: AgentContext, options: RunOptions, secret: str) -> Group:

@@ -21,7 +21,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, FolderWatcher, Turn, wait_for
 from tfcluster.agent.logs.log_reader import last_lines, tail
 from tfcluster.agent.runs.run import Run
-from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase
+from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.subprocesses import HelperProcess, fork_child
@@ -120,6 +120,9 @@ def final_record(run: Run, log: Path) -> RunRecord:
     return record
 
 
+_RERUN = "`tfcluster rerun {}` runs it again: from its last checkpoint, if it saves any."
+
+
 def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
     """Add to the error of a run the tasks that it has lost, which come first, or else those that might be its cause.
 
@@ -127,11 +130,14 @@ def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
     of it.
     """
     first, message = error["message"].partition("\n")[0], error["message"]
-    if losses := [problem for problem in run.losses.values() if problem not in message]:
+    # The reason why this agent has stopped a run may say more of a task than that it does not answer.
+    named = {task for task in run.losses if run.record.stopping is not None and short_task_name(task) in message}
+    if losses := [problem for task, problem in run.losses.items() if problem not in message and task not in named]:
         failed = [short_task_name(task) for task, problem in run.losses.items() if problem.endswith("has failed")]
         start = f"`tfcluster restart {' '.join(failed)}`, then " if failed else ""
-        again = f"{start}`tfcluster rerun {run.id}` runs it again: from its last checkpoint, if it saves any."
-        return {**error, "message": f"{'; '.join(losses)}\nafter that, {first}", "hint": error["hint"] or again}
+        again = start + _RERUN.format(run.id)
+        hint = " ".join(filter(None, [again, error["hint"]]))
+        return {**error, "message": f"{'; '.join(losses)}\nafter that, {first}", "hint": hint}
     if suspects := [problem for problem in run.suspects.values() if problem not in message]:
         hint = error["hint"] or "`tfcluster status` shows the tasks, `tfcluster events` what happened to them."
         return {**error, "message": f"{first}\nduring {run.id}: {'; '.join(suspects)}", "hint": hint}
@@ -348,7 +354,34 @@ class RunManager:
             if not record.detached:
                 run.orphan_timer.set(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
             run.exit_cause = "its agent died before the driver had started"
-            self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
+            if not self._is_startable(run):
+                self._feed(run, RunMachineEvent.FORK_SERVER_EXITED)
+                continue
+            run.machine = RunStateMachine()
+            if record.detached:  # perhaps a command follows it nevertheless, from another machine
+                error = ClusterError(f"the agent of {run.id} died before it had started", hint=_RERUN.format(run.id))
+                run.orphan_timer.set(settings.RUN_OWNER_RECONNECT_SECONDS, self.fail, run, error)
+
+    def _is_startable(self, run: Run) -> bool:
+        """Claim a run of an earlier agent for no driver; return whether it can be started, as nothing of it has run."""
+        options = run.record.options
+        has_upload = options.upload is None or (run.upload / options.upload_name).exists()
+        if run.record.stopping is not None or run.record.is_part or not has_upload:
+            return False
+        try:
+            return acquire_run(run.folder, None) or driver_of(run.folder) is None
+        except OSError:  # such as a full disk
+            return False
+
+    def start_again(self, run: Run, plan: RunPlan) -> None:
+        """Start a run that is unstarted by a new plan, under its id; raise OSError if its claim cannot be removed."""
+        release_run(run.folder, has_ended=False)
+        run.use(plan)
+        run.record = replace(RunRecord.new(plan, run.record.detached), started=run.record.started)
+        if run.record.detached:
+            run.orphan_timer.cancel()
+        self.store.try_write(run.record)
+        self.start(run)
 
     def statuses(self) -> tuple[RunStatus, ...]:
         """Return what the status of the cluster says of its runs, the oldest first."""

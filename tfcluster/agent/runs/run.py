@@ -56,8 +56,12 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.plan is not None:
-            self.suspects = dict(self.plan.missing)
-            self.down = frozenset(self.suspects)
+            self.use(self.plan)
+
+    def use(self, plan: RunPlan) -> None:
+        """Let the run be started by a plan."""
+        self.plan, self.suspects = plan, dict(plan.missing)
+        self.down = frozenset(self.suspects)
 
     @classmethod
     def adopt(cls, record: RunRecord, folder: Path) -> Run:
@@ -75,6 +79,11 @@ class Run:
     def is_active(self) -> bool:
         """Whether the run has not ended."""
         return self.record.state in ACTIVE_RUN_STATES
+
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether an earlier agent died before its driver had started; it starts again when this agent has a plan."""
+        return self.plan is None and self.machine.phase is RunPhase.SUBMITTED
 
     @property
     def has_exited(self) -> bool:

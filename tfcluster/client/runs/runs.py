@@ -62,6 +62,7 @@ def follow(
     events: int,
     cancel_on_disconnect: bool,
     placements: Placements | None = None,
+    again: api.RunRequest | None = None,
 ) -> Generator[Event, None, None]:
     """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
 
@@ -70,6 +71,7 @@ def follow(
         interrupt: The reaction to signals, which must not wait for the run; None for the default.
         events: The number of events received so far, not counting output.
         cancel_on_disconnect: Whether the run is cancelled if the command disconnects.
+        again: As in `AttachRequest`.
     """
     output = 0
     client = cluster.connect_head()
@@ -78,7 +80,8 @@ def follow(
     def attach_again() -> RunResponse:
         if first:
             return first.pop()
-        request = api.AttachRequest(run, events, output, cancel_on_disconnect, is_owner=interrupt is not None)
+        is_owner = interrupt is not None
+        request = api.AttachRequest(run, events, output, cancel_on_disconnect, is_owner=is_owner, again=again)
         return client.stream(request, start=True, interrupt=interrupt)
 
     context = _stream_context(client.transport.host, interrupt, placements)
@@ -104,6 +107,8 @@ def read_records(client: AgentClient, context: StreamContext, attach: Callable[[
     reconnector: Reconnector[api.EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
     has_result = False
     for event in reconnector.events(attach, reap_agent=True):
+        if event is not None and event.record["event"] == api.ATTACHED:
+            continue
         if event is not None:
             has_result = event.record["event"] == "result"
             yield event.record

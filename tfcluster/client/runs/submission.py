@@ -158,7 +158,7 @@ class RunSubmission:
                 GracefulInterrupt(cluster, ScriptTerminal(cluster) if passes_signals else None, is_script=is_script)
             )
             response = client.stream(request, interrupt=interrupt)
-            for event in self._events_of(response, cluster, interrupt, placements):
+            for event in self._events_of(request, response, cluster, interrupt, placements):
                 result = event
                 yield event
         if options.notify is not None and not self.detach and result.get("event") == "result":
@@ -187,12 +187,13 @@ class RunSubmission:
 
     def _events_of(
         self,
+        request: api.RunRequest,
         response: RunResponse,
         cluster: Cluster,
         interrupt: GracefulInterrupt,
         placements: Placements | None,
     ) -> Generator[Event, None, None]:
-        cancel_on_disconnect = not cluster.connect_head().transport.is_remote
+        cancel_on_disconnect = not (cluster.connect_head().transport.is_remote or self.detach)
         # On this machine, closing the response before the result, for any reason, also cancels the run. On another
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with contextlib.closing(response):
@@ -214,6 +215,7 @@ class RunSubmission:
                     events=1,
                     cancel_on_disconnect=cancel_on_disconnect,
                     placements=placements,
+                    again=request,
                 )
 
 

@@ -158,9 +158,9 @@ def acquire_run(folder: Path, process: ProcessHandle | None) -> bool:
     return True
 
 
-def release_run(folder: Path) -> None:
-    """Let another driver acquire a run that has ended, whose events begin again."""
-    for name in (EVENTS, _CLAIM):
+def release_run(folder: Path, *, has_ended: bool = True) -> None:
+    """Let another driver acquire a run; that of one that has ended, whose events begin again."""
+    for name in (EVENTS, _CLAIM) if has_ended else (_CLAIM,):
         (folder / name).unlink(missing_ok=True)
 
 

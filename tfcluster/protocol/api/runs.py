@@ -53,6 +53,10 @@ class JoinRequest(Request[NoReturn, Done], method="join", changes=True):
     code: CodeLocation  # where the script is in the code that was sent to this host
 
 
+#: The kind of the first event that a command gets if it has received events before; it is none of the run's.
+ATTACHED = "attached"
+
+
 @record_class(frozen=True)
 class AttachRequest(Request[EventRecord, Done], method="attach"):
     """Send the events of a run up to the result, from the first one that the command has not received yet."""
@@ -66,6 +70,9 @@ class AttachRequest(Request[EventRecord, Done], method="attach"):
     # Whether the output is for this command: a script that prints faster than it reads waits for it, as if it wrote to
     # a pipe.
     is_owner: bool = False
+    # The request that has submitted the run, with what is written to no file: if its agent died before the driver had
+    # started, this agent starts it. None from other commands.
+    again: RunRequest | None = None
 
 
 @record_class(frozen=True)
