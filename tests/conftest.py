@@ -166,10 +166,12 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
+        # An agent with PYTHONUNBUFFERED would run each script without it in a fresh interpreter.
+        left_out = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONUNBUFFERED")
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("TFCLUSTER_") and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+            if not name.startswith("TFCLUSTER_") and name not in left_out
         }
         return {
             **inherited,

@@ -299,7 +299,7 @@ def own_lines(text: bytes) -> bytes:
 def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: str) -> None:
     """It writes the same files, too."""
     case = CASES[name]
-    inherited = {key: value for key, value in demo.environment.items() if key != "PYTHONUNBUFFERED"}
+    inherited = demo.environment
     results = []
     for command in ((sys.executable,), (*COMMAND, "run")):
         folder = folder_of(case, tmp_path / "folder")

@@ -119,7 +119,7 @@ def test_what_a_script_writes_to_a_terminal_is_what_python_writes(demo: Sandbox)
     script = demo.spec(BAR, "bar.py")
     shown = []
     for command in ((sys.executable,), (*demo.command, "run")):
-        child = demo.at_terminal("env", "-u", "PYTHONUNBUFFERED", *command, script, encoding=None)
+        child = demo.at_terminal(*command, script, encoding=None)
         child.expect(pexpect.EOF)
         child.close()
         assert child.exitstatus == 0
