@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import tfcluster
-from tfcluster import settings
+from tfcluster import reporting, settings
 from tfcluster.reporting import Event, MetricReporter
 
 
@@ -72,6 +73,14 @@ def test_what_an_event_says_and_a_point_that_could_not_be_sent_is_sent_with_the_
     refused.clear()
     reporter.flush()
     assert [event["step"] for event in sent] == [7]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])
+def test_what_json_cannot_say_is_null(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+    reporter, sent = make_reporter()
+    monkeypatch.setattr(reporting, "_reporters", [reporter])
+    tfcluster.metric("loss", value, 0)
+    assert [event["value"] for event in sent] == [None]
 
 
 def test_a_long_series_is_thinned_out_and_has_its_last_point(monkeypatch: pytest.MonkeyPatch) -> None:

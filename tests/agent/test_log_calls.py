@@ -86,6 +86,18 @@ async def test_lines_are_ordered_by_time_and_followed_by_a_reply(cluster: Cluste
     assert (await ask(cluster, since=111.0))[1] == everything[-3:]
     assert (await ask(cluster, since=111.0, lines=2))[1] == everything[-3:]
     assert (await ask(cluster, after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
+    assert (await ask(cluster, until=111.0))[1] == everything[:4]
+    assert (await ask(cluster, since=101.0, until=110.5, lines=1))[1] == everything[1:3]
+
+
+async def test_lines_from_before_the_latest_start_of_the_cluster_are_read_only_since_a_time(cluster: Cluster) -> None:
+    log, now = RotatingLog(cluster.folder.log_of("ps:0"), 1000, 2), time.time()
+    for number, written in enumerate((now - 100.0, now + 100.0)):
+        log.append(b"%d\n" % number, 2 * number, written)
+    for _ in range(2):
+        EventLog(cluster.folder.events).record("up")
+    assert (await ask(cluster))[1] == [("ps:0", "1")]
+    assert (await ask(cluster, since=now - 200.0))[1] == [("ps:0", "0"), ("ps:0", "1")]
 
 
 async def test_a_level_hides_entries_and_the_last_lines_are_counted_of_those_that_are_shown(cluster: Cluster) -> None:

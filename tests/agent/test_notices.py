@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.notices import IncidentMonitor, Notifier
+from tfcluster.agent.notices import IncidentMonitor, Notifier, post
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
-from tfcluster.core.notices import host_notice
+from tfcluster.core.notices import environment_of, host_notice, run_notice
 from tfcluster.core.topology import Notify
 
 OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT, reason="timed out after 4 s")
@@ -187,3 +190,59 @@ async def test_a_notice_is_given_up_after_the_last_attempt(
     assert out.read_text() == "x\n" * 3
     assert "giving up: exit code 1" in caplog.text
     assert caplog.text.count("retrying in 0 s") == 2
+
+
+class Webhook(BaseHTTPRequestHandler):
+    """Answers with the status that its path names, and notes what it gets."""
+
+    received: list[tuple[str, str, bytes]] = []  # noqa: RUF012 - of all requests
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.received.append((self.path, self.headers["Content-Type"], body))
+        self.send_response(int(self.path.rpartition("/")[2]))
+        self.send_header("Location", "/secret/200")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        """Be where a redirection leads to."""
+        self.headers["Content-Length"] = "0"
+        self.do_POST()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Print nothing."""
+
+
+def test_what_a_webhook_gets_and_which_answers_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Webhook, "received", [])
+    with HTTPServer(("127.0.0.1", 0), Webhook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/secret/"
+        statuses = (200, 204, 302, 303, 404, 500)
+        outcomes = [post(f"{url}{status}", NOTICES[0]) for status in statuses]
+        server.shutdown()
+    assert outcomes == [None, None, *(f"HTTP status {status}" for status in statuses[2:])]
+    assert [path for path, _, _ in Webhook.received] == [f"/secret/{status}" for status in statuses]
+    assert {kind for _, kind, _ in Webhook.received} == {"application/json"}
+    assert [json.loads(body) for _, _, body in Webhook.received] == [NOTICES[0]] * len(statuses)
+    for wrong in (url, "http://a b/secret", "http://[secret", "nothing://secret"):  # nothing listens there any more
+        assert "secret" not in (post(wrong, NOTICES[0]) or "secret")
+
+
+def test_the_variables_of_a_command_are_those_of_its_notice() -> None:
+    result = {"run": "pi-1", "program": "pi", "state": "succeeded", "seconds": 1.0, "result": {"pi": 3.0}}
+    variables = environment_of(run_notice("demo", {"event": "result", **result}))
+    assert variables == {
+        "TFCLUSTER_CLUSTER": "demo",
+        "TFCLUSTER_NOTICE": "run-finished",
+        "TFCLUSTER_NOTICE_TEXT": "demo: pi-1 succeeded after 1.0 s",
+        "TFCLUSTER_NOTICE_STATE": "succeeded",
+        "TFCLUSTER_NOTICE_EXIT_CODE": "0",
+        "TFCLUSTER_RUN": "pi-1",
+    }
+    error = {"message": "no data\nat all", "hint": "", "exit_code": 4}
+    failed = run_notice("demo", {"event": "result", **result, "state": "failed", "error": error})
+    assert (failed["exit_code"], failed["text"]) == (4, "demo: pi-1 failed after 1.0 s: no data")
+    variables = environment_of(NOTICES[0])
+    assert (variables["TFCLUSTER_NOTICE_HOST"], "TFCLUSTER_RUN" in variables) == ("alpha", False)

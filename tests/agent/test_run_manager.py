@@ -34,7 +34,7 @@ from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, acquire_run, append_event
 from tfcluster.protocol.codec import encode
@@ -262,6 +262,8 @@ async def test_the_first_stop_reason_is_kept(runs: RunManager) -> None:
     runs.cancel("graph-1")
     runs.on_task_health([W0, W1], {W1: "one died"})
     assert run.record.state is RunState.FAILED
+    assert run.record.error is not None
+    assert run.record.error["exit_code"] == ExitCode.TIMED_OUT
 
 
 async def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunManager) -> None:

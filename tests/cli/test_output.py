@@ -14,7 +14,8 @@ import click
 import pytest
 
 import tfcluster
-from tfcluster.cli.output import echo, echo_error, echo_json, echo_usage_error
+from tfcluster.cli import output
+from tfcluster.cli.output import echo, echo_error, echo_json, echo_usage_error, require_consent
 from tfcluster.errors import ClusterError
 
 ROOT = Path(tfcluster.__file__).parent
@@ -58,6 +59,23 @@ def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
     monkeypatch.setenv("FORCE_COLOR", "1")
     echo_error(ClusterError(f"{EVIL}\nsecond line", hint=EVIL))
     assert capsys.readouterr().err == f"\x1b[31m\x1b[1merror: \x1b[0m{SHOWN}\nsecond line\nhint: {SHOWN}\n"
+
+
+def test_without_somebody_to_ask_nothing_is_done_that_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = ClusterError("the variables of ps:0 would be lost")
+    monkeypatch.setattr(output, "confirm", lambda question: True)
+    with pytest.raises(ClusterError) as caught:  # the standard output of a test is no terminal
+        require_consent("Continue?", "text", refusal, "nothing was changed")
+    assert caught.value is refusal
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with pytest.raises(ClusterError) as caught:  # whoever reads JSON is a program
+        require_consent("Continue?", "json", refusal, "nothing was changed")
+    assert caught.value is refusal
+    require_consent("Continue?", "text", refusal, "nothing was changed")
+    monkeypatch.setattr(output, "confirm", lambda question: False)
+    with pytest.raises(ClusterError, match=r"^nothing was changed"):
+        require_consent("Continue?", "text", refusal, "nothing was changed")
 
 
 def test_what_is_typed_and_is_no_text_is_no_bug() -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.client.runs.code import CodeFolder, CodeTree, _read
-from tfcluster.client.runs.submission import describe_script
+from tfcluster.client.runs.submission import describe_changes, describe_script
 from tfcluster.core.code import CodeFile, decode_manifest, digest_of, encode_manifest
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -71,11 +73,19 @@ def test_a_script_behind_a_link_is_sent_with_its_own_folder(home: Path) -> None:
 
 def test_an_environment_and_what_nested_patterns_name_is_left_out(home: Path) -> None:
     script = script_in(home / "project")
-    for name in ("venv/pyvenv.cfg", "venv/lib/x.py", "data/a.csv", "data/b.csv", "old/train.py", "logs/keep"):
+    for name in (
+        "venv/pyvenv.cfg",
+        "venv/lib/x.py",
+        "data/a.csv",
+        "data/b.csv",
+        "old/train.py",
+        "logs/keep",
+        "logs/old",
+    ):
         (home / "project" / name).parent.mkdir(parents=True, exist_ok=True)
         (home / "project" / name).touch()
     (home / "project" / "none").mkdir()
-    (home / "project" / ".tfclusterignore").write_text("# data\n*.csv\nold/\ntrain.py\n")
+    (home / "project" / ".tfclusterignore").write_text("# data\n*.csv\nold/\ntrain.py\nlogs/*\n!logs/keep\n")
     (home / "project" / "data" / ".tfclusterignore").write_text("!b.csv\n")
     paths = {path for path, _ in CodeFolder.of(script, str(home / "project")).files}
     ignores = {".tfclusterignore", "data/.tfclusterignore"}
@@ -106,6 +116,18 @@ def test_names_with_newlines_are_shown_on_one_line_and_too_many_files_are_refuse
     monkeypatch.setattr(settings, "CODE_FILES_MAX", 1)
     with pytest.raises(ClusterError, match="has more than 1 files"):
         CodeFolder.of(script, str(home / "project"))
+
+
+def test_much_code_is_not_sent_unasked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = script_in(home / "project")
+    (home / "project" / "data").write_bytes(b"12345")
+
+    def is_large(size: int, files: int) -> bool:
+        monkeypatch.setattr(settings, "CODE_UNASKED_BYTES", size)
+        monkeypatch.setattr(settings, "CODE_UNASKED_FILES_MAX", files)
+        return CodeFolder.of(script, str(home / "project")).is_large
+
+    assert [is_large(*limits) for limits in ((5, 2), (4, 2), (5, 1))] == [False, True, True]
 
 
 def test_a_file_that_changes_while_it_is_sent(home: Path) -> None:
@@ -223,6 +245,28 @@ def test_a_run_does_not_wait_long_for_the_commit_script(tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(settings, "GIT_STATUS_SECONDS", 0.1)
     assert describe(tmp_path / "mine") == (digest_of(b"mine"), None, None)
+
+
+def test_what_has_changed_since_a_run_is_said() -> None:
+    def options(digest: str, commit: str | None, is_clean: bool | None) -> RunOptions:
+        return RunOptions(
+            "script", ProgramTraits(), {"path": "/a/x.py"}, digest=digest, commit=commit, is_clean=is_clean
+        )
+
+    then = options("d", "c" * 40, True)
+    assert describe_changes("x-1", then, then) == []
+    assert describe_changes("x-1", then, options("e", "c" * 40, False)) == [
+        "x.py has changed since x-1",
+        "x-1 ran at commit cccccccccc; now it is commit cccccccccc with changes",
+    ]
+    assert describe_changes("x-1", then, options("d", "f" * 40, True)) == [
+        "x-1 ran at commit cccccccccc; now it is commit ffffffffff"
+    ]
+    assert describe_changes("x-1", options("d", "c" * 40, False), then) != [], "it is not known what it ran"
+    assert describe_changes("x-1", then, options("d", None, None)) == [
+        "x-1 ran at commit cccccccccc; now it is no git commit"
+    ]
+    assert describe_changes("x-1", options("d", None, None), options("d", None, None)) == []
 
 
 @pytest.mark.needs("git")

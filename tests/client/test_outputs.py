@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -50,6 +51,38 @@ def test_files_and_links_are_made(tmp_path: Path) -> None:
     copy(tmp_path / "out", file("a"), file("deep/er/b"), link("deep/latest", Path("er")))
     assert (tmp_path / "out/deep/latest/b").read_bytes() == (tmp_path / "out/a").read_bytes() == CONTENT
     copy(tmp_path / "out", file("a"), file("deep/er/b"), link("deep/latest", Path("er")))
+
+
+def test_a_file_appears_when_all_of_it_has_arrived_and_is_not_copied_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[bool] = []
+    asked: list[str] = []
+
+    class Blocks(Response):
+        def __iter__(self) -> Iterator[OutputBlock]:
+            for block in super().__iter__():
+                seen.append((out / "a").exists())
+                yield block
+
+    def stream_slowly(request: ReadOutputsRequest, **options: object) -> Response:
+        asked.extend(request.paths)
+        return Blocks(stream(request))
+
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_slowly))
+    for files in ([file("a")], [file("a"), file("b")]):
+        fetched = fetch(cluster, HostOutputs("beta", "train-1", files), out, lambda size: None)
+    assert seen[:2] == [False, False], "neither before its content nor after it"
+    assert asked == ["a", "b"]
+    assert (fetched.files, fetched.unchanged) == (1, 1)
+
+
+def test_other_files_of_the_same_names_are_an_error_before_anything_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("mine")
+    with pytest.raises(ClusterError, match="has other files of the same names: b") as caught:
+        copy(tmp_path, file("a"), file("b"))
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (tmp_path / "b").read_text() == "mine"
 
 
 @pytest.mark.parametrize("below", [file("d/authorized_keys"), link("d/e/authorized_keys", Path("x"))])

@@ -64,6 +64,9 @@ def test_placeholders_of_known_jobs_and_addresses() -> None:
     addresses = {"worker": ["a:1", "b:2"]}
     text = "{job} {index} {rank} {world_size} {address} {worker_hosts} {ps_hosts} {other} {x_hosts} {{job}}"
     assert expand(text, group, chosen[1], addresses) == "worker 1 1 2 b:2 a:1,b:2 c:3 {other} {x_hosts} {worker}"
+    chosen = tuple(members("chief:0", "worker:0", "worker:1"))
+    group, addresses = Group(chosen, {}, "", "localhost"), {"chief": ["d:4"], "worker": ["a:1", "b:2"]}
+    assert [expand("{rank} {address}", group, each, addresses) for each in chosen] == ["0 d:4", "1 a:1", "2 b:2"]
     check_arguments(["{job}", "{worker_hosts}", "{other}"], ["worker"])
     with pytest.raises(ClusterError, match="has no job 'boss'"):
         check_arguments(["--hosts={boss_hosts}"], ["worker"])

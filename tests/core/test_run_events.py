@@ -18,7 +18,7 @@ from tfcluster.core.run_events import (
     parse_event,
     to_record,
 )
-from tfcluster.core.runs import RunOptions, check_name, matching_runs
+from tfcluster.core.runs import RunOptions, check_name, exit_code, matching_runs
 
 FILES = sorted((Path(__file__).parent.parent / "data" / "format1").rglob("events.jsonl"))
 
@@ -130,3 +130,28 @@ def test_other_runs_and_a_name_that_was_given() -> None:
     assert RunOptions("pi", ProgramTraits(), {}).run_name == "pi"
     assert RunOptions("script", ProgramTraits(), {"path": "/a/x.py"}, name="Best_1").run_name == "Best_1"
     assert matching_runs("pi-py", ["pi-py-83e8", "pi-1234"]) == ["pi-py-83e8"]
+    runs = ["base-3f9a", "base-two-3f9a", "base-two-83e8"]
+    assert matching_runs("base", runs) == ["base-3f9a"], "a name, though it begins others"
+    assert matching_runs("base-two", runs) == runs[1:], "the name of several runs"
+
+
+@pytest.mark.parametrize(
+    ("program", "state", "result", "error_code", "expected"),
+    [
+        ("script", "succeeded", {"exit_code": 0}, None, 0),
+        ("script", "failed", {"exit_code": 3}, 1, 3),
+        ("script", "failed", {"exit_code": 139, "signal": "SIGSEGV"}, 1, 139),
+        ("script", "failed", {"metrics": {"loss": 0.5}}, 124, 124),  # it was stopped
+        ("script", "cancelled", None, 143, 143),
+        ("script", "cancelled", None, None, 1),
+        ("pi", "succeeded", {"exit_code": 3}, None, 0),  # a value of the program's own
+        ("pi", "failed", None, 5, 5),
+    ],
+)
+def test_a_run_has_the_exit_code_of_its_script_or_of_its_error(
+    program: str, state: str, result: dict[str, Any] | None, error_code: int | None, expected: int
+) -> None:
+    event: dict[str, Any] = {"event": "result", "program": program, "state": state, "result": result}
+    if error_code is not None:
+        event["error"] = {"message": "m", "hint": "", "exit_code": error_code}
+    assert exit_code(event) == expected

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,6 +25,8 @@ from tests.browser import Browser, open_browser
 from tests.conftest import COMMAND, Command, Sandbox, wait_for
 from tfcluster import settings
 from tfcluster.core.log_levels import LogLevel, entry_level
+from tfcluster.dashboard.api import Api
+from tfcluster.dashboard.server import PageServer
 
 TAG = "<img src=x onerror=window.owned=1>"
 DIRECTION, SHOWN_DIRECTION = "10%\r \u202efdp.exe \x1b[31m", r"10%\r \u202efdp.exe \x1b[31m"
@@ -147,6 +149,23 @@ def test_who_may_ask(served: Served, status: int, headers: dict[str, str | None]
     assert ("tfcluster_task_state" in answer[1]) == (status == 200)
     if "Authorization" not in headers:  # the page itself says nothing of the cluster, but to its host
         assert served.request("/", headers=given)[0] == status
+
+
+def test_the_page_is_on_the_loopback_address_alone() -> None:
+    with PageServer(0, cast(Api, None), "token") as server:
+        port = server.server_address[1]
+        socket.create_connection(("127.0.0.1", port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))
+
+
+def test_nothing_is_restarted_of_which_the_page_has_not_named_the_loss(demo: Sandbox, served: Served) -> None:
+    pid = demo.task("ps:0")["pid"]
+    for body in ({"task": "ps:0"}, {"task": "ps:0", "accepted": []}, {"task": "ps:0", "accepted": ["a run"]}):
+        status, text, _ = served.request("/api/restart", "POST", json.dumps(body).encode())
+        assert status == 200
+        assert json.loads(text) == {"restarts": False, "tasks": ["ps:0"], "losses": ["the variables of ps:0"]}
+    assert demo.task("ps:0")["pid"] == pid
 
 
 def test_requests_that_make_no_sense(served: Served) -> None:

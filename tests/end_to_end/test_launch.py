@@ -28,7 +28,9 @@ LOOK = """
 import json, os, sys
 names = ("TASK", "RANK", "WORLD_SIZE", "ATTEMPT", "RUN")
 seen = {name: os.environ[f"TFCLUSTER_{name}"] for name in names}
-print(json.dumps({**seen, "config": json.loads(os.environ["TF_CONFIG"]), "args": sys.argv[1:]}))
+of_a_client = sorted({"TFCLUSTER_MASTER", "TFCLUSTER_DEVICES"} & os.environ.keys())
+config = json.loads(os.environ["TF_CONFIG"])
+print(json.dumps({**seen, "config": config, "args": sys.argv[1:], "of_a_client": of_a_client}))
 """
 # Ends as its argument with the member's name says: `worker:1=3` is exit code 3; others wait for ever.
 ACT = """
@@ -104,6 +106,7 @@ def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
     assert seen["worker:1"]["config"]["task"] == {"type": "worker", "index": 1}
     assert {(each["WORLD_SIZE"], each["ATTEMPT"]) for each in seen.values()} == {("3", "0")}
     assert len({each["RUN"] for each in seen.values()}) == 1
+    assert [each["of_a_client"] for each in seen.values()] == [[]] * 3, "they are no clients of the servers"
     addresses = [address for tasks in clusters[0].values() for address in tasks]
     servers = cluster.tasks("address")
     assert len(set(addresses)) == 3

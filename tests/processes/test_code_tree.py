@@ -70,6 +70,13 @@ def test_what_the_script_made_in_place_of_a_link_or_a_folder_stays(plan: RunPlan
     assert sorted(os.listdir(tree)) == ["latest", "out"]
 
 
+def test_what_the_script_changed_stays_though_its_size_is_the_same(plan: RunPlan) -> None:
+    tree = plan.folder / CODE
+    (tree / "x.py").write_bytes(_CONTENT[::-1])
+    assert "files that the script wrote beside itself stay" in clear_tree(plan)
+    assert [path.name for path in tree.iterdir()] == ["x.py"]
+
+
 @pytest.mark.parametrize("replaced", ["data", ""], ids=["a folder", "the tree"])
 def test_a_link_that_the_script_made_leads_to_nothing_that_is_removed(
     plan: RunPlan, tmp_path: Path, replaced: str

@@ -13,9 +13,10 @@ import pytest
 from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.core.groups import Member
+from tfcluster.errors import ExitCode
 from tfcluster.processes.groups import coordinator
 from tfcluster.processes.groups.coordinator import LineBuffer, describe_failure
-from tfcluster.processes.groups.link import Exited, GroupLink, Ports, Reserve, Start, Stop, connect
+from tfcluster.processes.groups.link import Exited, GroupLink, Ports, Reserve, Start, Started, Stop, connect
 from tfcluster.processes.runs.run_plan import EVENTS
 from tfcluster.transport.channel import readable_fds
 
@@ -29,7 +30,7 @@ from tfcluster.core.runs import RunOptions
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.runs.run_plan import RunPlan
 members = tuple(Member("worker", rank, rank, host, "127.0.0.1") for rank, host in enumerate(["beta", "gamma"]))
-options = RunOptions("script", ProgramTraits(is_script=True), {{"path": "/x.py"}}, max_restarts=1)
+options = RunOptions("script", ProgramTraits(is_script=True), {{"path": "/x.py"}}, max_restarts=int(sys.argv[2]))
 plan = RunPlan("x-1", "demo", options, Path(sys.argv[1]), {{}}, "alpha:1", [], [], host="alpha")
 GroupCoordinator(plan, Group(members, {{}}, "{SECRET}", "127.0.0.1"), None).run()
 """
@@ -48,7 +49,7 @@ def next_orders(link: GroupLink) -> list[Any] | None:
 
 def test_members_that_were_told_to_start_are_stopped_if_a_host_is_lost_before_they_have(tmp_path: Path) -> None:
     """They would otherwise run beside those of the next attempt."""
-    with running(sys.executable, "-c", _COORDINATE, str(tmp_path), cwd=ROOT):
+    with running(sys.executable, "-c", _COORDINATE, str(tmp_path), "1", cwd=ROOT):
         wait_for(lambda: events(tmp_path))
         address = events(tmp_path)[0]["address"]
         beta, gamma = (connect(address, SECRET, host) for host in ("beta", "gamma"))
@@ -60,6 +61,29 @@ def test_members_that_were_told_to_start_are_stopped_if_a_host_is_lost_before_th
         [order] = next_orders(gamma) or []
         assert isinstance(order, Stop)
         gamma.close()
+
+
+def test_a_host_that_is_lost_comes_first_in_the_error(tmp_path: Path) -> None:
+    """TensorFlow notices the loss first, so that another member has failed of it before."""
+    with running(sys.executable, "-c", _COORDINATE, str(tmp_path), "0", cwd=ROOT) as process:
+        wait_for(lambda: events(tmp_path))
+        beta, gamma = (connect(events(tmp_path)[0]["address"], SECRET, host) for host in ("beta", "gamma"))
+        for rank, link in enumerate((beta, gamma)):
+            assert next_orders(link) == [Reserve()]
+            link.send(Ports([rank + 1]))
+        for rank, link in enumerate((beta, gamma)):
+            assert isinstance((next_orders(link) or [None])[0], Start)
+            link.send(Started(rank, 100 + rank))
+        beta.send(Exited(0, 1, "UnavailableError: Socket closed", was_idle=False))
+        assert isinstance((next_orders(gamma) or [None])[0], Stop)
+        gamma.close()
+        assert process.wait(60) == ExitCode.UNREACHABLE
+        beta.close()
+    error = events(tmp_path)[-1]["error"]
+    assert error["exit_code"] == ExitCode.UNREACHABLE
+    first, after, *_ = error["message"].splitlines()
+    assert first == "the connection to host gamma is lost"
+    assert after.startswith("after that, worker:0 on beta failed: UnavailableError: Socket closed")
 
 
 Parts = list[tuple[str, bytes, str]]

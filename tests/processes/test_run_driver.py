@@ -20,6 +20,7 @@ from tests.control_groups import EATS_MEMORY, memory_group
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
+from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import run_program
 from tfcluster.processes.runs.run_driver import _path_hint
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, append_event
@@ -47,6 +48,7 @@ def run_program(spec, parent, link, outputs, stdin):
         work = {"/job:worker/task:0/device:CPU:0": {"ops": 3}}
         run_plan.ProgramEnd(code, failure, 1.5, work, ["slow"]).send(link)
     daemonize.set_parent_death_signal(parent)
+    os.setpgid(0, 0)
     exec(sys.argv[2], {**globals(), **locals()})
     os._exit(0)
 supervised_program._execute = run_program
@@ -225,6 +227,31 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
         assert process.wait(60) == 143
     events = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
     assert events == [{"event": "stopped", "result": None}], "the agent knows why it was told to end"
+
+
+_STARTS_A_CHILD = f"""
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the child inherits that
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+(folder / "child").write_text(str(child))
+{_READY}
+"""
+
+
+def test_what_a_program_has_started_ends_with_it_if_it_is_terminated(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _DRIVE, str(tmp_path), _STARTS_A_CHILD]
+    with running(*command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
+        child = ProcessHandle.from_pid(int((tmp_path / "child").read_text()))
+        assert child is not None
+        try:
+            process.terminate()
+            assert process.wait(60) == 143
+            wait_for(lambda: not child.is_alive(), seconds=30)
+        finally:
+            child.kill()
 
 
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
