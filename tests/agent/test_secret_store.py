@@ -11,6 +11,7 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent.state import secret_store
 from tfcluster.agent.state.secret_store import SecretStore, without_values
+from tfcluster.core.topology import Notify
 from tfcluster.os.files import write_atomically
 
 RETENTION = {"PLAIN": "seen"}
@@ -67,6 +68,15 @@ def test_a_topology_without_secrets_has_no_file(values: SecretStore) -> None:
     for _ in range(2):  # when it is written again the journal has it
         assert values.redact(plain) == plain
     assert not values.path.exists()
+
+
+def test_the_url_of_a_webhook_is_secret(values: SecretStore) -> None:
+    notify = Notify("https://hooks.example.org/T0", None, ())
+    topology = replace(topology_of([task_of("worker:0", "a")]), notify=notify)
+    redacted = values.redact(topology)
+    assert redacted.notify is not None
+    assert redacted.notify.webhook is None
+    assert SecretStore(values.path).restore(redacted, values.path) == topology
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:

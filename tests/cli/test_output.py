@@ -16,7 +16,7 @@ import pytest
 import tfcluster
 from tfcluster.cli import output
 from tfcluster.cli.output import echo, echo_error, echo_json, echo_usage_error, require_consent
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, usage_error
 
 ROOT = Path(tfcluster.__file__).parent
 EVIL = "\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
@@ -101,3 +101,15 @@ def test_only_output_modules_write_text() -> None:
     writers = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
     consoles = {"ui/console.py"}
     assert {each for each in writers if not each.startswith(AWAY)} == WRITERS | consoles
+
+
+@pytest.mark.parametrize(("output", "is_terminal"), [("text", False), ("json", True)])
+def test_a_question_that_nobody_can_answer_is_a_refusal(
+    output: str, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    refusal = usage_error("this would lose variables", "Add --yes.")
+    with pytest.raises(ClusterError) as caught:
+        require_consent("Continue?", output, refusal, "nothing was changed")
+    assert caught.value is refusal

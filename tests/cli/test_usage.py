@@ -37,7 +37,7 @@ WRONG = {
     "launch --workers 2 -c demo one.py": "Give only one of --spec, --workers and --cluster.",
     "launch --workers 2 --each ps one.py": "the cluster has no job 'ps'",
     "launch --workers 2 --detach one.py": "a run that is detached requires a cluster that stays up",
-    "launch --workrs 2 one.py": "No such option '--workrs'. Did you mean '--workers'?",
+    "launch --workrs 2 one.py": "No such option '--workrs'. (Did you mean one of: '--network', '--workers'?)",
     "launch --workers 2 ./train.sh": "./train.sh is a script of /bin/sh, and not of Python\nhint: "
     "`tfcluster exec -- ./train.sh` runs any program with the cluster's environment.",
     "launch --workers 2 elf": "elf is a compiled program (ELF), and not of Python\nhint: `tfcluster exec -- ./elf`",

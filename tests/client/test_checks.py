@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tfcluster.client.preflight.checks import (
 )
 from tfcluster.client.preflight.preflight import (
     check_connectivity,
+    check_hosts,
     choose_peers,
     firewall_rules,
     hosts_without_certificate,
@@ -393,6 +395,29 @@ def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:
     assert "`sudo ip6tables -I INPUT -p tcp -s fd00::1 --dport 4434 -j ACCEPT`" in beta.hint
 
 
+_AWAY = HostPreflight(problems=[("reach", HostUnreachableError("alpha", "timed out"))])
+_LACKS = HostPreflight(problems=[("host", ClusterError("no TensorFlow", exit_code=ExitCode.USAGE))])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "code"),
+    [
+        (None, None, ExitCode.DONE),
+        (None, _LACKS, ExitCode.FAILED),
+        (_AWAY, None, ExitCode.UNREACHABLE),
+        (_AWAY, _LACKS, ExitCode.UNREACHABLE),
+    ],
+)
+def test_the_exit_code_of_doctor(
+    alpha: HostPreflight | None, beta: HostPreflight | None, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = preflights({host.name: FakeInspector(lambda _: {}) for host in TOPOLOGY.hosts})
+    hosts.update({host: each for host, each in (("alpha", alpha), ("beta", beta)) if each is not None})
+    monkeypatch.setattr("tfcluster.client.preflight.preflight.observe_hosts", lambda *arguments, **named: hosts)
+    results, found = check_hosts(TOPOLOGY)
+    assert found is code, [result.text for result in results]
+
+
 def test_a_single_host_is_not_checked_for_connectivity() -> None:
     inspector = FakeInspector(lambda _: {})
     cluster = Cluster("demo", TOPOLOGY.hosts, "alpha")
@@ -442,7 +467,9 @@ def test_a_host_gets_a_certificate_when_it_has_none_or_none_of_this_authority() 
     later = issue_certificates("demo", ["b"])
     assert later["b"].authority == own["a"].authority
     assert lacking({"a": own["a"], "b": Authority.create("demo").issue("b")}) == ["b"]
-    assert lacking({"a": replace(own["a"], until=0.0), "b": later["b"]}) == ["a"]
+    year = time.time() + 365 * 86400
+    until = {"a": replace(own["a"], until=year - 3600), "b": replace(later["b"], until=year + 3600)}
+    assert lacking(dict(until)) == ["a"], "in the last year it gets another one"
 
 
 @pytest.mark.usefixtures("_state_home")

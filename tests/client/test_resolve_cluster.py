@@ -5,6 +5,7 @@ TFCLUSTER_CLUSTER has the place of -c where that is not given. The registry has 
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from tfcluster.cli.main import cli
 from tfcluster.client.cluster import Cluster, record_spec, recorded_spec, register, unregister
-from tfcluster.client.resolve import find_cluster, resolve_cluster
+from tfcluster.client.resolve import check_source, find_cluster, resolve_cluster
 from tfcluster.connection import ClusterConnection
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
@@ -133,6 +134,7 @@ def test_a_registered_cluster_has_its_hosts() -> None:
     for cluster in (resolve_cluster(None), resolve_cluster("far")):
         assert list(cluster.hosts.values()) == [ALPHA, BETA]
         assert (cluster.name, cluster.head, cluster.is_local) == ("far", "beta", False)
+    assert stat.S_IMODE(cluster_registry_path("far").stat().st_mode) == 0o600
 
 
 def test_the_spec_in_the_folder_names_the_hosts_of_its_cluster_unless_it_is_registered() -> None:
@@ -143,6 +145,16 @@ def test_the_spec_in_the_folder_names_the_hosts_of_its_cluster_unless_it_is_regi
     register(Cluster("far", (BETA,), "beta"))
     assert list(find_cluster("far").hosts) == ["beta"]
     assert list(resolve_cluster(None).hosts) == ["beta"]
+
+
+def test_the_command_of_connect_is_not_run_for_a_cluster_that_up_has_not_recorded() -> None:
+    Path("cluster.yaml").write_text(
+        "name: far\nhosts: {alpha: {connect: docker exec -i alpha}}\njobs: {worker: {tasks: 1}}\n"
+    )
+    for name in (None, "far"):
+        with pytest.raises(ClusterError, match="of `connect:` of host 'alpha' is not run") as caught:
+            resolve_cluster(name)
+        assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
 def test_a_cluster_without_an_entry_is_on_this_machine_whatever_spec_is_in_the_folder() -> None:
@@ -185,6 +197,16 @@ def test_an_entry_that_cannot_be_read_is_neither_replaced_nor_removed(text: str)
             unregister("far") if cluster is None else register(cluster)
         assert ("written by tfcluster 9.9.9, which is newer" in caught.value.message) == ("format" in text)
         assert cluster_registry_path("far").read_text() == text
+
+
+def test_a_running_cluster_is_not_changed_by_another_spec() -> None:
+    bring_up("near")
+    record_spec("near", "/a/cluster.yaml")
+    check_source("near", "/a/cluster.yaml")
+    with pytest.raises(ClusterError, match=r"was started from /a/cluster\.yaml, not from /b") as caught:
+        check_source("near", "/b/cluster.yaml")
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "--replace-spec" in caught.value.hint
 
 
 def test_the_spec_that_a_cluster_was_started_from_is_recorded_until_it_is_removed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tfcluster import settings
 from tfcluster.client.tensorboard import TensorBoard, named_folders
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.transport.remote import tensorboard
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 
 # Prints on the standard error more than a pipe holds, as a login shell with a long greeting may.
@@ -59,3 +61,13 @@ def test_a_tensorboard_that_does_not_say_where_it_serves_is_given_up(monkeypatch
 )
 def test_folders(parameters: dict[str, Any], folders: list[str]) -> None:
     assert list(named_folders(parameters, "/r")) == folders
+
+
+def test_it_listens_on_the_loopback_device_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[list[str]] = []
+    monkeypatch.setattr(tensorboard, "_find_command", lambda: ["tensorboard"])
+    monkeypatch.setattr("os.chdir", lambda folder: None)
+    monkeypatch.setattr("os.execv", lambda path, argv: executed.append(argv))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    tensorboard.main(json.dumps({"folders": [str(tmp_path)], "port": 6006}))
+    assert executed == [["tensorboard", "--logdir", str(tmp_path), "--host", "127.0.0.1", "--port", "6006"]]

@@ -165,13 +165,13 @@ def main() -> None:
     """Check the faults that the arguments choose."""
     arguments = parse_arguments()
     faults = load_faults(Path(__file__).with_name("faults.toml"))
-    if problems := find_problems(faults, ROOT):
-        fail("\n".join(problems))
-    chosen = without_those_that_cannot_run(choose(faults, arguments))
-    survivors: list[Fault] = []
-    if chosen:
-        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            tree = copy_tree(Path(folder, "tree"))
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        tree = copy_tree(Path(folder, "tree"))
+        if problems := find_problems(faults, tree):
+            fail("\n".join(problems))
+        chosen = without_those_that_cannot_run(choose(faults, arguments))
+        survivors: list[Fault] = []
+        if chosen:
             check_without_faults(chosen, tree)
             survivors = find_each(chosen, tree)
     found, names = len(chosen) - len(survivors), ", ".join(fault.name for fault in survivors)

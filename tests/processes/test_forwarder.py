@@ -145,8 +145,8 @@ def test_the_kernel_notices_when_the_other_host_is_gone(hosts: Hosts) -> None:
             found = [row[5].split(":") for row in tcp_rows(established=hosts["b"].port)]
             return [(kind, int(hundredths, 16) <= 100 * settings.LINK_SECONDS) for kind, hundredths in found]
 
-        # Both ends of the connection between the forwarders have the timer that sends probes (2), and soon.
-        wait_for(lambda: timers() == [("02", True)] * 2)
+        # All has been acknowledged (1). Both ends have the timer that sends probes (2), and soon.
+        assert wait_for(lambda: "01" not in dict(timers()) and timers()) == [("02", True)] * 2
 
 
 def tcp_rows(*, established: int) -> list[list[str]]:
@@ -179,6 +179,27 @@ def ask(host: ForwardingHost, certificate: Path | None, port: int) -> bytes:
     return b""
 
 
+@contextmanager
+def hanging_up(listener: socket.socket) -> Iterator[list[str]]:
+    """Accept and close connections in a thread meanwhile; the list gets an entry for each."""
+    accepted: list[str] = []
+    ended = threading.Event()
+    listener.settimeout(0.1)
+
+    def hang_up() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError), listener.accept()[0]:
+                accepted.append("a connection")
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    try:
+        yield accepted
+    finally:
+        ended.set()
+        thread.join()
+
+
 _REFUSALS = {
     "none": "refused 127.0.0.1: it has no certificate",
     "self-made": "refused 127.0.0.1: its certificate is not from this cluster",
@@ -200,10 +221,9 @@ def test_a_stranger_is_refused(hosts: Hosts, tmp_path: Path, monkeypatch: pytest
         certificate = replace(certificate, authority=own.pem)
     path = None if kind == "none" else write_certificate(tmp_path / "stranger.pem", certificate)
     with hosts["b"].listen() as listener:
-        assert ask(hosts["b"], path, hosts["b"].task_port) == b""
-        listener.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nothing reaches the task
-            listener.accept()
+        with hanging_up(listener) as accepted:
+            assert ask(hosts["b"], path, hosts["b"].task_port) == b""
+        assert accepted == [], "nothing reaches the task"
         wait_for(lambda: _REFUSALS[kind] in hosts["b"].log)
         # The port does accept a host of the cluster.
         client = hosts["a"].connect(hosts["b"].task_port)
@@ -212,12 +232,21 @@ def test_a_stranger_is_refused(hosts: Hosts, tmp_path: Path, monkeypatch: pytest
         client.close()
 
 
+def test_an_older_tls_is_refused(hosts: Hosts) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(hosts["a"].folder / "a.pem")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with hosts["b"].reach() as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain)
+    wait_for(lambda: "refused 127.0.0.1: it does not speak TLS 1.3" in hosts["b"].log)
+
+
 def test_a_host_reaches_no_port_but_those_of_tasks(hosts: Hosts) -> None:
     with hosts["b"].inside(lambda: socket.create_server(("127.0.0.1", 0))) as other:
-        other.setblocking(False)
-        assert ask(hosts["b"], hosts["a"].folder / "a.pem", other.getsockname()[1]) == b""
-        with pytest.raises(BlockingIOError):
-            other.accept()
+        with hanging_up(other) as accepted:
+            assert ask(hosts["b"], hosts["a"].folder / "a.pem", other.getsockname()[1]) == b""
+        assert accepted == []
     assert "refused: a asks for a port that is no task's" in hosts["b"].log
 
 

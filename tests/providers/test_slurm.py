@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.accounts import Account
 from tests.conftest import ROOT
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.topology import ClusterTopology
@@ -90,19 +92,6 @@ def test_without_an_output_nothing_is_known(tmp_path: Path) -> None:
         slurm.check(job)
 
 
-@pytest.fixture
-def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Put a program on the path that prints a text."""
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-    def put(name: str, script: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o700)
-
-    return put
-
-
 @pytest.mark.parametrize(("state", "has_ended"), [("SIGNALING", False), ("REQUEUE_HOLD", False), ("DEADLINE", True)])
 def test_only_a_state_that_is_an_end_is_one(
     state: str, has_ended: bool, say: Callable[[str, str], None], tmp_path: Path
@@ -177,3 +166,58 @@ def test_a_job_that_the_shell_names_and_that_is_no_more_is_named_with_what_gets_
     assert caught.value.hint == "`env -u SLURM_JOB_ID tfcluster up` submits another job."
     assert "`env -u SLURM_JOB_ID tfcluster up` gets" in slurm.ended_error(SlurmJob(7, 5, is_own=False, output="")).hint
     assert "`tfcluster up` gets" in slurm.ended_error(SlurmJob(8, 5, is_own=False, output="")).hint
+
+
+def test_a_later_job_that_slurm_has_given_the_id_is_another_one(say: Callable[[str, str], None]) -> None:
+    say("squeue", "echo 'RUNNING 6 6 7 n1 None'")
+    assert slurm.look_up(SlurmJob(7, 6, is_own=True, output="/nowhere")) is not None
+    assert slurm.look_up(SlurmJob(7, 5, is_own=True, output="/nowhere")) is None
+
+
+def test_a_job_says_why_it_waits_and_its_nodes_are_in_the_order_of_slurm(
+    say: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SLURM_POLL_SECONDS", 0.01)
+    start, shown = 1795524747, list[str]()
+    asked = shlex.quote(str(tmp_path / "asked"))
+    say(
+        "squeue",
+        f"if [ -e {asked} ]; then echo 'RUNNING 5 6 7200 n[9-10] None'\n"
+        f"else touch {asked}; echo 'PENDING 5 {start} N/A  (Resources)'; fi",
+    )
+    say(
+        "scontrol",
+        'case "$*" in *hostnames*) printf "n9\\nn10\\n" ;; *) echo "   Nodes=n[9-10] CPU_IDs=0-3 Mem=0 GRES=" ;; esac',
+    )
+    job = slurm.wait_until_running(SlurmJob(7, 5, is_own=True, output="/nowhere"), shown.append)
+    expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
+    assert shown == [f"job 7 is pending (Resources), expected start {expected}"]
+    assert (job.nodes, job.ends, job.cpus) == (("n9", "n10"), 7200, 4)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_down_cancels_only_a_job_that_up_has_submitted(
+    is_own: bool, say: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    say("squeue", "echo 'RUNNING 5 6 7 n1 None'")
+    say("scancel", f"touch {shlex.quote(str(tmp_path / 'cancelled'))}")
+    slurm.release(SlurmJob(7, 5, is_own=is_own, output=str(tmp_path / "out"), nodes=("n1",)))
+    assert (tmp_path / "cancelled").exists() is is_own
+
+
+def test_the_job_is_what_the_spec_requests_and_slurm_is_asked_first_whether_it_accepts_it(
+    say: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name in ("srun", "squeue", "scancel", "scontrol"):
+        say(name, "")
+    asked = shlex.quote(str(tmp_path / "asked"))
+    say("sbatch", f'echo "$*" > {asked}; cat >> {asked}')
+    request = SlurmSpec(nodes=2, time="8:00:00", partition="gpu", gpus=2, options=("--account=physics",))
+    slurm.check_request("train", request, Host("node0", "node0"))
+    options, *script = (tmp_path / "asked").read_text().splitlines()
+    assert options == "--parsable --test-only"
+    assert [line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")] == [
+        *("--account=physics", "--job-name=train", "--nodes=2", "--ntasks-per-node=1", "--time=8:00:00"),
+        *("--partition=gpu", "--gres=gpu:2", "--no-requeue", "--output=/dev/null"),
+    ]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -126,7 +129,20 @@ def test_bytecode_in_the_folder_does_not_matter(client: Client, home: Path) -> N
     assert client.start_session(home) == _FOUND
 
 
-@pytest.mark.parametrize("bundle", [b"not compressed", code_bundle()[:-5], Path(__file__).read_bytes()])
+def altered_bundle() -> bytes:
+    """The code, complete and with all files, of which one has another content."""
+    altered = io.BytesIO()
+    with ZipFile(io.BytesIO(zlib.decompress(code_bundle()))) as code, ZipFile(altered, "w") as archive:
+        for name in code.namelist():
+            archive.writestr(name, code.read(name) + b"# altered\n" * name.endswith("agent/main.py"))
+    return zlib.compress(altered.getvalue())
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [b"not compressed", code_bundle()[:-5], Path(__file__).read_bytes(), altered_bundle()],
+    ids=["text", "a part", "a file", "altered"],
+)
 def test_something_else_that_arrives_is_not_kept(home: Path, bundle: bytes) -> None:
     client = Client(ROOT)
     client.bundle = bundle

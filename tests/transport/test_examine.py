@@ -221,13 +221,15 @@ def test_setup_runs_once_and_may_make_the_python(
 def test_setup_that_fails_shows_its_last_lines(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
 ) -> None:
-    setup = ("true", f"[ -e {tmp_path}/mended ] || {{ seq 100; echo no disk >&2; exit 9; }}")
+    fails = f"[ -e {tmp_path}/mended ] || {{ seq 100; echo no disk >&2; exit 9; }}"
+    setup = ("true", fails, f"touch {tmp_path}/after")
     transport = make_transport(setup=setup)
     ((message, hint),) = problems(transport.examine())
-    assert message.startswith(f"host 'h0': the setup command `{setup[1]}` ended with exit code 9\n")
+    assert message.startswith(f"host 'h0': the setup command `{fails}` ended with exit code 9\n")
     assert message.endswith("  99\n  100\n  no disk")
     assert "  92\n" not in message
     assert "`setup:`" in hint
+    assert not (tmp_path / "after").exists(), "the rest of the list is not run"
     with pytest.raises(ClusterError):  # no agent is started without all that it might need
         transport.open(start=False)
     (tmp_path / "mended").touch()

@@ -145,8 +145,7 @@ def fork_child(
         enter: Called in the child before it closes the agent's descriptors, to move it to another network.
         keep: The descriptors of the agent that the child does not close.
 
-    Raises:
-        OSError: The system has no process, memory or file descriptors left; no child is left behind.
+    Raises OSError: The system has no process, memory or file descriptors left; no child is left behind.
     """
     agent_end, child_end = socket.socketpair()
     with child_end:

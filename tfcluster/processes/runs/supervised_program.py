@@ -109,8 +109,11 @@ class SupervisedProgram:
         self._deadline = _NEVER
         self._handle_by = _NEVER  # by when Python must have handled an interrupt
         self._is_late = False  # whether it has not, which was reported
+        self._watch()
+
+    def _watch(self) -> None:
         for fd in (*self.capture.streams, self._pidfd, self._link.fileno()):
-            poll.register(fd, select.POLLIN)
+            self._poll.register(fd, select.POLLIN)
 
     def _fork(self, program_link: socket.socket) -> int:
         """Fork the process; in the program, SIGINT is blocked until it can receive it, and no garbage is collected yet.

@@ -1,0 +1,66 @@
+"""When runs are warned of the end of the Slurm job in which their agent runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.core.clusters import topology_of
+from tfcluster.agent.job_end import JobEnd
+from tfcluster.core.slurm import HostJob
+
+GRACE = 120
+
+
+class Job:
+    """A job whose end a program in the place of squeue tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self._end = folder / "end"
+        self.squeue = folder / "squeue"
+        self.squeue.write_text(f"#!/bin/sh\ncat '{self._end}'\n")
+        self.squeue.chmod(0o700)
+
+    def end_in(self, seconds: float) -> None:
+        self._end.write_text(f"{time.time() + seconds:.0f}\n")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def job_end(job: Job, host: str, warnings: list[None], grace: int = GRACE) -> JobEnd:
+    topology = topology_of("hosts: {a: , b: }\njobs: {worker: {tasks: 2}}")
+    topology = topology.on_hosts(replace(each, job=HostJob(7, str(job.squeue), grace)) for each in topology.hosts)
+    supervisor: Any = SimpleNamespace(topology=topology)
+    return JobEnd("a question", host, supervisor, lambda: warnings.append(None))
+
+
+async def test_runs_are_warned_once_of_each_end_that_is_near(job: Job) -> None:
+    warnings: list[None] = []
+    end = job_end(job, "a", warnings)
+    for seconds, count in ((1000, 0), (100, 1), (100, 1), (1000, 1), (50, 2)):
+        if seconds != 100 or not warnings:
+            job.end_in(seconds)
+        await end.check()
+        assert len(warnings) == count, seconds
+        status = end.status()
+        assert status is not None
+        assert status.ends_in_s is not None
+        assert 0 <= status.ends_in_s <= seconds + 1
+
+
+async def test_the_agent_of_the_heads_host_alone_asks_and_without_a_grace_nothing_is_warned(job: Job) -> None:
+    warnings: list[None] = []
+    job.end_in(10)
+    other = job_end(job, "b", warnings)
+    await other.check()
+    assert other.status() is None
+    await job_end(job, "a", warnings, grace=0).check()
+    assert warnings == []
