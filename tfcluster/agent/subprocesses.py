@@ -25,6 +25,8 @@ from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGURG)
+# What a child process runs; the argument is its end of the connection to the agent.
+_Body = Callable[[socket.socket], None]
 
 
 def survivors_error(names: Sequence[str], cluster: str) -> ClusterError:
@@ -129,10 +131,7 @@ class ChildProcess:
 
 
 def fork_child(
-    body: Callable[[socket.socket], None],
-    on_exit: Callable[[int], None],
-    enter: Callable[[], None] | None = None,
-    keep: Iterable[int] = (),
+    body: _Body, on_exit: Callable[[int], None], enter: Callable[[], None] | None = None, keep: Iterable[int] = ()
 ) -> ChildProcess:
     """Fork a child process that runs a function and exits with code 1 if the function returns.
 
@@ -229,10 +228,7 @@ async def run_in_child(
 
 
 def _run_child(
-    body: Callable[[socket.socket], None],
-    connection: socket.socket,
-    enter: Callable[[], None] | None,
-    keep: Iterable[int],
+    body: _Body, connection: socket.socket, enter: Callable[[], None] | None, keep: Iterable[int]
 ) -> NoReturn:
     """Run the function of a child process that was just forked, and exit."""
     try:
