@@ -144,7 +144,7 @@ def test_a_disconnect_during_the_upload_cancels_the_request(tmp_path: Path, sent
         with connection:
             send_request(connection)
             connection.sendall(sent)
-            wait_for(path.exists)
+            wait_for(lambda: any(path.parent.glob("*")))
 
     assert serve(UploadAgent(path), use).cancelled == 1
 

@@ -117,7 +117,6 @@ DIES, WAITS = (
 TELLS = "import os, sys\nprint(os.environ['TOLD'], os.environ.get('TFCLUSTER_TASK'), sys.stdin.read())\n"
 
 
-@pytest.mark.usefixtures("bare_fork_server")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -146,7 +145,6 @@ def test_a_run_that_had_not_started_is_started_by_the_next_agent(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bare_fork_server")
 @pytest.mark.parametrize("program", ["pi", "script"])
 def test_a_detached_run_that_had_not_started(sandbox: Sandbox, program: str) -> None:
     """The next agent starts a program by its record; a script's environment is in no record."""
@@ -173,7 +171,6 @@ print("ends")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bare_fork_server")
 def test_a_quiet_run_is_followed_after_its_agent_died(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     before = sandbox.agent()

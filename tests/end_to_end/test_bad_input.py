@@ -78,7 +78,6 @@ def test_without_tensorflow_the_error_names_what_to_install(sandbox: Sandbox) ->
     wait_for(lambda: not sandbox.leftovers())
 
 
-@pytest.mark.usefixtures("bare_fork_server")
 def test_in_a_folder_that_was_deleted_commands_work_or_name_it(sandbox: Sandbox) -> None:
     spec, script = sandbox.spec("name: far\njobs:\n  worker: {tasks: 1}\n", "far.yaml"), sandbox.spec("", "empty.py")
     gone = sandbox.folder / "gone"

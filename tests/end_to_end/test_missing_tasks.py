@@ -64,9 +64,7 @@ raise RuntimeError("Socket closed")
 
 
 @pytest.mark.parametrize(("policy", "state"), [("on-failure", "ready"), ("never", "failed")])
-def test_the_first_cause_is_named_first_and_nothing_else(
-    sandbox: Sandbox, bare_fork_server: None, policy: str, state: str
-) -> None:
+def test_the_first_cause_is_named_first_and_nothing_else(sandbox: Sandbox, policy: str, state: str) -> None:
     jobs = f"jobs:\n  ps: {{tasks: 2}}\n  worker: {{tasks: 2}}\nrestart: {{policy: {policy}}}\n"
     sandbox("up", sandbox.spec(f"name: lost\n{jobs}"))
     pids = sandbox.tasks("pid")
@@ -101,7 +99,7 @@ async def plan_run(context, request):
 """
 
 
-def test_a_task_that_dies_while_a_run_is_submitted_is_named(sandbox: Sandbox, bare_fork_server: None) -> None:
+def test_a_task_that_dies_while_a_run_is_submitted_is_named(sandbox: Sandbox) -> None:
     env = sandbox.with_fault("tfcluster.agent.handlers.runs", DIES_BEFORE)
     sandbox("up", sandbox.spec("name: lost\njobs: {worker: {tasks: 2}}\nrestart: {policy: never}\n"), env=env)
     result = sandbox("run", sandbox.spec("print(1)", "train.py"))

@@ -31,7 +31,8 @@ from tfcluster.protocol.serialization import decode
 from tfcluster.processes.servers.tf_server import serve
 topology = decode(ClusterTopology, json.loads(sys.argv[1]))
 agent = socket.socket(fileno=int(sys.argv[3]))
-serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], Path(sys.argv[2]), agent)
+log = Path(sys.argv[2])
+serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], log, agent, [log.parent])
 """
 
 _ASK = """

@@ -222,7 +222,7 @@ HUNGRY = {
 
 
 @pytest.mark.slow
-def test_an_out_of_memory_kill_of_a_run_is_reported(sandbox: Sandbox, bare_fork_server: None) -> None:
+def test_an_out_of_memory_kill_of_a_run_is_reported(sandbox: Sandbox) -> None:
     said = {}
     with memory_group() as group:
         spec = sandbox.spec("name: hungry\njobs:\n  worker: {tasks: 2}\n")

@@ -38,7 +38,7 @@ for _ in range(starts):
     if pid == 0:
         ours.close()
         try:
-            serve(tensorflow, topology, topology.tasks[0], target.with_name("log"), theirs)
+            serve(tensorflow, topology, topology.tasks[0], target.with_name("log"), theirs, [target.parent])
         finally:
             os._exit(1)
     theirs.close()

@@ -121,7 +121,7 @@ class ClusterHandlers:
         """Connect to all addresses concurrently; see `ReachRequest`."""
         for address in (*request.addresses, *request.answered):
             check_address(address)
-        if not 0 < request.timeout <= settings.CONNECTIVITY_REPLY_SECONDS:
+        if not 0 < request.timeout <= settings.RPC_SLOW_TIMEOUT_SECONDS:
             raise ClusterError(f"no connection can take {request.timeout:g} s")
         yield Reply(await reach(request))
 
