@@ -38,9 +38,9 @@ WRONG = {
     "launch --workers 2 --each ps one.py": "the cluster has no job 'ps'",
     "launch --workers 2 --detach one.py": "a run that is detached requires a cluster that stays up",
     "launch --workrs 2 one.py": "No such option '--workrs'. (Did you mean one of: '--network', '--workers'?)",
-    "launch --workers 2 ./train.sh": "./train.sh is a script of /bin/sh, and not of Python\nhint: "
+    "launch --workers 2 ./train.sh": "./train.sh is a script of /bin/sh, not a Python script\nhint: "
     "`tfcluster exec -- ./train.sh` runs any program with the cluster's environment.",
-    "launch --workers 2 elf": "elf is a compiled program (ELF), and not of Python\nhint: `tfcluster exec -- ./elf`",
+    "launch --workers 2 elf": "elf is a compiled program (ELF), not a Python script\nhint: `tfcluster exec -- ./elf`",
     "run ./train.sh": "./train.sh is a script of /bin/sh",
     "run empty": "A script is named by its path: cli run ./empty",
     "run ./empty": "'./empty': is a folder without __main__.py",

@@ -71,7 +71,7 @@ def test_a_folder_of_the_same_name_elsewhere(sandbox: Sandbox) -> None:
     assert "--replace-spec" in error
 
     # Told to, `up` changes the cluster to the other spec, whose it is from then on.
-    assert "nothing changed" in sandbox("up", "--replace-spec", cwd=theirs).stdout
+    assert "no task was changed" in sandbox("up", "--replace-spec", cwd=theirs).stdout
     assert "nothing changed" in sandbox("up", cwd=theirs).stdout
     assert "--replace-spec" in sandbox("up", cwd=mine, code=2).stderr
     sandbox("down", cwd=theirs)

@@ -404,6 +404,7 @@ def answering(listeners: Sequence[socket.socket], topology: ClusterTopology) -> 
         yield
     finally:
         child.kill()
+        child.wait()  # it has the sockets, so their ports stay taken until it has exited
         child.close_pipe()
 
 

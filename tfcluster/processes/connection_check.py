@@ -54,8 +54,10 @@ def _check(address: str, timeout: float, is_answered: bool) -> tuple[str, str]:
                     return "the connection was closed at once", ""
                 try:
                     connection.sendall(_ECHOED)
-                    answer.read(1)
+                    is_echoed = bool(answer.read(1))  # the host closes the connection if it has waited too long
                 except TimeoutError:
+                    is_echoed = False
+                if not is_echoed:
                     return LARGE_PACKETS_LOST, ""
                 return "", line.decode().strip()
     except TimeoutError:

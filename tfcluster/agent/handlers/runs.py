@@ -81,7 +81,9 @@ class RunHandlers:
         except ClusterError as error:
             self._runs.fail(run, error)
         except OSError as error:
-            self._runs.fail(run, ClusterError(f"{error.filename}: cannot start {run.id} again: {error.strerror}"))
+            self._runs.fail(
+                run, ClusterError(f"{error.filename or run.folder}: cannot start {run.id} again: {error.strerror}")
+            )
 
     async def run(self, request: RunRequest, upload: Upload) -> Response[EventRecord, Done]:
         """Submit a run and send its events; see `RunRequest`.

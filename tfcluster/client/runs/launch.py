@@ -69,7 +69,7 @@ def _describe_own_config(parameters: Mapping[str, Any]) -> str:
     start = parameters["path"] or os.path.join(parameters["cwd"], *parameters["module"].split("."))
     for path in (start, f"{start}.py", os.path.join(start, "__main__.py")):
         with contextlib.suppress(OSError):
-            if line := find_change(Path(path).read_bytes(), "TF_CONFIG"):
+            if os.path.isfile(path) and (line := find_change(Path(path).read_bytes(), "TF_CONFIG")):
                 place = f"{os.path.relpath(path, parameters['cwd'])}:{line}"
                 test = '`if "TF_CONFIG" not in os.environ:`'
                 return f"note: {place} changes TF_CONFIG, from which a member knows its place: put it below {test}"

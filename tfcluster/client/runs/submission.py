@@ -265,7 +265,7 @@ def _check_python(path: str, source: bytes) -> None:
     if other := find_other_program(source):
         command = shlex.quote(os.path.join("." if "/" not in path else "", path))
         hint = f"`tfcluster exec -- {command}` runs any program with the cluster's environment."
-        raise usage_error(f"{path} is {other}, and not of Python", hint)
+        raise usage_error(f"{path} is {other}, not a Python script", hint)
 
 
 def describe_changes(run: str, then: RunOptions, now: RunOptions) -> list[str]:

@@ -207,7 +207,7 @@ def _record_end(
 def _path_hint(plan: RunPlan, failure: str) -> str:
     """Return a hint if servers have not found a file of a script, which named it by a relative path."""
     path, folder = missing_path(failure), plan.options.parameters.get("cwd", "")
-    if not path or not os.path.exists(os.path.join(folder, PurePath(path).parts[0])):
+    if not path or not os.path.exists(os.path.join(folder, *PurePath(path).parts[:1])):
         return ""
     absolute = os.path.normpath(os.path.join(folder, path))
     return (
