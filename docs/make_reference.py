@@ -56,7 +56,7 @@ jobs:
   worker: {{tasks: 2, env: {{<<: *threads, TF_CPP_MIN_LOG_LEVEL: "1"}}}}
 ```
 
-A number that begins with 0 is an error, because YAML 1.1 reads `010` as 8 and YAML 1.2 reads it as 10.
+A whole number such as `010` is an error, because YAML 1.1 reads `010` as 8 and YAML 1.2 reads it as 10.
 """
 
 
@@ -75,6 +75,8 @@ def default_of(field: FieldInfo, key: Key) -> str:
     if isinstance(value, BaseModel):
         is_text = type(value).__str__ is not BaseModel.__str__
         return f"`{value}`" if is_text else "the defaults of its keys"
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`" if value not in ((), {}) else "none"
 
 

@@ -87,6 +87,7 @@ DOWN_RECONNECT_SECONDS = 10.0  # until a host can be reached again whose connect
 DOWN_RUNS_SECONDS = 15.0  # for runs to end before their tasks are stopped; later they end with their tasks
 CONNECTIVITY_CONNECT_SECONDS = 5.0  # from host to host; a firewall that drops packets shows only as a timeout
 CONNECTIVITY_ANSWER_SECONDS = 10.0  # for a host to answer a connection, and to send back what it was sent
+CONNECTIVITY_ACCEPT_RETRY_SECONDS = 0.05  # after a connection could not be accepted, such as without descriptors
 CONNECTIVITY_ANSWERS_MAX = 64  # at the same time, of a host: more than others try it, and few enough for strangers
 CONNECTIVITY_REPLY_SECONDS = 40.0  # more than all of the above and the margin
 CONNECTIVITY_ALL_PAIRS_HOSTS = 15  # with more, each host tries only some of the others: 48 hosts have 2,256 pairs

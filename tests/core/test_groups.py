@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tfcluster import settings
+from tfcluster.core.environment import gpu_variables, server_variables
 from tfcluster.core.groups import (
     Group,
     Member,
@@ -48,6 +49,19 @@ def test_workers_are_the_default_and_ranks_begin_with_the_chief() -> None:
     cluster = topology("ps:0", "worker:0", "chief:0", "evaluator:0")
     chosen = select_members(cluster, ["evaluator", "ps", "worker", "chief", "ps"])
     assert [each.short for each in chosen] == ["chief:0", "worker:0", "evaluator:0", "ps:0"]
+
+
+def test_a_member_has_the_gpus_that_the_server_of_its_task_has_of_the_list_of_the_host() -> None:
+    env = {"CUDA_VISIBLE_DEVICES": "2,3", "A": "a"}
+    (task,) = topology("worker:0").tasks
+    task = replace(task, gpus=1, gpu_ids=("3",), env=env, from_host=("CUDA_VISIBLE_DEVICES",))
+    cluster = replace(topology("worker:0"), tasks=(task,))
+    (member,) = select_members(cluster, [])
+    assert member.env == {"CUDA_VISIBLE_DEVICES": "3", "A": "a"}
+    server = server_variables(cluster, task, {})
+    gpus = {**gpu_variables(member.env, member.gpu_ids), **member.env}
+    assert {name: value for name, value in server.items() if name != "no_grpc_proxy"} == gpus
+    assert "CUDA_DEVICE_ORDER" not in gpus, "the ids are those of the list"
 
 
 @pytest.mark.parametrize(("jobs", "message"), [(["boss"], "no job 'boss'"), ([], "no job `worker`")])

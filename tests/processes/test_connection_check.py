@@ -98,3 +98,22 @@ def test_one_that_accepts_and_says_nothing(machines: Network) -> None:
     with answering(alpha, program=silent):
         address = places(alpha)[0]
         assert check(beta, address, seconds=0.5) == ({address: "no answer within 0.5 s"}, {})
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_answers(machines: Network) -> None:
+    """As if the host had no descriptor left for a moment."""
+    fails_once = (
+        "import errno, socket\n"
+        "class Listener(socket.socket):\n"
+        "    refusals = [errno.EMFILE, errno.ECONNABORTED]\n"
+        "    def accept(self):\n"
+        "        if self.refusals:\n"
+        "            raise OSError(self.refusals.pop(), 'not now')\n"
+        "        return super().accept()\n"
+    )
+    program = fails_once + _ANSWER.replace(
+        "answer_connections([listener]", "answer_connections([Listener(fileno=listener.detach())]"
+    )
+    alpha, beta = machines["alpha"], machines["beta"]
+    with answering(beta, alpha.ipv4, program=program):
+        assert check(alpha, f"{beta.ipv4}:{PORT}") == ({}, {})

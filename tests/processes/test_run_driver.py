@@ -173,6 +173,7 @@ def test_a_script_that_the_oom_killer_ends(tmp_path: Path) -> None:
             "data/y-1",
         ),
         ("NotFoundError: elsewhere/x; No such file or directory", ""),
+        ("NotFoundError: data/.; No such file or directory", "data"),
         ("NotFoundError: /data/x; No such file or directory", ""),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data/x'", ""),
     ],
@@ -182,6 +183,7 @@ def test_the_hint_has_the_absolute_path_of_what_a_server_has_not_found(tmp_path:
     plan = job(tmp_path).with_parameters({"cwd": str(tmp_path)})
     hint = _path_hint(plan, failure)
     assert (f" {tmp_path}/{path}, and on several" in hint) if path else hint == ""
+    assert _path_hint(plan, "NotFoundError: .; No such file or directory"), "no error of the driver"
 
 
 _LEAVES_A_LISTENER = """

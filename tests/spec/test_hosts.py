@@ -320,6 +320,8 @@ HOSTFILES = {
                    "name the hosts under hosts: to say how ssh reaches them"],
     "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000",
                                     "2:6: expected slots from 1 to 1000"],
+    "alpha slots=2 max_slots=0": ["1:15: expected slots from 1 to 1000"],
+    "alpha slots=0 max_slots=4": ["1:7: expected slots from 1 to 1000"],
     "# none\n": ["1:1: the file names no host"],
     "#" * ((1 << 20) + 1): ["1:1: the file is larger than 1 MiB"],
 }  # fmt: skip

@@ -24,6 +24,8 @@ from tfcluster.transport.ssh_config import find_entrance, login_slot
         ({"hostname": "10.0.0.1", "port": "22", "proxyjump": "tf@door:2222"}, "tf@door:2222"),
         ({"hostname": "10.0.0.1", "proxycommand": "ssh -W %h:%p door"}, "ssh -W %h:%p door"),
         ({"hostname": "10.0.0.1", "host": "a", "proxycommand": "ssh -W 10.0.0.1:22 door"}, "ssh -W %h:22 door"),
+        ({"hostname": "a", "host": "a", "proxycommand": "ssh -W a:22 gate"}, "ssh -W %h:22 gate"),
+        ({"hostname": "gpu", "host": "gpu", "proxycommand": "ssh -W gpu:22 gpu-gate"}, "ssh -W %h:22 gpu-gate"),
     ],
 )
 def test_the_entrance_of_a_host(options: dict[str, str], entrance: str) -> None:

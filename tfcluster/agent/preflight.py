@@ -360,6 +360,9 @@ def check_program_ports(inputs: HostCheckInput) -> list[FailedCheck]:
     except PortIsolationError as error:
         message = f"scripts and members of `launch` cannot listen: {error.message}"
         return [FailedCheck("programs", ClusterError(message, hint=error.hint), is_warning=True)]
+    except OSError as error:  # no process can be forked now, or a name cannot be looked up any more
+        message = f"whether scripts and members of `launch` can listen could not be checked: {error}"
+        return [FailedCheck("programs", ClusterError(message, hint="Type the command again."), is_warning=True)]
     return []
 
 

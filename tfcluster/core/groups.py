@@ -10,7 +10,7 @@ from enum import Enum
 from tfcluster import settings
 from tfcluster.core.stacks import Wait
 from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
-from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, join_address
+from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, Task, join_address
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.records import record_class
@@ -103,9 +103,15 @@ def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Memb
     order = sorted(dict.fromkeys(chosen), key=lambda job: (job not in LEADING_JOBS, job != "worker"))
     tasks = [task for job in order for task in topology.tasks if task.job == job]
     return tuple(
-        Member(task.job, task.index, rank, task.host, task.address_host, task.gpu_ids, task.variables)
+        Member(task.job, task.index, rank, task.host, task.address_host, task.gpu_ids, _variables_of(task))
         for rank, task in enumerate(tasks)
     )
+
+
+def _variables_of(task: Task) -> dict[str, str]:
+    """Return the variables of a task's member: in place of the host's list of GPUs, those of the list that it has."""
+    is_divided = task.variables != task.env
+    return {**task.variables, **({"CUDA_VISIBLE_DEVICES": ",".join(task.gpu_ids)} if is_divided else {})}
 
 
 def _no_job(message: str, existing: Sequence[str]) -> ClusterError:

@@ -7,8 +7,10 @@ the way between two hosts are lost without a word if a firewall drops the ICMP m
 
 from __future__ import annotations
 
+import errno
 import selectors
 import socket
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -83,8 +85,11 @@ def answer_connections(listeners: Iterable[socket.socket], is_admitted: Callable
                 assert isinstance(key.fileobj, socket.socket), "only sockets are registered"
                 try:
                     connection, _ = key.fileobj.accept()
-                except OSError:
-                    selector.unregister(key.fileobj)
+                except OSError as error:
+                    if error.errno == errno.EINVAL:  # it does not listen any more
+                        selector.unregister(key.fileobj)
+                    else:  # the connection is closed already, or no descriptor is left for now
+                        time.sleep(settings.CONNECTIVITY_ACCEPT_RETRY_SECONDS)
                 else:
                     pool.submit(_answer, connection, is_admitted)
 

@@ -159,6 +159,7 @@ for group in $({_PRINT_NODES.strip()}); do
     ${{cores:+--cpus-per-task=$cores}} $gpus {shlex.join(options)} \\
     /bin/sh -c {shlex.quote(f"exec {python}")} "$source"
 done
+[ $# -gt 0 ] || {{ echo "tfcluster: scontrol shows no nodes of job $job"; exit 1; }}
 """
 
 

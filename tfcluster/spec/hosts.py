@@ -245,8 +245,7 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
         try:
             names, count = _read_hosts(content) if content else ([], 0)
         except _LineError as error:
-            column = content.rindex(error.part) + 1
-            problems.append(Diagnostic(str(path), number, column, error.message, error.hint))
+            problems.append(Diagnostic(str(path), number, error.start + 1, error.message, error.hint))
             continue
         for name in names:
             slots[name] = min(settings.MAX_TASKS, slots.get(name, 0) + count)
@@ -256,34 +255,36 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
 
 
 class _LineError(Exception):
-    """A line of a hostfile is not valid at one of its parts."""
+    """A line of a hostfile is not valid from one of its characters on."""
 
-    def __init__(self, part: str, message: str, hint: str = "") -> None:
-        self.part, self.message, self.hint = part, message, hint
+    def __init__(self, start: int, message: str, hint: str = "") -> None:
+        self.start, self.message, self.hint = start, message, hint
 
 
 def _read_hosts(content: str) -> tuple[list[str], int]:
     """Return the hosts that a line of a hostfile names, and the slots of each."""
     match = _HOSTFILE_LINE.fullmatch(content)
     if match is None:
-        raise _LineError(content.strip(), "expected a host such as alpha, alpha slots=2 or alpha:2")
+        raise _LineError(
+            len(content) - len(content.lstrip()), "expected a host such as alpha, alpha slots=2 or alpha:2"
+        )
     way = "name the hosts under hosts: to say how ssh reaches them"
     try:
         names = expand_names(match[1])
     except ValueError as error:
-        raise _LineError(match[1], str(error)) from None
+        raise _LineError(match.start(1), str(error)) from None
     if not all(map(HOST_NAME.fullmatch, names)):
-        raise _LineError(match[1], "expected the name of a host", way if "@" in match[1] else "")
-    given = {} if match[2] is None else {f":{match[2]}": match[2]}
-    for option in _HOSTFILE_OPTION.finditer(match[3]):
+        raise _LineError(match.start(1), "expected the name of a host", way if "@" in match[1] else "")
+    given = {} if match[2] is None else {":": (match[2], match.start(2) - 1)}
+    for option in _HOSTFILE_OPTION.finditer(content, match.start(3)):
         if option[1] in _SSH_OPTIONS:
-            raise _LineError(option[1], "this is for ssh", f"{way}, or set it in ~/.ssh/config")
+            raise _LineError(option.start(), "this is for ssh", f"{way}, or set it in ~/.ssh/config")
         if option[1] not in _SLOTS_OPTIONS:
-            raise _LineError(option[1], "expected slots or max_slots")
-        given[option[1]] = option[2]
-    for part, count in given.items():
+            raise _LineError(option.start(), "expected slots or max_slots")
+        given[option[1]] = (option[2], option.start())
+    for name, (count, start) in given.items():
         if not (_SLOTS.fullmatch(count) and 1 <= int(count) <= settings.MAX_TASKS):
-            hint = "a port is for ssh: set it in ~/.ssh/config" if part.startswith(":") else ""
-            raise _LineError(part, f"expected slots from 1 to {settings.MAX_TASKS}", hint)
-    counts = [int(count) for part, count in given.items() if "max" not in part] or [*map(int, given.values()), 1]
-    return names, counts[0]
+            hint = "a port is for ssh: set it in ~/.ssh/config" if name == ":" else ""
+            raise _LineError(start, f"expected slots from 1 to {settings.MAX_TASKS}", hint)
+    counts = {name: int(count) for name, (count, _) in given.items()}
+    return names, next((count for name, count in counts.items() if "max" not in name), [*counts.values(), 1][0])

@@ -58,7 +58,8 @@ def find_entrance(options: Mapping[str, str]) -> str:
     if proxy == "none":
         return f"{options.get('hostname')}:{options.get('port')}"
     for name in ("hostname", "host"):  # one command for each host, as a program might write them
-        proxy = proxy.replace(options.get(name) or "%h", "%h")
+        if value := options.get(name):
+            proxy = re.sub(rf"(?<![\w.-]){re.escape(value)}(?![\w.-])", "%h", proxy)
     return proxy
 
 

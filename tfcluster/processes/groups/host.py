@@ -250,7 +250,7 @@ class GroupHost:
     def _environment(self, member: Member, order: Start) -> dict[str, str]:
         """Return the environment variables that a member has besides those of every script."""
         return {
-            **gpu_variables(os.environ, member.gpu_ids),
+            **gpu_variables({**os.environ, **member.env}, member.gpu_ids),
             **member.env,
             "TF_CONFIG": json.dumps(make_tf_config(order.addresses, member.job, member.index)),
             "TFCLUSTER_TASK": member.short,

@@ -269,8 +269,10 @@ def _listen_as_program(cluster: Collection[Address], on_refused: OnRefused) -> N
         finally:
             os._exit(0)
     child_end.close()
-    for trap in socket.recv_fds(own_end, 4, 1)[1]:
-        ListenGuard(trap, cluster, on_refused).handle()
+    traps = socket.recv_fds(own_end, 4, 1)[1]
+    if not traps:
+        raise PortIsolationError("a process could not trap listen() for another one")
+    ListenGuard(traps[0], cluster, on_refused).handle()
 
 
 @contextlib.contextmanager
