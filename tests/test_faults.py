@@ -145,3 +145,19 @@ def test_what_does_not_fit_is_named(tmp_path: Path, change: dict[str, str | tupl
     assert find_problems([Fault("f", "p", **fields)], tmp_path) == []  # type: ignore[arg-type]
     (line,) = find_problems([Fault("f", "p", **{**fields, **change})], tmp_path)  # type: ignore[arg-type]
     assert line.startswith(f"f: {problem}")
+
+
+def test_a_fault_is_applied_to_a_module_that_was_compiled_in_the_same_second(tmp_path: Path) -> None:
+    (tmp_path / "product.py").write_text(PRODUCT)
+    before = (tmp_path / "product.py").stat()
+
+    def doubled() -> str:
+        os.utime(tmp_path / "product.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+        words = [sys.executable, "-c", "import product; print(product.double(2))"]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert doubled() == "4"
+    take_back = Fault("f", "p", "product.py", "2 * number", "3 * number", ()).apply(tmp_path)
+    assert doubled() == "6"
+    take_back()
+    assert doubled() == "4"

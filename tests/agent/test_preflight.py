@@ -112,7 +112,9 @@ def play_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[Nvml], None]:
     """Play a library of NVIDIA's, for all tests one with nine GPUs; return the function that plays another one."""
 
     def play(nvml: Nvml) -> None:
-        monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: nvml if name == gpus._NVML else LIBRARY(name))
+        monkeypatch.setattr(
+            ctypes, "CDLL", lambda name, **options: nvml if name == gpus._NVML else LIBRARY(name, **options)
+        )
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     play(Nvml(9))

@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 import importlib
-import os
+import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,14 +31,9 @@ class Fault:
     def apply(self, tree: Path) -> Callable[[], None]:
         """Apply the fault to a copy of the tree, and return what takes it back."""
         path = tree / self.file
-        text, times = path.read_text(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
-        path.write_text(text.replace(self.old, self.new))
-
-        def take_back() -> None:
-            path.write_text(text)
-            os.utime(path, ns=times)  # Python tells whether a compiled file is old by the time of its source
-
-        return take_back
+        text = path.read_text()
+        _write(path, text.replace(self.old, self.new))
+        return lambda: _write(path, text)
 
     def problems(self, tree: Path) -> Iterator[str]:
         """Yield why the fault or its tests do not fit a tree."""
@@ -59,6 +54,12 @@ class Fault:
                 yield f"there is no test {test}"
         if unknown := sorted({*self.needs} - requirements.NEEDS.keys()):
             yield f"tests/requirements.py has no {', '.join(unknown)}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a source file, and remove the compiled one: Python uses one whose source had the same second and size."""
+    path.write_text(text)
+    Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
 
 
 @functools.cache
