@@ -40,6 +40,7 @@ new = "3 * number"
 tests = ["tests/test_product.py"]
 needs = ["moon"]
 """
+BREAKS = 'old = "def double"\nnew = "def triple"'
 MOON = 'NEEDS["moon"] = ("moon-lander",)\n'
 
 
@@ -110,6 +111,16 @@ def test_a_test_that_is_skipped_is_an_error(repository: Path) -> None:
     skip = "import pytest\n\npytestmark = pytest.mark.skip\n"
     (repository / "tests" / "test_product.py").write_text(skip + TESTS)
     assert "a test was skipped" in check_faults(repository, "found", code=2)
+
+
+@pytest.mark.needs("git")
+def test_tests_that_cannot_be_collected_with_a_fault_do_not_find_it(repository: Path) -> None:
+    faults = repository / "tests" / "faults" / "faults.toml"
+    faults.write_text(FAULTS.replace('old = "2 * number"\nnew = "3 * number"', BREAKS, 1))
+    output = check_faults(repository, "found", "survives", code=1)
+    assert "SURVIVED found: pytest ended with 4, which says nothing\n" in output
+    assert "ImportError" in output
+    assert "0 of 2 faults found; survived: found, survives" in output
 
 
 @pytest.mark.needs("git")

@@ -120,7 +120,7 @@ def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandb
         assert "the switch user.max_" in said, command
         assert "`network: closed`" in said, command
         assert "`network: open`" in said, command
-    assert subprocess.run([*refused.command, "status"], check=False, capture_output=True).returncode != 0
+    assert subprocess.run([*refused.command, "status"], check=False, capture_output=True).returncode == 3
     assert sandbox.leftovers() == []
 
 

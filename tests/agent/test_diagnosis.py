@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -34,6 +34,7 @@ from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.stacks import ProcessStacks, Wait
+from tfcluster.core.states import TaskState
 from tfcluster.os.process_handle import is_frozen
 from tfcluster.processes.groups.member_states import MemberState, read_observations, write_states
 
@@ -93,16 +94,16 @@ def test_a_port_that_answers_nothing(listener: socket.socket, monkeypatch: pytes
         assert "connections are not answered (a firewall drops them, or the host is down)" in describe(listener).problem
 
 
-def explain(wait: Wait, version: str | None = None, **topology: Any) -> list[Problem]:
-    """Explain a wait of this process while all tasks serve."""
+def explain(wait: Wait, version: str | None = None, silent: Sequence[Any] = (), **topology: Any) -> list[Problem]:
+    """Explain a wait of this process while all tasks serve but those that are `silent`."""
 
     async def probe(*arguments: Any) -> Any:
-        return []
+        return silent
 
     async def probe_remote() -> Any:
         return [], {}
 
-    tasks = topology_of([task_of("worker:0", "a", port=topology.get("port", 1))])
+    tasks = topology_of([task_of("worker:0", "a", port=topology.get("port", 1)), task_of("ps:0", "a")])
     tensorflow = None if version is None else SimpleNamespace(version=version)
     supervisor: Any = SimpleNamespace(topology=tasks, host="a", probe_all=probe, tensorflow=tensorflow)
     remote: Any = SimpleNamespace(probe_all=probe_remote)
@@ -131,6 +132,17 @@ def test_a_program_that_is_connected_is_told_how_to_look_further(listener: socke
 
 def test_a_program_that_may_compute_has_no_problem() -> None:
     assert explain(Wait("Session.run", False, "train.py", 12, "main")) == []
+
+
+def test_beside_a_task_that_is_down_one_that_has_missed_a_probe_is_not_accused() -> None:
+    def silent(short: str, state: TaskState) -> Any:
+        problem = f"{short} is {state.value}"
+        machine, describe = SimpleNamespace(state=state), lambda: problem
+        return SimpleNamespace(spec=task_of(short, "a"), machine=machine, process=None, describe_problem=describe)
+
+    late, down = silent("worker:0", TaskState.READY), silent("ps:0", TaskState.BACKING_OFF)
+    assert [each.problem for each in explain(WAIT, silent=[late, down])] == ["ps:0 is backing-off"]
+    assert [each.problem for each in explain(WAIT, silent=[late])] == ["worker:0 is ready"]
 
 
 PLACES = (("chief", 0, "a"), ("worker", 0, "a"), ("worker", 1, "b"))

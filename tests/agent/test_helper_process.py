@@ -16,6 +16,7 @@ from tests.conftest import wait_for
 from tests.descriptors import free_descriptors
 from tfcluster import settings
 from tfcluster.agent.subprocesses import ChildProcess, HelperProcess, fork_child
+from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.transport.channel import readable_fds
@@ -80,7 +81,10 @@ async def test_it_is_forked_at_the_first_message_and_after_its_exit() -> None:
     assert [message["text"] for message in helper.messages] == ["begun", "one", "begun", "two"]
     helper.stop()
     assert helper.process is None
-    await asyncio.sleep(0.05)
+    other = Helper()
+    other.ensure_started()
+    other.kill()
+    await until(lambda: other.exits)
     assert helper.exits == 1, "it was told to stop"
 
 
@@ -94,7 +98,12 @@ async def test_one_that_restarts_is_forked_again_when_it_dies_or_is_stopped_by_a
     await until(lambda: helper.kill_if_stopped() == first)
     await until(lambda: helper.process is not None and pid_of(helper) != first)
     helper.stop()
-    await asyncio.sleep(0.1)
+    other = Lasting()
+    other.ensure_started()
+    first = pid_of(other)
+    other.kill()
+    await until(lambda: other.process is not None and pid_of(other) != first)
+    other.stop()
     assert helper.process is None, "it is not started again"
 
 
@@ -114,13 +123,13 @@ async def test_one_that_cannot_be_forked_is_tried_again_and_one_that_cannot_be_w
 async def test_one_that_outlives_the_agent_begins_when_it_is_released() -> None:
     helper = Lasting()
     helper.ensure_started()
-    await asyncio.sleep(0.1)
+    await until(lambda: procfs.stat_fields(pid_of(helper))[0] == "S")
     assert helper.messages == []
     helper.release()
     helper.release()
-    await until(lambda: helper.messages)
-    await asyncio.sleep(0.05)
-    assert [message["text"] for message in helper.messages] == ["begun"]
+    helper.send({"text": "more"})
+    await until(lambda: len(helper.messages) > 1)
+    assert [message["text"] for message in helper.messages] == ["begun", "more"]
     helper.stop()
 
 

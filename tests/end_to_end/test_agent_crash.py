@@ -152,12 +152,26 @@ def test_a_detached_run_that_had_not_started(sandbox: Sandbox, program: str) -> 
     words = ("pi", "--samples", "1e5") if program == "pi" else (sandbox.spec("print(1)", "script.py"),)
     run = sandbox("run", "--detach", *words).stdout.strip()
     sandbox.kill_agent()
-    told = sandbox("attach", run, code=None, env=sandbox.with_settings({"RUN_OWNER_RECONNECT_SECONDS": 0.5}))
+    code = 0 if program == "pi" else 1
+    told = sandbox("attach", run, code=code, env=sandbox.with_settings({"RUN_OWNER_RECONNECT_SECONDS": 0.5}))
     if program == "pi":
         assert "samples" in told.stdout, told
         return
     assert f"the agent of {run} died before it had started" in told.stderr
     assert f"`tfcluster rerun {run}`" in told.stderr
+
+
+def test_a_run_that_had_not_started_waits_for_tasks_that_are_starting(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*WAITS))
+    run = sandbox("run", "--detach", "pi", "--samples", "1e5").stdout.strip()
+    worker = sandbox.task("worker:0")["pid"]
+    os.kill(worker, signal.SIGSTOP)
+    sandbox.kill_agent()
+    settings = sandbox.with_settings({"FAILED_PROBES_MAX_STARTING": 10**6})
+    wait_for(lambda: "starting" in sandbox("status", code=None, env=settings).stdout)
+    assert sandbox.json("runs")[0]["state"] == "queued"
+    os.kill(worker, signal.SIGCONT)
+    assert sandbox.json_lines("attach", run)[-1]["state"] == "succeeded"
 
 
 QUIET = """

@@ -109,7 +109,7 @@ def training(demo: Sandbox) -> Iterator[str]:
     run = demo("run", "--detach", name, flag).stdout.strip()
     yield run
     flag.unlink(missing_ok=True)
-    demo("wait", run, code=None)
+    demo("wait", run)
 
 
 def points(browser: Browser) -> int:
@@ -284,7 +284,7 @@ def test_the_list_of_runs_says_what_a_run_reports_and_what_came_out(
     demo("run", "linear", "--steps", "200")
     demo("run", "pi", "--samples", "1e5")
     demo.spec("raise ValueError('one\\ntwo')\n", "wrong.py")
-    demo("wait", demo("run", "--detach", "wrong.py").stdout.strip(), code=None)
+    demo("wait", demo("run", "--detach", "wrong.py").stdout.strip(), code=1)
     browser.open(served.at(""))
     results = "return [...document.querySelectorAll('#runs td.result')].map((cell) => cell.innerText)"
     wait_for(lambda: any(re.match(r"y = \S+x [+-] ", text) for text in browser.run(results)))

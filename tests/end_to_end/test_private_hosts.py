@@ -103,7 +103,7 @@ def test_a_program_on_another_machine_is_told_where_to_start(two: Sandbox) -> No
 
 def test_the_doctor_has_the_rule_for_the_firewall_of_each_host(two: Sandbox) -> None:
     places = state(two, "alpha", "forwarding.json")["forwarders"]
-    notes = {each["host"]: each for each in two.json("doctor", code=None)["checks"] if each["check"] == "firewall"}
+    notes = {each["host"]: each for each in two.json("doctor")["checks"] if each["check"] == "firewall"}
     assert notes.keys() == places.keys()
     rule = f"sudo iptables -I INPUT -p tcp -s 127.0.0.3 --dport {places['alpha']['port']} -j ACCEPT"
     assert rule in notes["alpha"]["hint"]

@@ -146,7 +146,7 @@ def test_a_wait_ends_with_the_run_and_has_its_exit_code(demo: Sandbox) -> None:
     assert (output, waiting[0].returncode) == (f"{run} failed\n", 7), error
     result = json.loads(waiting[1].communicate(timeout=120)[0])
     assert (result["event"], result["run"], result["result"]) == ("result", run, {"exit_code": 7})
-    assert waiting[1].returncode == demo("attach", run, code=None).returncode == 7
+    assert waiting[1].returncode == demo("attach", run, code=7).returncode
     assert "nothing" in demo("wait", "nothing", code=2).stderr
     assert "--ready" in demo("wait", code=2).stderr
 

@@ -507,7 +507,7 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_name
         _, error = run.communicate(timeout=60)
         assert saved.exists(), error
         assert "the time limit of the Slurm job was reached" in error
-        assert run.returncode != 0
+        assert run.returncode == 1
         assert [*site.tasks("pid").values()] == [task["pid"] for task in status["tasks"]]
         site.site("scontrol", "update", job, "TimeLimit=1")
         wait_for(lambda: not site.remains(), 90)

@@ -138,11 +138,11 @@ def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
     demo.wait_for_event(f"the driver of {run}, pid {driver}, was stopped by a signal and was continued")
     wait_for(lambda: not is_frozen(driver))
     demo("cancel", run)
-    demo("wait", run, code=None)
+    demo("wait", run, code=1)
 
 
-def start_script(sandbox: Sandbox) -> tuple[str, int]:
-    run = sandbox("run", "--detach", "waits.py").stdout.strip()
+def start_script(sandbox: Sandbox, name: str = "waits.py") -> tuple[str, int]:
+    run = sandbox("run", "--detach", name).stdout.strip()
     (output,) = sandbox.folder.glob(f"state/tfcluster/*/localhost/runs/{run}")
     log = output / "output.log"
     return run, int(wait_for(lambda: log.exists() and log.read_text().endswith("\n") and log.read_text()))
@@ -152,17 +152,22 @@ def start_script(sandbox: Sandbox) -> tuple[str, int]:
 def test_a_script_that_is_stopped_on_purpose_stays_so(demo: Sandbox) -> None:
     text = "import os, signal, time\nprint(os.getppid(), flush=True)\ntime.sleep(1)\n"
     demo.spec(f"{text}os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)\n", "waits.py")
+    demo.spec(f"{text}time.sleep(600)\n", "runs.py")
     run, driver = start_script(demo)
     script = int(Path(f"/proc/{driver}/task/{driver}/children").read_text().split()[0])
     wait_for(lambda: is_frozen(script))
     os.kill(driver, signal.SIGSTOP)
-    time.sleep(2 * settings.HEALTH_INTERVAL_SECONDS)
+    other, other_driver = start_script(demo, "runs.py")
+    os.kill(other_driver, signal.SIGSTOP)
+    demo.wait_for_event(f"the driver of {other}, pid {other_driver}, was stopped by a signal and was continued")
+    demo("cancel", other)
     assert is_frozen(script)
+    assert is_frozen(driver), "the check of the other one has left it as it is"
     os.kill(script, signal.SIGCONT)
     wait_for(lambda: not is_frozen(driver), seconds=30)
     os.kill(driver, signal.SIGSTOP)
     demo("cancel", run)
-    demo("wait", run, code=None)
+    demo("wait", run, code=1)
 
 
 @pytest.mark.slow

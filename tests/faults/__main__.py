@@ -131,7 +131,9 @@ def find(fault: Fault, tree: Path) -> bool:
     finally:
         take_back()
     if result.returncode not in (ALL_PASSED, SOME_FAILED):
-        fail(f"{fault.name}: pytest ended with {result.returncode}\n{result.stdout}{result.stderr}")
+        output = f"{result.stdout}{result.stderr}".rstrip()
+        print(f"SURVIVED {fault.name}: pytest ended with {result.returncode}, which says nothing\n{output}", flush=True)
+        return False
     is_found = result.returncode == SOME_FAILED
     failures = [line for line in result.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     outcome = failures[0].partition(" - ")[0] if failures else f"PROMISE NOT TESTED: {fault.promise}"

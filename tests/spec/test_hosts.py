@@ -320,6 +320,7 @@ HOSTFILES = {
                    "name the hosts under hosts: to say how ssh reaches them"],
     "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000",
                                     "2:6: expected slots from 1 to 1000"],
+    "alpha:2 slots=4": ["1:9: the slots are given twice"],
     "alpha slots=2 max_slots=0": ["1:15: expected slots from 1 to 1000"],
     "alpha slots=0 max_slots=4": ["1:7: expected slots from 1 to 1000"],
     "# none\n": ["1:1: the file names no host"],

@@ -402,7 +402,8 @@ def answering(listeners: Sequence[socket.socket], topology: ClusterTopology) -> 
     try:
         child = fork_child(body, lambda status: None, keep=keep)
     except OSError as error:
-        raise ClusterError(f"no process can be started that answers other hosts: {error.strerror}") from error
+        message = f"no process can be started that answers other hosts: {error.strerror}"
+        raise ClusterError(message, hint="`ulimit -u`, the cgroup or the memory allows no more.") from error
     try:
         yield
     finally:

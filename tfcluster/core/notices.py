@@ -41,7 +41,7 @@ def task_notice(cluster: str, host: str, task: str, problem: str, failed_at: flo
 
 def host_notice(cluster: str, host: str, seconds: float, since: float, reason: str) -> Notice:
     """Return the notice of a host none of whose tasks has answered for some seconds, since a Unix time."""
-    text = f"host {host} has not answered for {seconds:g} s ({reason})"
+    text = f"host {host} has not answered for {seconds:g} s" + (f" ({reason})" if reason else "")
     return _notice("host-away", f"{host}-away-{since:.0f}", cluster, text, host=host)
 
 

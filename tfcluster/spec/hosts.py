@@ -281,6 +281,8 @@ def _read_hosts(content: str) -> tuple[list[str], int]:
             raise _LineError(option.start(), "this is for ssh", f"{way}, or set it in ~/.ssh/config")
         if option[1] not in _SLOTS_OPTIONS:
             raise _LineError(option.start(), "expected slots or max_slots")
+        if "max" not in option[1] and any("max" not in name for name in given):
+            raise _LineError(option.start(), "the slots are given twice")
         given[option[1]] = (option[2], option.start())
     for name, (count, start) in given.items():
         if not (_SLOTS.fullmatch(count) and 1 <= int(count) <= settings.MAX_TASKS):

@@ -75,9 +75,11 @@ class RunHandlers:
 
     async def _start_again(self, run: Run, request: RunRequest) -> None:
         try:
+            await self._supervisor.wait_until_started()  # as the command did before it submitted the run
             plan = await plan_run(self._context, request, run.id)
             if run.is_unstarted:  # nothing has stopped it meanwhile
                 self._runs.start_again(run, plan)
+                self._context.report_lost_tasks()  # those that have died since they were probed
         except ClusterError as error:
             self._runs.fail(run, error)
         except OSError as error:

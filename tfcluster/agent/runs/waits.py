@@ -82,7 +82,7 @@ def describe_task(task: TaskRuntime) -> Problem:
     hint = hints.get(
         state, f"`tfcluster stack {short}` shows what it is doing; `tfcluster restart {short}` restarts it."
     )
-    if task.process is not None and is_frozen(task.process.pid):
+    if task.process is not None and _is_frozen(task):
         on_host = "" if task.spec.host == LOCAL_HOST else f" on {task.spec.host}"
         problem = f"{short}{on_host} is frozen: a signal (SIGSTOP) has stopped its process, {task.process.pid}"
         hint = f"`kill -CONT {task.process.pid}`{on_host} resumes it; `tfcluster restart {short}` restarts it."

@@ -205,14 +205,14 @@ def _record_end(
 
 
 def _path_hint(plan: RunPlan, failure: str) -> str:
-    """Return a hint if servers have not found a file of a script, which named it by a relative path."""
+    """Return a hint if servers may not have found a file of a script, which named it by a relative path."""
     path, folder = missing_path(failure), plan.options.parameters.get("cwd", "")
     if not path or not os.path.exists(os.path.join(folder, *PurePath(path).parts[:1])):
         return ""
     absolute = os.path.normpath(os.path.join(folder, path))
     return (
-        f"Servers do not run in the folder of the script: give them absolute paths, here {absolute}, and on several "
-        f"hosts paths that all of them have."
+        f"If a server opens this file: servers do not run in the folder of the script, so give them absolute paths, "
+        f"here {absolute}, and on several hosts paths that all of them have."
     )
 
 
