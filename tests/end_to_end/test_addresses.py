@@ -14,6 +14,7 @@ from tests.end_to_end.test_ssh import over
 _NAMED = 'hostname alpha.local && mount --bind "$0" /etc/nsswitch.conf && exec "$@"'
 
 
+@pytest.mark.slow
 @pytest.mark.needs("own-name")
 def test_a_name_that_only_the_systems_resolver_knows(tmp_path: Path) -> None:
     switch = tmp_path / "nsswitch.conf"

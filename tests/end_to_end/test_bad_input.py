@@ -115,6 +115,7 @@ def test_an_account_without_a_name_or_a_home() -> None:
         homeless("down")
 
 
+@pytest.mark.slow
 @pytest.mark.needs("root")
 def test_a_host_whose_account_has_no_home_keeps_the_code_in_the_folder_for_its_state() -> None:
     owner = Account("", 54321)

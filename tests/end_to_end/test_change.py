@@ -263,6 +263,7 @@ def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(san
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_without_warm_each_run_imports_tensorflow_and_up_changes_that_without_a_restart(sandbox: Sandbox) -> None:
     spec = "name: cold\njobs: {worker: {tasks: 1}}\n"
     script = sandbox.spec("import sys\nprint('tensorflow' in sys.modules)\n", "imported.py")

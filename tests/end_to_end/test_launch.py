@@ -316,6 +316,7 @@ def test_a_cluster_for_the_time_of_the_run(alone: Sandbox, arguments: list[str])
     assert run["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_a_script_that_replaces_its_tf_config_is_noted_with_its_line(alone: Sandbox) -> None:
     alone.spec('import os\nos.environ["TF_CONFIG"] = "{}"\nprint("on")\n', "own.py")
     for script in (["own.py"], ["-m", "own"]):
@@ -326,6 +327,7 @@ def test_a_script_that_replaces_its_tf_config_is_noted_with_its_line(alone: Sand
     assert piped.stdout == "worker:0 | on\n"
 
 
+@pytest.mark.slow
 def test_members_have_gpus_that_this_machine_has(alone: Sandbox) -> None:
     jobs = 'jobs:\n  worker: {tasks: 2, gpus: 1, env: {TF_FORCE_GPU_ALLOW_GROWTH: "false"}}\n'
     alone.spec(f'hosts: {{localhost: {{env: {{CUDA_VISIBLE_DEVICES: "GPU-1f,0"}}}}}}\n{jobs}', "listed.yaml")

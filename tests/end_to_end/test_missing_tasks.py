@@ -55,6 +55,7 @@ def test_a_script_runs_and_is_told_which_task_is_down(partial: Sandbox) -> None:
     assert f"note: {DEAD}: running without it" in result.stderr.splitlines()
 
 
+SLOW = pytest.mark.slow
 FAILS = """
 import os, signal, sys
 sys.stdin.readline()
@@ -63,7 +64,7 @@ raise RuntimeError("Socket closed")
 """
 
 
-@pytest.mark.parametrize(("policy", "state"), [("on-failure", "ready"), ("never", "failed")])
+@pytest.mark.parametrize(("policy", "state"), [("on-failure", "ready"), pytest.param("never", "failed", marks=SLOW)])
 def test_the_first_cause_is_named_first_and_nothing_else(sandbox: Sandbox, policy: str, state: str) -> None:
     jobs = f"jobs:\n  ps: {{tasks: 2}}\n  worker: {{tasks: 2}}\nrestart: {{policy: {policy}}}\n"
     sandbox("up", sandbox.spec(f"name: lost\n{jobs}"))

@@ -101,6 +101,7 @@ def test_where_no_process_gets_the_sockets_of_another_only_programs_cannot_liste
     refused("down")
 
 
+@pytest.mark.slow
 def test_members_of_a_launch_can_listen_where_their_network_is_not_closed(sandbox: Sandbox) -> None:
     refused = refusing(sandbox, "pidfd_getfd")
     sandbox.spec(_LISTENS, "listens.py")

@@ -181,7 +181,12 @@ def test_a_host_that_never_answers(hosts: SshHosts, make_transport: TransportFac
         (".bashrc", "echo no shell here; exit 3", "its login shell ended with exit code 3 before it ran a command"),
         pytest.param(".bash_profile", "exec fish", "bash as a login shell", marks=[pytest.mark.needs("fish"), SLOW]),
         pytest.param(".bash_profile", "exec zsh", "bash as a login shell", marks=[pytest.mark.needs("zsh"), SLOW]),
-        (".bash_profile", "read answer", "bash as a login shell, for `shell:`, has not run a command within 4 s"),
+        pytest.param(
+            ".bash_profile",
+            "read answer",
+            "bash as a login shell, for `shell:`, has not run a command within 4 s",
+            marks=SLOW,
+        ),
         (".bash_profile", "exit 0", "bash as a login shell, for `shell:`, ended with exit code 0 before"),
     ],
 )
@@ -250,7 +255,9 @@ def busy_sshd(hosts: SshHosts, name: str) -> Iterator[subprocess.Popen[bytes]]:
         hosts.start(name)
 
 
-@pytest.mark.parametrize("way", ["direct", "ProxyJump h1", "ProxyCommand ssh -W %h:%p h1"])
+@pytest.mark.parametrize(
+    "way", ["direct", *(pytest.param(way, marks=SLOW) for way in ("ProxyJump h1", "ProxyCommand ssh -W %h:%p h1"))]
+)
 def test_an_sshd_with_too_many_logins_is_tried_again(
     hosts: SshHosts, make_transport: TransportFactory, impatience: pytest.MonkeyPatch, way: str
 ) -> None:

@@ -127,8 +127,8 @@ class PortAllocator:
     def listen_temporarily(self, ports: Collection[int]) -> Iterator[list[socket.socket]]:
         """Listen on reserved ports temporarily, for a connectivity check.
 
-        Connections that nobody accepts are reset at the end. Yields the sockets that listen now, sorted by their ports,
-        without those that cannot listen.
+        Connections that were not accepted are reset at the end. Yields the sockets that listen now, sorted by their
+        ports, without those that cannot listen.
         """
         self._listeners += 1
         try:

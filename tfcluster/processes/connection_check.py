@@ -1,8 +1,8 @@
-"""The check between hosts: one side connects to the ports of the others, on which the other side answers meanwhile.
+"""The check between hosts: one side connects to the ports of the others, which the other side answers.
 
 The side that answers sends a line with the address from which the connection comes, empty if the cluster's ports admit
 that address. Then it sends back what it receives: enough to fill packets of every size. Packets that are too large for
-the way between two hosts are lost without a word if a firewall drops the ICMP message about them.
+the way between two hosts are lost, and no error says so, if a firewall drops the ICMP message about them.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class RunHandlers:
         try:
             await self._supervisor.wait_until_started()  # as the command did before it submitted the run
             plan = await plan_run(self._context, request, run.id)
-            if run.is_unstarted:  # nothing has stopped it meanwhile
+            if run.is_unstarted:  # it was not stopped while its devices were probed
                 self._runs.start_again(run, plan)
                 self._context.report_lost_tasks()  # those that have died since they were probed
         except ClusterError as error:
