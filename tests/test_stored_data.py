@@ -5,20 +5,18 @@ They are of a cluster on this machine and of a private one on two hosts, while b
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from types import SimpleNamespace, UnionType
+from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.notices import Notifier
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
@@ -103,16 +101,6 @@ def test_what_is_known_of_members_is_read() -> None:
         "worker:1": 0,
     }
     assert list(read_observations(BETA / "runs" / "launch-0064e14f")) == [5285]
-
-
-def test_notices_that_were_not_delivered_are_read(tmp_path: Path) -> None:
-    async def load() -> list[str]:
-        supervisor: Any = SimpleNamespace(topology=None)
-        notices = Notifier("title", Path(shutil.copy(ONE / "notices.json", tmp_path)), supervisor)
-        notices.load()
-        return [each.notice["id"] for each in notices._state.queue]
-
-    assert asyncio.run(load()) == ["one-pi-1e91-finished", "one-script-be40-finished", "one-launch-f8f0-finished"]
 
 
 @pytest.mark.parametrize("folder", [ALPHA, BETA])

@@ -208,9 +208,9 @@ LATE_TASK_SECONDS = 10.0  # then `up` shows what the tasks print that are not re
 EVENT_LOG_FILE_BYTES = 1_000_000
 EVENT_LOG_FILES = 4
 LOG_UNWRITTEN_MAX = 1000  # lines of these logs that wait in memory until a full disk has room again
-NOTICES_MAX = 100  # that wait to be delivered; of more, the oldest are dropped
+NOTICES_MAX = 100  # that wait for one webhook or command; of more, the oldest are dropped
 NOTICE_SECONDS = 30.0  # for a webhook or a command to accept a notice
-NOTICE_BACKOFF_SECONDS = (1.0, 5.0, 30.0, 120.0, 600.0)  # before each further attempt
+NOTICE_RETRY_SECONDS = (5.0, 30.0)  # before each further attempt
 HOST_AWAY_SECONDS = 30.0  # without an answer of any task on a host, until there is a notice
 
 # Runs: the agent's part.

@@ -1,4 +1,4 @@
-"""An unreachable host is reported once, by the host that watches it; a server that is down is no unreachable host."""
+"""An unreachable host is reported once, by the head task's host; a target that hangs delays no other one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent.notices import IncidentMonitor, Notifier, post
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
-from tfcluster.core.notices import environment_of, host_notice, run_notice
+from tfcluster.core.notices import Notice, environment_of, host_notice, run_notice
+from tfcluster.core.states import TaskState
 from tfcluster.core.topology import Notify
 
 OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT, reason="timed out after 4 s")
@@ -30,22 +31,23 @@ LEADING = "alpha"
 class Watch:
     """A host's watch of the others, whose tasks answer as `results` says; `probed` has the tasks that were asked."""
 
-    def __init__(self, path: Path, host: str) -> None:
+    def __init__(self, host: str) -> None:
         self.results = dict.fromkeys("abcd", OK)
         self.probed: list[str] = []
-        notify = Notify(None, "true", ("host-away",))
         topology: Any = SimpleNamespace(
             cluster="demo",
             has_servers=True,
             hosts=[SimpleNamespace(name=name) for name in TASKS],
-            notify=notify,
+            notify=Notify(None, "true", ("host-away",)),
             on=lambda name: tuple(SimpleNamespace(address=task) for task in TASKS[name]),
             head=lambda: SimpleNamespace(host=LEADING),
         )
         supervisor: Any = SimpleNamespace(topology=topology, host=host)
-        self.notifier = Notifier("title", path, supervisor)
-        self.notifier.load()
-        self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), self.notifier)
+        self.told: list[str] = []
+        self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), cast(Any, self))
+
+    def add(self, notice: Notice) -> None:
+        self.told.append(notice["host"])
 
     async def probe(self, address: str, timeout: float) -> ProbeResult:
         self.probed.append(address)
@@ -54,60 +56,36 @@ class Watch:
     async def check(self, **results: ProbeResult) -> list[str]:
         """Check the hosts after some tasks have changed, and return those with new notices."""
         self.results.update(results)
-        before = len(self.notifier._state.queue)
+        self.told.clear()
         self.watch.schedule_check()
         await asyncio.gather(*self.watch._checks.tasks.values())
-        return [each.notice["host"] for each in self.notifier._state.queue[before:]]
+        return list(self.told)
 
 
 async def test_a_host_is_unreachable_when_its_first_task_neither_answers_nor_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
-    watch = Watch(tmp_path / "notices", "alpha")
+    watch = Watch("alpha")
     assert await watch.check() == []
     assert await watch.check(b=REFUSED) == []
     assert await watch.check(b=UNKNOWN) == []
     assert await watch.check(b=SILENT) == ["beta"]
     assert await watch.check() == [], "once"
-    assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT) == [], "also for the next agent"
     assert await watch.check(b=OK) == []
-    assert await watch.check(d=SILENT) == ["gamma"]
-
-
-async def test_a_check_whose_probes_are_done_writes_nothing_after_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
-    answered = asyncio.Event()
-    watch = Watch(tmp_path / "notices", "alpha")
-    probe = watch.probe
-
-    async def slow(address: str, timeout: float) -> ProbeResult:
-        await answered.wait()
-        return await probe(address, timeout)
-
-    watch.probe = slow  # type: ignore[method-assign]
-    checking = asyncio.ensure_future(watch.check(d=SILENT))
-    await asyncio.sleep(0)
-    answered.set()
-    await asyncio.sleep(0)  # the probes go on, and the check has not gone on yet
-    watch.watch.stop()
-    with pytest.raises(asyncio.CancelledError):
-        await checking
-    assert not (tmp_path / "notices").exists()
+    assert await watch.check(b=SILENT, d=SILENT) == ["beta", "gamma"]
 
 
 @pytest.mark.parametrize(
     ("leading", "empty", "probed"),
     [
-        ("alpha", None, {"alpha": "bd", "beta": "a", "gamma": ""}),
-        ("gamma", None, {"alpha": "d", "beta": "", "gamma": "ab"}),
-        ("beta", "alpha", {"alpha": "", "beta": "d", "gamma": "b"}),
+        ("alpha", None, {"alpha": "bd", "beta": "", "gamma": ""}),
+        ("gamma", None, {"alpha": "", "beta": "", "gamma": "ab"}),
+        ("beta", "alpha", {"alpha": "", "beta": "d", "gamma": ""}),
     ],
 )
-async def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_asks_the_leading_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leading: str, empty: str | None, probed: dict[str, str]
+async def test_the_head_tasks_host_alone_asks_one_task_of_each_other_host(
+    monkeypatch: pytest.MonkeyPatch, leading: str, empty: str | None, probed: dict[str, str]
 ) -> None:
     monkeypatch.setattr("tests.agent.test_notices.LEADING", leading)
     monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
@@ -115,81 +93,102 @@ async def test_the_leading_host_asks_one_task_of_each_host_and_the_next_host_ask
         monkeypatch.setitem(TASKS, empty, [])
     silent = dict.fromkeys("abcd", SILENT)
     for host, tasks in probed.items():
-        watch = Watch(tmp_path / host, host)
+        watch = Watch(host)
         away = await watch.check(**silent)
         assert "".join(watch.probed) == tasks
         assert away == [next(name for name in TASKS if task in TASKS[name]) for task in tasks]
 
 
-async def test_an_outage_is_reported_after_some_time_and_once_though_agents_change(tmp_path: Path) -> None:
-    for noticed in (["beta"], []):
-        watch = Watch(tmp_path / "notices", "alpha")
-        assert await watch.check(b=SILENT) == []
-        watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
-        assert await watch.check() == noticed
+async def test_an_outage_is_reported_after_some_time() -> None:
+    watch = Watch("alpha")
+    assert await watch.check(b=SILENT) == []
+    watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+    assert await watch.check() == ["beta"]
 
 
 NOTICES = [host_notice("demo", host, 30.0, 0.0, "timed out after 4 s") for host in ("alpha", "beta", "gamma")]
 
 
-def notifier(path: Path, command: str, *, events: tuple[str, ...] = ("host-away",)) -> Notifier:
+def notifier(command: str, *, events: tuple[str, ...] = ("host-away",)) -> Notifier:
     supervisor: Any = SimpleNamespace(topology=SimpleNamespace(notify=Notify(None, command, events)))
-    made = Notifier("title", path, supervisor)
-    made.load()
-    return made
+    return Notifier("title", supervisor)
 
 
 def queued(notices: Notifier) -> list[str]:
-    return [each.notice["host"] for each in notices._state.queue]
+    return [each.notice["host"] for each in notices.waiting]
 
 
-async def test_the_queue_is_bounded_and_has_each_notice_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The first one is being delivered."""
     monkeypatch.setattr(settings, "NOTICES_MAX", 2)
-    notices = notifier(tmp_path / "queue", "true")
-    for notice in (*NOTICES, NOTICES[-1]):
+    notices = notifier("true")
+    for notice in NOTICES:
         notices.add(notice)
-    assert queued(notices) == ["beta", "gamma"]
-    assert "too many notices: 'demo: host alpha has not answered" in caplog.text
-    assert queued(notifier(tmp_path / "queue", "true")) == ["beta", "gamma"], "for the next agent"
+    assert queued(notices) == ["alpha", "gamma"]
+    assert "too many notices: 'demo: host beta has not answered" in caplog.text
+    await notices.flush(0.0)
 
 
-async def test_only_kinds_that_the_spec_names_are_queued_and_the_command_of_a_run(tmp_path: Path) -> None:
-    notices = notifier(tmp_path / "queue", "true", events=("task-failed",))
+async def test_only_kinds_that_the_spec_names_are_queued_and_the_command_of_a_run() -> None:
+    notices = notifier("true", events=("task-failed",))
     notices.add(NOTICES[0])
     assert queued(notices) == []
     notices.add(NOTICES[1], command="true")
     assert queued(notices) == ["beta"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b'{"queue": [{}], "reported": []}', b"[]", b'{"queue": 3, "reported": []}', b'{"format": 99}'],
-)
-async def test_a_queue_that_cannot_be_read_is_empty_and_kept(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "queue").write_bytes(content)
-    notices = notifier(tmp_path / "queue", "true")
-    assert queued(notices) == []
-    notices.add(NOTICES[0])
-    assert (tmp_path / "queue.unreadable").read_bytes() == content
+    await notices.flush(0.0)
 
 
 async def test_a_notice_is_given_up_after_the_last_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settings, "NOTICE_BACKOFF_SECONDS", (0.0, 0.0))
+    assert len(settings.NOTICE_RETRY_SECONDS) == 2, "three attempts"
+    monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", (0.0, 0.0))
     caplog.set_level(logging.INFO)
     out = tmp_path / "out"
-    notices = notifier(tmp_path / "queue", f"echo x >> {out}; exit 1")
-    running = asyncio.ensure_future(notices.run())
+    notices = notifier(f"echo x >> {out}; exit 1")
     notices.add(NOTICES[0])
     while queued(notices):
         await asyncio.sleep(0.01)
-    running.cancel()
     assert out.read_text() == "x\n" * 3
     assert "giving up: exit code 1" in caplog.text
     assert caplog.text.count("retrying in 0 s") == 2
+
+
+async def test_a_target_that_hangs_delays_no_other_one_and_is_ended_with_the_cluster(tmp_path: Path) -> None:
+    out, began = tmp_path / "out", tmp_path / "began"
+    notices = notifier(f"echo $PPID > {began}; sleep 600")
+    notices.add(NOTICES[0])
+    while not began.exists() or not began.read_text():
+        await asyncio.sleep(0.01)
+    notices.add(NOTICES[1], command=f"echo x >> {out}")
+    while queued(notices) != ["alpha", "beta"]:  # both are for the target that hangs
+        await asyncio.sleep(0.01)
+    assert out.read_text() == "x\n"
+    await notices.flush(0.0)
+    while queued(notices) or Path(f"/proc/{began.read_text().strip()}").exists():
+        await asyncio.sleep(0.01)
+
+
+def failed_task(name: str) -> Any:
+    spec, machine = SimpleNamespace(short=name), SimpleNamespace(state=TaskState.FAILED)
+    last_exit, text = SimpleNamespace(time=1.0), f"{name} has failed"
+    return SimpleNamespace(spec=spec, machine=machine, last_exit=last_exit, describe_problem=lambda: text)
+
+
+def test_a_failure_is_told_once_and_not_again_by_the_next_agent() -> None:
+    told: list[str] = []
+    supervisor: Any = SimpleNamespace(host="a", tasks={name: failed_task(name) for name in ("w:0", "w:1")})
+    notices: Any = SimpleNamespace(add=lambda notice: told.append(notice["task"]))
+    monitor = IncidentMonitor("demo", supervisor, cast(Any, None), notices)
+    states = {"w:0": TaskState.FAILED, "w:1": TaskState.STARTING}
+    record: Any = SimpleNamespace(tasks={name: SimpleNamespace(state=state) for name, state in states.items()})
+    monitor.adopt(record)
+    monitor.note_failed_tasks()
+    assert told == ["w:1"], "it has failed while there was no agent"
+    monitor.note_failed_tasks()
+    supervisor.tasks["w:0"].last_exit.time = 2.0
+    monitor.note_failed_tasks()
+    assert told == ["w:1", "w:0"]
 
 
 class Webhook(BaseHTTPRequestHandler):

@@ -346,7 +346,7 @@ def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: s
     journal = state / "localhost" / "journal.json"
     written = journal.read_bytes()
     (state / "localhost" / "lock").unlink()
-    for name in ("forwarding.json", "forwarder.json", "notices.json"):
+    for name in ("forwarding.json", "forwarder.json"):
         (state / "localhost" / name).write_text("{}")
     make_newer(journal, field)
     before = {**files_below(state), **files_below(runtime)}
@@ -358,7 +358,7 @@ def test_a_newer_journal_stays_with_all_that_it_names(sandbox: Sandbox, field: s
     wait_for(lambda: not (state / "localhost" / "lock").exists())  # the last agent that refused ends a moment later
     assert {**files_below(state), **files_below(runtime)} == before
     assert servers <= sandbox.processes().keys()
-    for name in ("forwarding.json", "forwarder.json", "notices.json"):
+    for name in ("forwarding.json", "forwarder.json"):
         (state / "localhost" / name).unlink()
     journal.write_bytes(written)
     assert {task["pid"] for task in sandbox.wait_until("running")["tasks"]} <= servers

@@ -91,7 +91,7 @@ class AgentContext:
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self.stacks = StackReader()
-        self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, self.supervisor)
+        self.notices = Notifier(f"tfcluster: {cluster} notice", self.supervisor)
         self.usage = UsageMeter(cluster, self.supervisor, self.prober, self.runs)
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run

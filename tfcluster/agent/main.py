@@ -70,7 +70,6 @@ class Agent:
         if record is not None:
             if record.network is not None:
                 context.adopt_network(record.network)
-            context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
                 context.prober.ensure_started()
             if record.boot != boot_id():
@@ -83,6 +82,7 @@ class Agent:
             with contextlib.suppress(ClusterError):  # tasks that run can be watched and stopped without TensorFlow
                 context.supervisor.load_tensorflow()
             await context.supervisor.adopt(record)
+            context.incidents.adopt(record)
             for task in record.topology.reserved:
                 if task.host != context.host:
                     continue
@@ -122,7 +122,6 @@ class Agent:
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
             _run_forever(self._context.incidents.schedule_check, pause),
-            self._context.notices.run(),
             _run_forever(self._context.job_end.check, self._context.job_end.pause),
             _run_forever(self._context.waits.schedule_checks, self._context.waits.pause),
             _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
@@ -143,7 +142,6 @@ class Agent:
     def stop(self) -> None:
         """Release all resources of the agent; the tasks' log files and the runs' directories stay."""
         context, unreadable = self._context, self.dispatcher.unreadable
-        context.incidents.stop()
         context.prober.stop()
         context.runs.fork_server.stop()
         context.ports.release_except(())

@@ -29,7 +29,6 @@ class StateDir:
         self.journal = Journal(path / "journal.json")
         self.logs = path / "logs"  # the directory of the tasks' logs
         self.runs = path / "runs"  # has a directory for each run
-        self.notices = path / "notices.json"  # the queue of notices that are not delivered yet
         self.files = path / "files"  # the folder that servers run in, unless they run in that of the spec
         self.profiles = path / "profiles"  # the directory to which servers write traces, until a command has them
         self.log_buffers = path / "log-buffers"  # capture buffers, to which tasks print; exists only while they run
@@ -164,7 +163,6 @@ class StateDir:
     def clean_up(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
-        self.notices.unlink(missing_ok=True)
         for log in (self.agent_log, self.agent_stderr, self.fork_server_log, self.forwarder_log, self.forwarder_stderr):
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
