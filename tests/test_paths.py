@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -18,7 +19,7 @@ from tfcluster.client.cluster import record_spec
 from tfcluster.client.preflight.certificates import issue_certificates
 from tfcluster.core.code import digest_of
 from tfcluster.errors import ClusterError
-from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path
+from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path, system_error
 from tfcluster.transport.remote.install import install
 
 
@@ -116,3 +117,12 @@ def test_sockets_can_be_made_even_if_the_runtime_folder_is_too_long(
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             path.unlink()
+
+
+def test_a_state_home_that_cannot_be_used_has_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_state_home", Path("/root/state/tfcluster"))
+    refused = system_error(PermissionError(errno.EACCES, "Permission denied", "/root/state/tfcluster/demo/lock"))
+    assert refused.message == "/root/state/tfcluster/demo/lock: Permission denied"
+    assert "XDG_STATE_HOME" in refused.hint
+    for other in (("/root/x", errno.EACCES), ("/root/state/tfcluster/demo", errno.ENOSPC)):
+        assert system_error(OSError(other[1], "no", other[0])).hint == ""

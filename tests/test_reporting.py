@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -73,6 +74,30 @@ def test_what_an_event_says_and_a_point_that_could_not_be_sent_is_sent_with_the_
     refused.clear()
     reporter.flush()
     assert [event["step"] for event in sent] == [7]
+
+
+def test_a_signal_handler_reports_while_it_interrupts_a_report() -> None:
+    sent: list[int] = []
+
+    def send(event: Event, may_wait: bool) -> bool:
+        sent.append(event["step"])
+        if event["step"] == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        return True
+
+    reporter = MetricReporter(send)
+
+    def handle(number: int, frame: object) -> None:
+        reporter.report("loss", 0.5, 2)
+        reporter.report("other", 0.5, 3)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        reporter.report("loss", 1.0, 1)
+        reporter.flush()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert sent == [1, 2, 3]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 from pathlib import Path
@@ -25,6 +27,10 @@ DEFAULT_SPEC = Path("cluster.yaml")
 #: The valid names of clusters; the name of a cluster is also the name of a folder.
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
+#: What to type if a state folder cannot be used.
+STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
+_NOT_USABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
 _state_home: Path | None = None
 
 
@@ -47,6 +53,15 @@ def set_state_home(folder: Path) -> None:
     """Set the state home of this process, for a spec that names one for a host."""
     global _state_home
     _state_home = folder
+
+
+def system_error(error: OSError) -> ClusterError:
+    """Return the error for a refusal of the operating system, with a hint if the state home cannot be used."""
+    where, is_of_state = f"{error.filename}: " if error.filename else "", False
+    if error.errno in _NOT_USABLE and isinstance(error.filename, (str, os.PathLike)):
+        with contextlib.suppress(ClusterError):  # there is no state home
+            is_of_state = Path(error.filename).is_relative_to(state_home())
+    return ClusterError(f"{where}{error.strerror or error}", hint=STATE_HINT if is_of_state else "")
 
 
 def current_folder() -> str:

@@ -39,11 +39,12 @@ class MetricReporter:
         self._send = send
         self._began_at = time.monotonic()
         self._series: dict[str, _Series] = {}
-        self._lock = threading.Lock()
+        self._replace_lock()
+        self._is_sending = False
         os.register_at_fork(after_in_child=self._replace_lock)
 
     def _replace_lock(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may report while it interrupts a report of the same thread
 
     def report(self, name: str, value: float | None, step: int) -> None:
         """Report a value; see `tfcluster.metric`. Raises ValueError if there are too many names."""
@@ -63,12 +64,20 @@ class MetricReporter:
     def flush(self) -> None:
         """Send the latest point of each series, unless it was sent; wait until they are."""
         with self._lock:
-            for series in self._series.values():
+            for series in [*self._series.values()]:
                 self._send_pending(series, time.monotonic(), may_wait=True)
 
     def _send_pending(self, series: _Series, now: float, *, may_wait: bool) -> None:
-        if series.pending is not None and self._send(series.pending, may_wait):
-            series.pending = None
+        pending = series.pending
+        if pending is None or self._is_sending:  # what a signal handler reports then is sent by a later report or flush
+            return
+        self._is_sending = True
+        try:
+            is_sent = self._send(pending, may_wait)
+        finally:
+            self._is_sending = False
+        if is_sent:
+            series.pending = series.pending if series.pending is not pending else None
             series.sent_at = now
             series.count += 1
 

@@ -26,8 +26,9 @@ class Job:
         self.squeue.write_text(f"#!/bin/sh\ncat '{self._end}'\n")
         self.squeue.chmod(0o700)
 
-    def end_in(self, seconds: float) -> None:
-        self._end.write_text(f"{time.time() + seconds:.0f}\n")
+    def end_in(self, *seconds: float) -> None:
+        """Have a line for each component of the job."""
+        self._end.write_text("".join(f"{time.time() + each:.0f}\n" for each in seconds))
 
 
 @pytest.fixture
@@ -54,6 +55,16 @@ async def test_runs_are_warned_once_of_each_end_that_is_near(job: Job) -> None:
         assert status is not None
         assert status.ends_in_s is not None
         assert 0 <= status.ends_in_s <= seconds + 1
+
+
+async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> None:
+    warnings: list[None] = []
+    end = job_end(job, "a", warnings)
+    job.end_in(1000, 100, 2000)
+    await end.check()
+    assert len(warnings) == 1
+    assert (status := end.status()) is not None
+    assert 0 <= (status.ends_in_s or 0) <= 101
 
 
 async def test_the_agent_of_the_heads_host_alone_asks_and_without_a_grace_nothing_is_warned(job: Job) -> None:

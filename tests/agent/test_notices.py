@@ -154,6 +154,7 @@ async def test_a_notice_is_given_up_after_the_last_attempt(
     assert caplog.text.count("retrying in 0 s") == 2
 
 
+@pytest.mark.timeout(60)  # it fails by waiting
 async def test_a_target_that_hangs_delays_no_other_one_and_is_ended_with_the_cluster(tmp_path: Path) -> None:
     out, began = tmp_path / "out", tmp_path / "began"
     notices = notifier(f"echo $PPID > {began}; sleep 600")

@@ -25,7 +25,12 @@ SHELL = b"#!/bin/bash\necho $HOME\n"
     ],
 )
 def test_programs_that_only_the_kernel_can_execute_are_told_from_python(source: bytes, expected: str | None) -> None:
-    assert find_other_program(source) == expected
+    assert find_other_program("train", source) == expected
+
+
+def test_the_name_of_a_shell_script_tells_it_if_it_is_not_python() -> None:
+    assert find_other_program("train.sh", b"echo $HOME\n") == "a script of a shell"
+    assert find_other_program("train.sh", b"print(1)\n") is None
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_in_a_container_of_docker_only_programs_that_listen_need_a_capability(
     result = sandbox.execute(*sandbox.command, "run", tmp_path / "listens.py")
     assert result.stdout == ("" if is_stock else "listens\n")
     for text in (warning, result.stderr):
-        assert ("In a container, add `--cap-add SYS_PTRACE`, or write" in text) == is_stock
+        assert ("In a container, add `--cap-add SYS_PTRACE` to `docker run`, or write" in text) == is_stock
 
 
 @pytest.mark.slow

@@ -278,11 +278,29 @@ _BY_YAMA = "`sudo sysctl -w kernel.yama.ptrace_scope=1` allows it."
     ("refusal", "scope", "uid", "reason", "remedy"),
     [
         ("", "", 0, "", ""),
-        ("pidfd_getfd", "", 0, "pidfd_getfd() is not permitted", "In a container, add `--cap-add SYS_PTRACE`, or"),
-        ("pidfd_getfd", "2", 0, "pidfd_getfd() is not permitted", "In a container, add `--cap-add SYS_PTRACE`, or"),
+        (
+            "pidfd_getfd",
+            "",
+            0,
+            "pidfd_getfd() is not permitted",
+            "In a container, add `--cap-add SYS_PTRACE` to `docker run`, or",
+        ),
+        (
+            "pidfd_getfd",
+            "2",
+            0,
+            "pidfd_getfd() is not permitted",
+            "In a container, add `--cap-add SYS_PTRACE` to `docker run`, or",
+        ),
         ("pidfd_getfd", "2", 65534, "kernel.yama.ptrace_scope is 2", _BY_YAMA),
-        ("pidfd_getfd", "3", 0, "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Otherwise"),
-        ("no_pidfd_getfd", "", 0, "this system has no pidfd_getfd(), which came with Linux 5.6", "Otherwise"),
+        ("pidfd_getfd", "3", 0, "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Until then,"),
+        (
+            "no_pidfd_getfd",
+            "",
+            0,
+            "there is no pidfd_getfd(): it came with Linux 5.6, and the seccomp filter of a container can forbid it",
+            "In a container, add `--security-opt",
+        ),
     ],
 )
 def test_whether_another_process_can_restrict_a_programs_sockets_is_tried(

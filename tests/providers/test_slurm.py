@@ -104,7 +104,8 @@ def test_only_a_state_that_is_an_end_is_one(
 
 def test_a_job_of_which_nothing_is_known_is_cancelled(say: Callable[[str, str], None], tmp_path: Path) -> None:
     say("sbatch", "cat > /dev/null; echo 'Welcome to site 5'; echo '12;main'")
-    say("srun", "exit 1")
+    for name in ("srun", "scontrol"):
+        say(name, "exit 1")
     say("squeue", "echo 'slurm_load_jobs error: timed out' >&2; exit 1")
     say("scancel", f'echo "$*" > {shlex.quote(str(tmp_path / "cancelled"))}')
     with pytest.raises(ClusterError, match="slurm_load_jobs error: timed out"):

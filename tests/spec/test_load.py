@@ -224,8 +224,10 @@ BAD_TOPS = {
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
     'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, slurm, "
-    "kubernetes, host, jobs, network, restart, logs, notify, warm, lease",
+    "kubernetes, host, jobs, network, restart, logs, notify, warm, lease; one that begins with x- is ignored",
     "jobs: {a: {tasks: 1}}\nwarm: 1": "2:7: warm: expected true or false, found 1",
+    "jobs: {a: {tasks: 1}}\nwarm: 'false'": "2:7: warm: expected true or false, found the text 'false'; "
+    "write it without quotes",
     "jobs: {a: {tasks: 1}}\nnotify: 5": "2:9: notify: expected the keys webhook, command, events, found 5",
     "jobs: {a: {tasks: 1}}\nnotify: {events: [task-failed]}": "2:9: notify: expected a webhook or a command; "
     "without one, no notice is sent",

@@ -96,7 +96,7 @@ def _ask(job: HostJob, limit: float) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(str(error)) from error
-    ends = result.stdout.strip()
+    ends = result.stdout.split()  # a line for each component of a heterogeneous job
     if result.returncode or not ends:
         raise ClusterError(result.stderr.strip() or "it does not know the job")
-    return int(ends) if ends.isdecimal() else None
+    return min((int(each) for each in ends if each.isdecimal()), default=None)

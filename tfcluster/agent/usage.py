@@ -138,7 +138,6 @@ class UsageMeter:
         processes = {name: task.process for name, task in tasks if task.process is not None}
         usages = {name: usage for name, each in processes.items() if (usage := _usage_of(each.pid)) is not None}
         own = _usage_of(os.getpid())
-        assert own is not None, "this process has not exited"
         host_time, memory = procfs.host_time(), procfs.host_memory()
         wait = settings.USAGE_WAIT_SECONDS
         traffic, gpus = await asyncio.gather(self._read_traffic(processes, wait), self._gpus.read(wait))

@@ -260,8 +260,11 @@ def _system_error(error: OSError) -> ClusterError:
     """Return the error for a refusal of the operating system, with a hint for limits that users can change."""
     if error.errno == errno.ENOENT and not error.filename and (problem := _deleted_folder()) is not None:
         return problem
-    where = f"{error.filename}: " if error.filename else ""
-    return ClusterError(f"{where}{error.strerror or error}", hint=_HINTS.get(error.errno or 0, ""))
+    from tfcluster.paths import system_error
+
+    problem = system_error(error)
+    problem.hint = problem.hint or _HINTS.get(error.errno or 0, "")
+    return problem
 
 
 def _note_deleted_folder(error: ClusterError | click.ClickException) -> None:

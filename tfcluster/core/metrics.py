@@ -117,7 +117,7 @@ def _add_host(samples: _Samples, host: HostStatus, usage: HostUsage | None) -> N
     samples.add("host_up", float(host.state == "up"), host=host.host)
     if host.tensorflow is not None:
         samples.add("host_info", 1.0, host=host.host, tensorflow=host.tensorflow)
-    if usage is not None:
+    if usage is not None and usage.agent is not None:
         samples.add("agent_cpu_seconds", usage.agent.cpu_seconds, host=host.host)
         samples.add("agent_resident_memory_bytes", usage.agent.rss_bytes, host=host.host)
 

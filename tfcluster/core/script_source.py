@@ -6,8 +6,8 @@ import ast
 import warnings
 
 
-def find_other_program(source: bytes) -> str | None:
-    """Return what a file is if the kernel can execute it, and Python cannot; None for any other file.
+def find_other_program(name: str, source: bytes) -> str | None:
+    """Return what a file is if a shell or the kernel can execute it, and Python cannot; None for any other file.
 
     A first line `#!/bin/sh` alone does not show it: scripts of an interpreter with a long path begin with it too.
     """
@@ -15,9 +15,10 @@ def find_other_program(source: bytes) -> str | None:
         return "a compiled program (ELF)"
     first = source.split(b"\n", 1)[0]
     is_archive = b"PK\5\6" in source[-(1 << 16) :]
-    if not first.startswith(b"#!") or b"python" in first or is_archive or _parse(source) is not None:
+    is_of_a_shell = name.endswith(".sh")
+    if not (first.startswith(b"#!") or is_of_a_shell) or b"python" in first or is_archive or _parse(source) is not None:
         return None
-    return f"a script of {first[2:].decode(errors='replace').strip()}"
+    return f"a script of {first[2:].decode(errors='replace').strip() if first.startswith(b'#!') else 'a shell'}"
 
 
 def find_change(source: bytes, variable: str) -> int | None:

@@ -24,7 +24,7 @@ class ProcessUsage:
 class HostUsage:
     """The usage of a cluster's processes on one host, and the load of the host."""
 
-    agent: ProcessUsage
+    agent: ProcessUsage | None  # None if the agent has no file descriptor left to read it
     tasks: dict[str, ProcessUsage]  # of each task that has a process, by its name
     load: HostLoad | None = None  # of the whole host; None if the kernel does not say
     cpu_seconds: float = 0.0  # of all processes of the host since it was booted

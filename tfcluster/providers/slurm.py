@@ -468,9 +468,12 @@ def _environment() -> dict[str, str]:
 def _run(argv: Sequence[str], stdin: str = "", environment: Mapping[str, str] | None = None) -> str:
     """Run a command of Slurm, and return what it prints."""
     argv = [_program(argv[0]), *argv[1:]]
-    hint = "`sinfo` shows whether Slurm's controller answers."
+    hint = "`sinfo` shows whether Slurm's controller answers; SLURM_CONF names its configuration."
     result = run_program(argv, stdin, settings.SLURM_COMMAND_SECONDS, hint, environment or _environment())
     if result.returncode:
         said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
-        raise ClusterError(f"{Path(argv[0]).name} failed: {said}", hint="Correct `slurm:` in the spec.")
+        is_of_the_spec = Path(argv[0]).name == "sbatch" and "configuration" not in said
+        raise ClusterError(
+            f"{Path(argv[0]).name} failed: {said}", hint="Correct `slurm:` in the spec." if is_of_the_spec else hint
+        )
     return result.stdout.strip()

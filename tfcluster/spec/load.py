@@ -133,7 +133,8 @@ def explain(error: ValidationError, source: YamlDocument) -> Iterator[Diagnostic
         for key in _similar_keys(path)
     }
     for path, details in errors:
-        if not source.has_error(path) and not (details["type"] == "missing" and path in misspelled):
+        is_said = source.has_error(path) and details["type"] != "extra_forbidden"
+        if not is_said and not (details["type"] == "missing" and path in misspelled):
             yield _problem(details, path, source)
 
 
@@ -154,6 +155,8 @@ def _problem(details: ErrorDetails, path: KeyPath, source: YamlDocument) -> Diag
     hint = context.get("hint", "")
     if kind == "string_type" and path in source.texts and value is not None:
         hint = f"write it in quotes: {json.dumps(shorten(source.texts[path]), ensure_ascii=False)}"
+    if kind == "bool_type" and value in ("true", "false"):
+        hint = "write it without quotes"
     return source.problem(path, f"{expected}, found {actual}", hint, position)
 
 
@@ -218,7 +221,8 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
 def _known_keys(path: KeyPath) -> str:
     if similar := _similar_keys(path):
         return f"did you mean {similar[0]!r}?"
-    return f"known keys: {', '.join(_model_at(path[:-1]).model_fields)}"
+    known = f"known keys: {', '.join(_model_at(path[:-1]).model_fields)}"
+    return known if len(path) > 1 else f"{known}; one that begins with x- is ignored"
 
 
 def _similar_keys(path: KeyPath) -> list[str]:

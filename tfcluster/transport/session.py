@@ -329,11 +329,13 @@ class Probe:
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
 
-        The values of environment variables are masked before the topology is sent. With `listens`, the process answers
-        connections on the allocated ports until `close`, unless the cluster has an agent.
+        The values of environment variables are masked before the topology is sent, except for the lists of GPUs, which
+        are checked. With `listens`, the process answers connections on the allocated ports until `close`, unless the
+        cluster has an agent.
         """
         timeout = settings.DRY_RUN_PREPARE_SECONDS
-        reply = self._session.request("prepare", timeout, topology=to_json(topology.masked()), listens=listens)
+        sent = to_json(topology.masked(shows_gpu_lists=True))
+        reply = self._session.request("prepare", timeout, topology=sent, listens=listens)
         return decode(Preparation, reply)
 
     def observe(self) -> Observation:

@@ -13,7 +13,7 @@ from tfcluster.agent.state.journal import Journal
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
 from tfcluster.os.files import FileLock
-from tfcluster.paths import LOCK
+from tfcluster.paths import LOCK, STATE_HINT
 from tfcluster.protocol.codec import encode
 from tfcluster.runtime_dir import locks_dir
 
@@ -64,7 +64,7 @@ class StateDir:
         except OSError as error:
             raise ClusterError(
                 f"{error.filename}: cannot make the state folder: {error.strerror}",
-                hint="Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to.",
+                hint=STATE_HINT,
             ) from error
         finally:
             os.umask(previous)

@@ -321,7 +321,7 @@ class ResponseStream(Generic[E, R]):
                 self._connection.end(self._id)
                 raise AgentDisconnectedError(
                     "the agent disconnected before it replied",
-                    hint="Type the command again: it starts another agent, which adopts the running tasks.",
+                    hint="Type the command again: it starts another agent, which adopts the tasks that run.",
                 )
             self.timeout = None
             if frame.kind is FrameKind.EVENT:

@@ -323,11 +323,12 @@ def _duplicate_of(process: int, listener: int, notification: Notification) -> in
 def _explain_refusal(number: int) -> PortIsolationError:
     """Return the error that the kernel does not give this process the socket of a program, by the errno of that."""
     scope = _YAMA_SCOPE.read_text().strip() if _YAMA_SCOPE.exists() else ""
-    remedy = "In a container, add `--cap-add SYS_PTRACE`, or"
+    remedy = "In a container, add `--cap-add SYS_PTRACE` to `docker run`, or"
     if number == errno.ENOSYS:
-        why, remedy = "this system has no pidfd_getfd(), which came with Linux 5.6", "Otherwise"
+        why = "there is no pidfd_getfd(): it came with Linux 5.6, and the seccomp filter of a container can forbid it"
+        remedy = "In a container, add `--security-opt seccomp=unconfined` to `docker run`, or"
     elif scope == "3":
-        why, remedy = "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Otherwise"
+        why, remedy = "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Until then,"
     elif scope == "2" and os.geteuid() != 0:
         why = "kernel.yama.ptrace_scope is 2"
         remedy = "`sudo sysctl -w kernel.yama.ptrace_scope=1` allows it. Or"
@@ -335,6 +336,6 @@ def _explain_refusal(number: int) -> PortIsolationError:
         why = "pidfd_getfd() is not permitted"
     return PortIsolationError(
         f"the port of a program cannot be restricted: {why}",
-        hint=f"{remedy} write `network: private` or `network: open` in the spec (`launch --workers` has `--network`): "
-        "with `open`, every machine that can connect can run code as you.",
+        hint=f"{remedy} write `network: private` or `network: open` in the spec (for `launch --workers`: `--network`). "
+        "With `open`, every machine that can connect can run code as you.",
     )

@@ -15,7 +15,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, closest_existing, set_state_home, state_folder
+from tfcluster.paths import LOCK, STATE_HINT, closest_existing, set_state_home, state_folder
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import FailedCheck, Observation, ObserveRequest, PrepareRequest
 from tfcluster.protocol.serialization import decode, to_json
@@ -30,7 +30,6 @@ _FOLDERS = ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
 # The module is imported by its name, as `local` does with the agent's: a lower layer must not import a higher one, but
 # the code bundle on the host includes the module.
 _PREFLIGHT_MODULE = "tfcluster.agent.preflight"
-_STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
 
 
 def main() -> None:
@@ -104,7 +103,7 @@ class _Server:
             return asked
         preparation: dict[str, Any] = self._dry_preflight().prepare(topology, listens)
         if why := _why_not_writable(self._folder):
-            problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
+            problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=STATE_HINT)
             preparation["problems"].append(to_json(FailedCheck("folders", problem)))
         try:
             check_runtime_dir()

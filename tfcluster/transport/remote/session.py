@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.errors import ClusterError
-from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, closest_existing, set_state_home, state_folder, state_home
+from tfcluster.paths import (
+    CODE_LINK,
+    PACKAGE_ROOT,
+    closest_existing,
+    set_state_home,
+    state_folder,
+    state_home,
+    system_error,
+)
 from tfcluster.process_mark import mark_of
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import is_managed_by_system, missing_packages, tensorflow_version
@@ -81,6 +89,8 @@ def _respond(handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"reply": handler(**arguments)}
     except ClusterError as error:
         return {"error": error.to_json()}
+    except OSError as error:
+        return {"error": system_error(error).to_json()}
     except Exception as error:
         return {"error": ClusterError(f"{type(error).__name__}: {error}").to_json()}
 
