@@ -126,8 +126,9 @@ async def test_one_that_outlives_the_agent_begins_when_it_is_released() -> None:
     await until(lambda: procfs.stat_fields(pid_of(helper))[0] == "S")
     assert helper.messages == []
     helper.release()
+    await until(lambda: helper.messages)
     helper.release()
-    helper.send({"text": "more"})
+    helper.send({"text": "more"})  # a second release would be returned before it
     await until(lambda: len(helper.messages) > 1)
     assert [message["text"] for message in helper.messages] == ["begun", "more"]
     helper.stop()
