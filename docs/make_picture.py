@@ -50,7 +50,7 @@ def draw_top() -> None:
             call("run pi --samples 1e8")
             call("run linear --steps 400000 --detach")
             with Terminal([*command, "top"], environment, ROOT, WIDTH, 24) as top:
-                top.wait_for(r"^linear-.* [1-9][0-9]%", r"^ps:0 .*KiB", "q Quit")
+                top.wait_for(r"^linear-.* [1-9][0-9]%", r"^ps:0 .*MiB", "q Quit")
                 rows = top.cells()
         finally:
             call("down")

@@ -120,7 +120,6 @@ class RecordedApi:
             "task": f"/job:{job}/task:{index}",
             **{"job": job, "index": index, "host": host, "state": state, "restarts": 3 if died else 0},
             **{"uptime_s": 45_210.0, "cpu_percent": 93.1 - index, "rss_bytes": 812 << 20, "devices": []},
-            "traffic": {"received_bytes": 12 * _GIB, "sent_bytes": 3 * _GIB},
             "gpu_memory_bytes": 30 * _GIB if self._gpus and job == "worker" and index % 8 < 2 else None,
             "last_exit": exit if died else None,
         }

@@ -12,8 +12,8 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import usage
-from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, sum_by_owner
-from tfcluster.core.status import GpuLoad, TrafficTotals
+from tfcluster.agent.usage import GpuReport, GpuReporter, sum_by_owner
+from tfcluster.core.status import GpuLoad
 from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes import gpus
@@ -34,15 +34,6 @@ def test_what_a_host_does_not_wait_for_is_busy(monkeypatch: pytest.MonkeyPatch, 
     assert time.total == pytest.approx((100 + 20 + 30 + 1000 + 50 + 1 + 2 + 3) / 100)
     (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   400 kB\nHugePages_Total: 0\n")
     assert procfs.host_memory() == (600 * 1024, 1000 * 1024)
-
-
-def test_what_closed_connections_moved_still_counts() -> None:
-    meter = TrafficMeter(PROCESS)
-    assert meter.add({7: (10, 1), 8: (5, 5)}) == TrafficTotals(15, 6)
-    assert meter.add({8: (6, 5), 9: (100, 0)}) == TrafficTotals(116, 6)
-    assert meter.add({}) == TrafficTotals(116, 6)
-    assert meter.add({8: (1, 1)}) == TrafficTotals(117, 7)  # another socket, which has the number of a closed one
-    assert meter.add({8: (0, 3)}) == TrafficTotals(117, 10)
 
 
 # How the second GPU answers who uses it: there is too little room, as there are more processes than one expects.

@@ -21,7 +21,6 @@ from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs import launch
 from tfcluster.client.runs.runs import RunResponse, keep_leases_alive, read_records
-from tfcluster.core.status import TrafficTotals
 from tfcluster.core.usage import HostUsage, ProcessUsage
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request
@@ -211,13 +210,13 @@ def test_a_host_that_has_left_while_it_was_away_is_forgotten() -> None:
     assert hosts.find_failure() is not None
 
 
-def test_a_task_without_a_process_has_no_rates() -> None:
+def test_a_task_without_a_process_uses_no_cpu() -> None:
     hosts = LiveHosts(cluster_of(topology_of()), None)
-    for traffic in (100, 200):
-        hosts.take_usage("a", HostUsage(IDLE, {"worker:0": replace(IDLE, traffic=TrafficTotals(traffic, traffic))}))
-    assert (hosts.rates()["worker:0"].sent_per_s or 0) > 0
+    for seconds in (1.0, 2.0):
+        hosts.take_usage("a", HostUsage(IDLE, {"worker:0": replace(IDLE, cpu_seconds=seconds)}))
+    assert hosts._cpu_percents["worker:0"] > 0
     hosts.take_usage("a", HostUsage(IDLE, {}))
-    assert hosts.rates() == {}, "the last rates of a process are not those of none"
+    assert hosts._cpu_percents == {}, "what a process has used is not used by none"
 
 
 def test_a_topology_with_a_lower_number_is_that_of_the_next_cluster_if_no_host_has_a_status() -> None:

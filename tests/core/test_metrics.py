@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from tests.core.test_status import FAILED, READY
 from tfcluster.core.metrics import render_metrics
 from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, GpuLoad, HostLoad, HostStatus, RunStatus, TrafficTotals
+from tfcluster.core.status import ClusterStatus, GpuLoad, HostLoad, HostStatus, RunStatus
 from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -40,7 +40,7 @@ LOAD = HostLoad(12.5, 8, 3 << 30, 16 << 30, (GPU, GpuLoad("1", "a part of one", 
 USAGES = {
     "localhost": HostUsage(
         ProcessUsage(1.25, 4096),
-        {READY.task: ProcessUsage(12.5, 2048, TrafficTotals(10, 20), 3 << 30)},
+        {READY.task: ProcessUsage(12.5, 2048, 3 << 30)},
         LOAD,
         100.5,
         {"pi-4f9a": 1 << 30},
@@ -68,7 +68,7 @@ def value_of(samples: Samples, name: str, **labels: str) -> float | None:
     return values[0] if values else None
 
 
-def test_what_status_shows_the_load_of_hosts_and_the_traffic_of_tasks_are_metrics() -> None:
+def test_what_status_shows_the_load_of_hosts_and_the_usage_of_tasks_are_metrics() -> None:
     samples = samples_of(render_metrics(STATUS, USAGES))
     worker = {"cluster": "demo", "host": "localhost", "tf_job": "worker", "task": "worker:0"}
     assert value_of(samples, "cluster_state", cluster="demo", state="degraded") == 1
@@ -99,18 +99,15 @@ def test_what_status_shows_the_load_of_hosts_and_the_traffic_of_tasks_are_metric
     assert value_of(samples, "gpu_utilization_ratio", gpu="1") is None
     assert value_of(samples, "gpu_memory_bytes", gpu="0") == 80 << 30
     assert value_of(samples, "gpu_memory_used_bytes", gpu="0") == 1 << 30
-    assert value_of(samples, "task_network_receive_bytes_total", task="worker:0") == 10
-    assert value_of(samples, "task_network_transmit_bytes_total", task="worker:0") == 20
     assert value_of(samples, "task_gpu_memory_bytes", task="worker:0") == 3 << 30
     assert value_of(samples, "task_gpu_memory_bytes", host="beta") is None
     assert value_of(samples, "run_gpu_memory_bytes", run="pi-4f9a") == 1 << 30
     assert value_of(samples, "run_gpu_memory_bytes", run="pi-3f9a") is None
 
 
-def test_a_status_gets_the_load_and_the_traffic_of_the_hosts_that_told() -> None:
+def test_a_status_gets_the_load_and_the_gpu_memory_of_the_hosts_that_told() -> None:
     status = with_usage(STATUS, USAGES)
     assert [host.load for host in status.hosts] == [LOAD, None]
-    assert [task.traffic for task in status.tasks] == [TrafficTotals(10, 20), None]
     assert [task.gpu_memory_bytes for task in status.tasks] == [3 << 30, None]
     status = with_usage(STATUS, {**USAGES, "beta": replace(USAGES["localhost"], tasks={})})
     assert [run.gpu_memory_bytes for run in status.runs] == [None, 2 << 30], "of its processes on all hosts"

@@ -14,7 +14,6 @@ from tfcluster.core.status import (
     LastExit,
     RunStatus,
     TaskStatus,
-    TrafficTotals,
     aggregate_status,
     unknown_task_status,
 )
@@ -35,11 +34,10 @@ READY = TaskStatus(
     rss_bytes=1024,
     devices=("/job:worker/replica:0/task:0/device:CPU:0",),
     last_exit=LastExit("SIGKILL", 12.5, "what it said", ("its last",)),
-    traffic=TrafficTotals(10, 20),
     gpu_memory_bytes=4096,
 )
 _OTHER: dict[str, Any] = {
-    **dict.fromkeys(("pid", "uptime_s", "cpu_percent", "rss_bytes", "last_exit", "traffic", "gpu_memory_bytes")),
+    **dict.fromkeys(("pid", "uptime_s", "cpu_percent", "rss_bytes", "last_exit", "gpu_memory_bytes")),
     **{"task": "/job:worker/task:1", "index": 1, "address": "localhost", "restarts": 0, "devices": ()},
 }
 FAILED = replace(READY, state=TaskState.BACKING_OFF, **_OTHER)
@@ -75,7 +73,6 @@ def test_the_json_is_the_contract_and_survives() -> None:
             "log": ["its last"],
             "expected": False,
         },
-        "traffic": {"received_bytes": 10, "sent_bytes": 20},
         "gpu_memory_bytes": 4096,
         "probe_error": None,
     }

@@ -61,7 +61,6 @@ def test_a_command_opens_one_connection(sandbox: Sandbox) -> None:
 
 
 def test_status_json_is_the_contract(demo: Sandbox) -> None:
-    wait_for(lambda: all(task["traffic"] for task in demo.status()["tasks"]))  # a busy prober reports it later
     status = demo.status()
     assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))
     (host,) = status["hosts"]
@@ -73,15 +72,13 @@ def test_status_json_is_the_contract(demo: Sandbox) -> None:
     for task in status["tasks"]:
         assert list(task) == [
             "task", "name", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
-            "rss_bytes", "devices", "last_exit", "traffic", "gpu_memory_bytes", "probe_error",
+            "rss_bytes", "devices", "last_exit", "gpu_memory_bytes", "probe_error",
         ]  # fmt: skip
         assert task["task"] == f"/job:{task['job']}/task:{task['index']}"
         assert task["state"] == "ready"
         assert task["devices"] == [f"/job:{task['job']}/replica:0/task:{task['index']}/device:CPU:0"]
         assert task["rss_bytes"] > 10**7
         assert task["restarts"] >= 0
-        assert task["traffic"]["received_bytes"] > 0  # at least the health checks
-        assert task["traffic"]["sent_bytes"] > 0
         assert re.fullmatch(r"localhost:\d+", task["address"])
 
 

@@ -38,7 +38,7 @@ def make_view(tasks: int, runs: int, events: int) -> LiveView:
 
     status = ClusterStatus("demo", ClusterState.RUNNING, "demo.yaml", _HOSTS, tuple(map(task, range(tasks))), ())
     event = {"time": time.time(), "task": "worker:0", "event": "ready", "detail": "", "host": None}
-    return LiveView(status, {}, {}, tuple(map(run, range(runs))), (event,) * events, None)
+    return LiveView(status, {}, tuple(map(run, range(runs))), (event,) * events, None)
 
 
 class Live:
@@ -125,6 +125,6 @@ def test_the_gpu_memory_of_a_task_and_a_run(memory: int | None, shown: bool) -> 
     runs = (RunStatus("fit-3f9a", "script", RunState.RUNNING, 1.0, memory),)
     status = ClusterStatus("demo", ClusterState.RUNNING, "cluster.yaml", (), tasks, runs)
     record = RunSummary("fit-3f9a", "linear", {"steps": 100}, RunState.RUNNING, 1.0, 0.0, None, None, None, None)
-    view = LiveView(status, {}, {}, (LiveRun("localhost", record),), ())
+    view = LiveView(status, {}, (LiveRun("localhost", record),), ())
     for text in (describe_task(view, "worker:0"), describe_run(view, "fit-3f9a")):
         assert ("GPU memory 3.0 GiB" in text.plain) is shown

@@ -92,7 +92,7 @@ class AgentContext:
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self.stacks = StackReader()
         self.notices = Notifier(f"tfcluster: {cluster} notice", self.supervisor)
-        self.usage = UsageMeter(cluster, self.supervisor, self.prober, self.runs)
+        self.usage = UsageMeter(cluster, self.supervisor, self.runs)
         self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
         self.runs.on_end = self.incidents.note_end_of_run
         self.runs.log_limits = lambda: topology.logs if (topology := self.supervisor.topology) else LogLimits()

@@ -21,42 +21,16 @@ from tfcluster import settings
 from tfcluster.agent.event_loop import Timer, wait_for
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import HelperProcess
-from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.core.status import GpuLoad, HostLoad, TrafficTotals
+from tfcluster.core.status import GpuLoad, HostLoad
 from tfcluster.core.usage import HostUsage, ProcessUsage
 from tfcluster.os import procfs
-from tfcluster.os.network import Counters
-from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.os.procfs import HostTime, read_usage
 from tfcluster.processes.gpus import report_gpus
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode
 
 _NVIDIA_DEVICE = Path("/dev/nvidiactl")  # it exists where the NVIDIA driver is loaded
-
-
-@dataclass
-class TrafficMeter:
-    """Adds up what a process has moved over its connections, also over those that are closed meanwhile.
-
-    What a connection moved after it was last seen is not known, and a connection that opened and closed between two
-    looks is not seen at all. TensorFlow keeps its connections open, so this concerns little; nothing is counted twice.
-    """
-
-    process: ProcessHandle
-    _sockets: Counters = field(default_factory=dict)
-    _closed: tuple[int, int] = (0, 0)
-
-    def add(self, sockets: Counters) -> TrafficTotals:
-        """Take in the present counters of the process's sockets, and return what it has moved in total."""
-        for inode, (received, sent) in self._sockets.items():
-            now = sockets.get(inode)
-            if now is None or now[0] < received or now[1] < sent:  # it is closed, and perhaps its number is used again
-                self._closed = self._closed[0] + received, self._closed[1] + sent
-        self._sockets = sockets
-        values = [self._closed, *sockets.values()]
-        return TrafficTotals(sum(received for received, _ in values), sum(sent for _, sent in values))
 
 
 @dataclass(frozen=True)
@@ -108,12 +82,10 @@ class GpuReporter(HelperProcess):
 class UsageMeter:
     """Measures the usage of this host."""
 
-    def __init__(self, cluster: str, supervisor: TaskSupervisor, prober: ProbeClient, runs: RunManager) -> None:
+    def __init__(self, cluster: str, supervisor: TaskSupervisor, runs: RunManager) -> None:
         self._supervisor = supervisor
         self._runs = runs
-        self._prober = prober
         self._gpus = GpuReporter(f"tfcluster: {cluster} GPU reporter")
-        self._meters: dict[str, TrafficMeter] = {}
         self._host_times: list[tuple[float, HostTime]] = []  # the latest two, by their monotonic time
         self._reading: asyncio.Future[HostUsage] | None = None
         self._read_at = 0.0
@@ -139,18 +111,14 @@ class UsageMeter:
         usages = {name: usage for name, each in processes.items() if (usage := _usage_of(each.pid)) is not None}
         own = _usage_of(os.getpid())
         host_time, memory = procfs.host_time(), procfs.host_memory()
-        wait = settings.USAGE_WAIT_SECONDS
-        traffic, gpus = await asyncio.gather(self._read_traffic(processes, wait), self._gpus.read(wait))
+        gpus = await self._gpus.read(settings.USAGE_WAIT_SECONDS)
         load = None
         if host_time is not None and memory is not None:
             load = HostLoad(self._percent(host_time), os.cpu_count() or 1, *memory, gpus.gpus)
         drivers = {run.process.pid: run.id for run in self._runs.runs.values() if run.is_active and run.process}
         of_tasks = sum_by_owner(gpus.memory, {each.pid: name for name, each in processes.items()})
         of_runs = sum_by_owner(gpus.memory, drivers)
-        tasks_used = {
-            name: replace(usage, traffic=traffic.get(name), gpu_memory_bytes=of_tasks.get(name))
-            for name, usage in usages.items()
-        }
+        tasks_used = {name: replace(usage, gpu_memory_bytes=of_tasks.get(name)) for name, usage in usages.items()}
         return HostUsage(own, tasks_used, load, host_time.busy if host_time is not None else 0.0, of_runs)
 
     def _percent(self, now: HostTime) -> float | None:
@@ -159,20 +127,6 @@ class UsageMeter:
             if time.monotonic() - at >= settings.CPU_SAMPLE_MIN_SECONDS and now.total > earlier.total:
                 return round(100.0 * (now.busy - earlier.busy) / (now.total - earlier.total), 1)
         return None
-
-    async def _read_traffic(self, processes: Mapping[str, ProcessHandle], wait: float) -> dict[str, TrafficTotals]:
-        """Return what each task has moved, by its name, as far as it is known."""
-        counters = await self._prober.read_traffic([process.pid for process in processes.values()], wait)
-        meters = {
-            name: meter if (meter := self._meters.get(name)) and meter.process == process else TrafficMeter(process)
-            for name, process in processes.items()
-        }
-        self._meters = meters
-        return {
-            name: meter.add(counters[meter.process.pid])
-            for name, meter in meters.items()
-            if meter.process.pid in counters
-        }
 
 
 def _usage_of(pid: int) -> ProcessUsage | None:

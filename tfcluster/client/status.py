@@ -125,7 +125,7 @@ def _nothing_runs(cluster: Cluster) -> ClusterError:
 def take_snapshot_with_usage(
     cluster: Cluster, timeout: float | None = None
 ) -> tuple[ClusterSnapshot, dict[str, HostUsage]]:
-    """Take a snapshot of a cluster, with the load of its hosts and the traffic of its tasks, by host.
+    """Take a snapshot of a cluster, with the load of its hosts and the usage of its tasks, by host.
 
     See `take_snapshot` for the timeout and for errors. A host that has reported no usage is left out of it.
     """

@@ -46,8 +46,6 @@ _FAMILIES = (
     _Family("task_uptime_seconds", "gauge", "Time since the task's server was started."),
     _Family("task_cpu_seconds", "counter", "CPU time that the task's server has used."),
     _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server."),
-    _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP."),
-    _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP."),
     _Family("task_gpu_memory_bytes", "gauge", "GPU memory of the task's processes, on all GPUs."),
     _Family("task_devices", "gauge", "TensorFlow devices of the task, by their type."),
     _Family("task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server."),
@@ -145,9 +143,6 @@ def _add_task(samples: _Samples, task: TaskStatus, usage: ProcessUsage | None, l
     if usage is not None:
         samples.add("task_cpu_seconds", usage.cpu_seconds, **labels)
         samples.add("task_gpu_memory_bytes", usage.gpu_memory_bytes, **labels)
-        if usage.traffic is not None:
-            samples.add("task_network_receive_bytes", usage.traffic.received_bytes, **labels)
-            samples.add("task_network_transmit_bytes", usage.traffic.sent_bytes, **labels)
     # The type of a device such as `/job:worker/replica:0/task:0/device:GPU:0`.
     types = Counter(device.rpartition("device:")[2].partition(":")[0] for device in task.devices)
     for kind, count in types.items():

@@ -31,14 +31,6 @@ class LastExit:
 
 
 @record_class(frozen=True)
-class TrafficTotals:
-    """The TCP traffic of a process, as far as it was seen: see `TrafficMeter` of the agent."""
-
-    received_bytes: int
-    sent_bytes: int
-
-
-@record_class(frozen=True)
 class GpuLoad:
     """The load of a GPU, as NVML reports it."""
 
@@ -77,7 +69,6 @@ class TaskStatus:
     rss_bytes: int | None
     devices: tuple[str, ...]
     last_exit: LastExit | None
-    traffic: TrafficTotals | None = None
     gpu_memory_bytes: int | None = None
     probe_error: str | None = None  # why it has not answered its latest probe; None if it has
 

@@ -1,4 +1,4 @@
-"""The usage of hosts, agents and tasks, which `status` and `metrics` show: CPU time, memory, network, GPUs."""
+"""The usage of hosts, agents and tasks, which `status` and `metrics` show: CPU time, memory, GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from tfcluster.core.status import ClusterStatus, HostLoad, TrafficTotals
+from tfcluster.core.status import ClusterStatus, HostLoad
 from tfcluster.records import record_class
 
 
@@ -16,7 +16,6 @@ class ProcessUsage:
 
     cpu_seconds: float  # since its start
     rss_bytes: int  # resident memory
-    traffic: TrafficTotals | None = None  # None if that is not known
     gpu_memory_bytes: int | None = None  # of it and its descendants, on all GPUs; None if the driver reports none
 
 
@@ -35,7 +34,7 @@ _NOT_KNOWN = ProcessUsage(0.0, 0)
 
 
 def with_usage(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> ClusterStatus:
-    """Return a status with the load of the hosts, the traffic of the tasks, and the GPU memory of tasks and runs."""
+    """Return a status with the load of the hosts, and the GPU memory of tasks and runs."""
     loads = {host: usage.load for host, usage in usages.items()}
     used = {name: task for usage in usages.values() for name, task in usage.tasks.items()}
     run_memory: Counter[str] = Counter()
@@ -45,7 +44,7 @@ def with_usage(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> Cluste
         status,
         hosts=tuple(replace(host, load=loads.get(host.host)) for host in status.hosts),
         tasks=tuple(
-            replace(task, traffic=each.traffic, gpu_memory_bytes=each.gpu_memory_bytes)
+            replace(task, gpu_memory_bytes=each.gpu_memory_bytes)
             for task in status.tasks
             for each in [used.get(task.task, _NOT_KNOWN)]
         ),

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.os.network import read_traffic
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -32,9 +31,6 @@ def probe(agent: socket.socket) -> None:
     A request is a line `{"id", "address", "timeout", "clear"}`, and its reply `{"id", "devices", "incarnation"}` or
     `{"id", "error"}`. If `clear` names a container, the server is not asked for its status but clears the container;
     the list of devices in the reply is then empty.
-
-    The prober is in the servers' network: a request `{"id", "traffic": [PID, …]}` asks what processes there have sent
-    and received; its reply is `{"id", "traffic": [[PID, [[INODE, RECEIVED, SENT], …]], …]}`.
     """
     grpc = _import_grpc()
     # Blocking calls in a few threads take 20 % less processor time than futures, for which gRPC starts threads.
@@ -46,9 +42,6 @@ def probe(agent: socket.socket) -> None:
     while data := agent.recv(1 << 16):
         channels.close_unused()
         for request in decoder.feed(data):
-            if "traffic" in request:
-                executor.submit(_respond_traffic, agent, write_lock, request)
-                continue
             executor.submit(_respond, agent, write_lock, channels, channels.get(request["address"]), request)
 
 
@@ -126,17 +119,6 @@ def _describe(error: Any) -> str:
     """Return why a call has failed: what the system said, with which gRPC's text ends, such as `Connection refused`."""
     text: str = error.details() or error.code().name
     return text.partition(" syscall:")[0].rpartition(": ")[2].partition(" (")[0].rstrip("]")
-
-
-def _respond_traffic(agent: socket.socket, write_lock: threading.Lock, request: Message) -> None:
-    """Handle a request for traffic; the arguments are those of `_respond`."""
-    try:
-        counters = read_traffic(request["traffic"])
-    except OSError:  # the kernel does not have what this takes
-        counters = {}
-    traffic = [[pid, [[inode, *moved] for inode, moved in sockets.items()]] for pid, sockets in counters.items()]
-    with write_lock:
-        agent.sendall(encode({"id": request["id"], "traffic": traffic}))
 
 
 _PROFILE = "/tensorflow.ProfilerService/Profile"

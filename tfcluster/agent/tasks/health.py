@@ -8,14 +8,13 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from tfcluster import settings
 from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.core.devices import Device
-from tfcluster.os.network import Counters
 from tfcluster.processes.probes import probe as run_prober
 from tfcluster.protocol.codec import Message
 
@@ -80,7 +79,7 @@ class ProbeClient(HelperProcess):
         """
         sent_at = time.monotonic()
         request = {"address": address, "timeout": timeout, "clear": clear}
-        reply = await self._ask(request, timeout + settings.PROBE_BROKEN_SECONDS, is_vital=True)
+        reply = await self._ask(request, timeout + settings.PROBE_BROKEN_SECONDS)
         if reply is None:
             return ProbeResult(ProbeOutcome.UNKNOWN)
         if "error" not in reply:
@@ -90,19 +89,11 @@ class ProbeClient(HelperProcess):
             return ProbeResult(ProbeOutcome.UNKNOWN)
         return ProbeResult(ProbeOutcome.SILENT, reason=reply["error"])
 
-    async def read_traffic(self, pids: Collection[int], timeout: float) -> dict[int, Counters]:
-        """Read what the sockets of processes in the prober's network have moved.
-
-        Return the counters of each process's sockets; of none if they are not known.
-        """
-        reply = await self._ask({"traffic": list(pids)}, timeout, is_vital=False)
-        return {} if reply is None else {pid: {inode: (r, s) for inode, r, s in each} for pid, each in reply["traffic"]}
-
-    async def _ask(self, request: Message, timeout: float, *, is_vital: bool) -> Message | None:
+    async def _ask(self, request: Message, timeout: float) -> Message | None:
         """Send a request to the prober.
 
-        The request has no number yet. The prober counts as broken after `timeout` seconds. If `is_vital`, it is then
-        killed, so that the next request starts another one. Return the reply; None if there is none.
+        The request has no number yet. After `timeout` seconds, the prober counts as broken and is killed, so that the
+        next request starts another one. Return the reply; None if there is none.
         """
         identity = next(self._identities)
         try:
@@ -118,7 +109,7 @@ class ProbeClient(HelperProcess):
             self._waiting.pop(identity, None)
         if answer.done():
             return answer.result()
-        if is_vital and self.process == process:
+        if self.process == process:
             self.kill()
         return None
 

@@ -16,7 +16,7 @@ from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, ClusterState
 from tfcluster.core.status import ClusterStatus, HostLoad, HostStatus, HostUnavailable, TaskStatus, aggregate_status
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
+from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.transport.errors import not_running
@@ -28,15 +28,6 @@ class Link:
 
     lost_at: float | None = None  # the Unix time since which it does not; None if it does
     reason: str = ""  # why it does not
-
-
-@dataclass(frozen=True)
-class TaskRates:
-    """What a task uses now: between the last two measurements."""
-
-    cpu_percent: float
-    received_per_s: float | None
-    sent_per_s: float | None
 
 
 @dataclass(frozen=True)
@@ -69,22 +60,11 @@ class LiveRun:
 class LiveView:
     """A cluster at one moment; see `tfcluster.client.live.live_cluster`."""
 
-    status: ClusterStatus  # as `status -o json` has it, with the hosts' load and the tasks' traffic
+    status: ClusterStatus  # as `status -o json` has it, with the hosts' load
     links: Mapping[str, Link]
-    rates: Mapping[str, TaskRates]
     runs: tuple[LiveRun, ...]  # the oldest first
     events: tuple[Line, ...]  # the latest ones, the oldest first
     down: ClusterError | None = None  # the error that the cluster is down on all hosts
-
-
-def rates_between(earlier: ProcessUsage, now: ProcessUsage, seconds: float) -> TaskRates:
-    """Return what a task used between two measurements, which may be of different processes of the task."""
-    received = sent = None
-    if earlier.traffic is not None and now.traffic is not None:
-        received = max(0.0, (now.traffic.received_bytes - earlier.traffic.received_bytes) / seconds)
-        sent = max(0.0, (now.traffic.sent_bytes - earlier.traffic.sent_bytes) / seconds)
-    percent = 100.0 * max(0.0, now.cpu_seconds - earlier.cpu_seconds) / seconds
-    return TaskRates(round(percent, 1), received, sent)
 
 
 @dataclass
@@ -116,7 +96,7 @@ class LiveHosts:
         self._topology = snapshot.topology if snapshot is not None else None
         self._accepts_any_topology = snapshot is None
         self._hosts = {name: _HostState() for name in cluster.hosts}
-        self._rates: dict[str, TaskRates] = {}
+        self._cpu_percents: dict[str, float] = {}  # of each task between the last two measurements, by its name
         self._samples: deque[LoadSample] = deque(maxlen=settings.LIVE_SAMPLES)
         self._sample_count = 0
         self._version = 0
@@ -166,12 +146,12 @@ class LiveHosts:
     def _refresh_task(self, task: TaskStatus, of_host: HostUsage | None, age: float) -> TaskStatus:
         if task.uptime_s is None:
             return task
-        usage, rates = of_host and of_host.tasks.get(task.task), self._rates.get(task.task)
+        usage = of_host and of_host.tasks.get(task.task)
         return replace(
             task,
             uptime_s=task.uptime_s + age,
             rss_bytes=usage.rss_bytes if usage else task.rss_bytes,
-            cpu_percent=rates.cpu_percent if rates else task.cpu_percent,
+            cpu_percent=self._cpu_percents.get(task.task, task.cpu_percent),
         )
 
     def _complete(self, task: TaskStatus) -> TaskStatus:
@@ -186,11 +166,6 @@ class LiveHosts:
         """Return whether the agent of each host answers."""
         with self._lock:
             return {name: host.link for name, host in self._hosts.items()}
-
-    def rates(self) -> Mapping[str, TaskRates]:
-        """Return what the tasks use, by their names."""
-        with self._lock:
-            return dict(self._rates)
 
     def samples_between(self, first: int, last: int) -> list[LoadSample]:
         """Return those of the latest samples that were taken after `first` others and up to `last`, oldest first."""
@@ -275,10 +250,11 @@ class LiveHosts:
         with self._lock:
             state, now = self._state_of(host), time.monotonic()
             earlier, seconds = state.usage, now - state.usage_at
-            self.forget_usage(host)  # with the rates of tasks that have ended
+            self.forget_usage(host)  # with that of tasks that have ended
             if earlier is not None and seconds > 0:
                 for name in earlier.tasks.keys() & usage.tasks:
-                    self._rates[name] = rates_between(earlier.tasks[name], usage.tasks[name], seconds)
+                    used = max(0.0, usage.tasks[name].cpu_seconds - earlier.tasks[name].cpu_seconds)
+                    self._cpu_percents[name] = round(100.0 * used / seconds, 1)
             state.usage, state.usage_at = usage, now
             self._version += 1
             self._take_sample()
@@ -288,7 +264,8 @@ class LiveHosts:
         with self._lock:
             state = self._state_of(host)
             if state.usage is not None:
-                self._rates = {name: rates for name, rates in self._rates.items() if name not in state.usage.tasks}
+                for name in state.usage.tasks:
+                    self._cpu_percents.pop(name, None)
             state.usage = None
 
     def _take_sample(self) -> None:

@@ -1,7 +1,7 @@
 """Follow a cluster: what `top` and the page in a browser show, kept up to date by the agents, without asking again.
 
 `LiveCluster` has threads that read streams of the agents: the status at each change, the events, and those of runs that
-are active or looked at. Only what is measured (processor time, memory, traffic, GPUs) is asked for, at an interval,
+are active or looked at. Only what is measured (processor time, memory, GPUs) is asked for, at an interval,
 while a view wants it. A thread whose host is lost connects again until it is back; meanwhile the host's link says since
 when and why. A cluster that is down is looked for until it is up again.
 
@@ -186,8 +186,8 @@ class LiveCluster:
     def view(self) -> LiveView:
         """Return what is known of the cluster now."""
         down = self.hosts.find_failure()  # first: with it, no task is shown that runs
-        status, links, rates = self.hosts.status(), self.hosts.links(), self.hosts.rates()
-        return LiveView(status, links, rates, self.runs.view(), self.events.latest(), down)
+        status, links = self.hosts.status(), self.hosts.links()
+        return LiveView(status, links, self.runs.view(), self.events.latest(), down)
 
     def follow_log(
         self,

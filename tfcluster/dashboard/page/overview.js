@@ -4,7 +4,7 @@ import { ACTIVE, formatBytes, formatDuration, formatPercent, formatTime, program
 import { cancelRun, restartTask } from "./actions.js";
 import { Timeline } from "./timeline.js";
 
-const TASKS = ["task", "state", "host", "up", "restarts", "CPU", "memory", "GPU", "network", "last exit", "actions"];
+const TASKS = ["task", "state", "host", "up", "restarts", "CPU", "memory", "GPU", "last exit", "actions"];
 const RUNS = ["run", "state", "program", "result", "began", "took", "actions"];
 const GOOD_TASKS = [4, 16], ENDED_RUNS = [6, 12];  // that are shown until all are asked for: of cards in a narrow window, of rows
 
@@ -125,7 +125,6 @@ function updateTask(row, task, model) {
   setText(by.host, task.host);
   setText(by.up, formatDuration(task.uptime_s));
   setText(by.GPU, formatBytes(task.gpu_memory_bytes));
-  setText(by.network, task.traffic ? `↓ ${formatBytes(task.traffic.received_bytes)}  ↑ ${formatBytes(task.traffic.sent_bytes)}` : "");
   setText(by.restarts, task.restarts ? String(task.restarts) : "");
   setText(by["last exit"], exit ? `${exit.reason} at ${formatTime(exit.time)}${exit.detail ? `: ${exit.detail}` : ""}` : "");
   [[by.CPU, formatPercent(task.cpu_percent), 0, 100], [by.memory, formatBytes(task.rss_bytes), 1, 0]].forEach(([cell, text, index, top]) => {

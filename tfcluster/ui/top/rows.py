@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client.live.hosts import LiveRun, LiveView, TaskRates
+from tfcluster.client.live.hosts import LiveRun, LiveView
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize
@@ -21,11 +21,11 @@ _BAR = 14
 _RUN_COLUMNS = ("RUN", "PROGRAM", "STATE", "TIME", "PROGRESS")
 _PROGRESS_WIDTH = 40  # of a bar and a metric; errors may be longer
 _WEIGHTS = (3, 2, 1)  # of tasks, runs and events
-_COLUMNS = (*TASK_CELLS, "RECV/s", "SENT/s")
+_COLUMNS = tuple(TASK_CELLS)
 #: The columns of tasks, in the order in which they are left out if the terminal is too narrow, and never the others.
-_LEFT_OUT = ("DEVICES", "PID", "ADDRESS", "SENT/s", "RECV/s", "UPTIME", "HOST", "RESTARTS")
+_LEFT_OUT = ("DEVICES", "PID", "ADDRESS", "UPTIME", "HOST", "RESTARTS")
 
-_NUMBERS = ("UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s", "PID")
+_NUMBERS = ("UPTIME", "RESTARTS", "CPU", "MEMORY", "PID")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def task_content(view: LiveView, order: str, pattern: str, width: int) -> Conten
     """Return the table of the tasks that match the pattern, ignoring case, with as many columns as fit the width."""
     tasks = sorted(view.status.tasks, key=ORDERS[order])
     away = {host for host, link in view.links.items() if link.lost_at is not None}
-    cells = {task.short: _task_cells(task, view.rates.get(task.task)) for task in tasks}
+    cells = {task.short: {column: cell(task) for column, cell in TASK_CELLS.items()} for task in tasks}
     has_hosts = len({task.host for task in tasks}) > 1
     columns = [column for column in _COLUMNS if column != "HOST" or has_hosts]
     tasks = [task for task in tasks if _matches(pattern, cells[task.short].values())]
@@ -123,12 +123,6 @@ def task_content(view: LiveView, order: str, pattern: str, width: int) -> Conten
     rows = {task.short: [cells[task.short][column] for column in columns] for task in tasks}
     styles = ["dim" if task.host in away else "" for task in tasks]
     return _content(columns, rows, styles, right=_NUMBERS)
-
-
-def _task_cells(task: TaskStatus, rates: TaskRates | None) -> dict[str, str]:
-    traffic = (rates.received_per_s, rates.sent_per_s) if rates else (None, None)
-    received, sent = ("-" if rate is None else format_bytes(round(rate)) for rate in traffic)
-    return {**{column: cell(task) for column, cell in TASK_CELLS.items()}, "RECV/s": received, "SENT/s": sent}
 
 
 def run_content(view: LiveView, pattern: str, width: int) -> Content:
@@ -228,14 +222,9 @@ def describe_task(view: LiveView, name: str) -> Text:
     task = next((task for task in view.status.tasks if task.short == name), None)
     if task is None:
         return Text(f" {name} is no longer a task of the cluster")
-    rates = view.rates.get(task.task)
     used = f"CPU {format_optional(task.cpu_percent)}%, memory {format_bytes(task.rss_bytes)}" if task.pid else "-"
     if task.gpu_memory_bytes is not None:
         used += f", GPU memory {format_bytes(task.gpu_memory_bytes)}"
-    if task.traffic is not None:
-        used += f", received {format_bytes(task.traffic.received_bytes)}, sent {format_bytes(task.traffic.sent_bytes)}"
-    if rates is not None and rates.received_per_s is not None and rates.sent_per_s is not None:
-        used += f" ({format_bytes(round(rates.received_per_s))}/s, {format_bytes(round(rates.sent_per_s))}/s)"
     last = ""
     if task.last_exit is not None:
         last = f"{task.last_exit}{f': {task.last_exit.detail}' if task.last_exit.detail else ''}"
