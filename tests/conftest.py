@@ -274,10 +274,14 @@ class Sandbox:
         """Return the pid of the cluster's agent; if it has died, this starts another one."""
         return int(self.status(code=None)["hosts"][0]["agent_pid"])
 
+    def recorded_agent(self, host: str = "*") -> int:
+        """Return the pid of the agent on a host. A child of it has its title for a moment, so the title is no proof."""
+        (lock,) = self.folder.glob(f"state/tfcluster/*/{host}/lock")
+        return int(json.loads(lock.read_text())["pid"])
+
     def kill_agent(self) -> int:
         """Kill the agent as the kernel would when memory runs out, wait until it has exited, and return its pid."""
-        (lock,) = self.folder.glob("state/tfcluster/*/*/lock")
-        agent = ProcessHandle.from_pid(json.loads(lock.read_text())["pid"])
+        agent = ProcessHandle.from_pid(self.recorded_agent())
         assert agent is not None, "it lives until now"
         os.kill(agent.pid, signal.SIGKILL)
         wait_for(lambda: not agent.is_alive())

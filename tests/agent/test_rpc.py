@@ -249,7 +249,6 @@ def test_sigterm_ends_an_idle_agent_without_a_trace(hosts: Hosts) -> None:
     transport = LocalTransport(CLUSTER, "a")
     connection = AgentConnection(transport.open(start=True))
     assert ResponseStream(transport, connection, RunsRequest(None)).result().runs == ()
-    (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on a" in title]
-    os.kill(pid, signal.SIGTERM)
+    os.kill(hosts.sandbox.recorded_agent("a"), signal.SIGTERM)
     wait_for(lambda: not hosts.sandbox.leftovers())
     connection.close()

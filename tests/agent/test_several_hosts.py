@@ -163,10 +163,9 @@ def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     listening = hosts.hold("b", topology_of(), listens=True)
     port = min(next(listening).allocation.ports.values())
     assert can_connect(port)
-    (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
-    agent = ProcessHandle.from_pid(pid)
+    agent = ProcessHandle.from_pid(hosts.sandbox.recorded_agent("b"))
     assert agent is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(agent.pid, signal.SIGKILL)
     wait_for(lambda: not agent.is_alive())
     wait_for(lambda: not can_connect(port))  # its child, which answers there, ends after it
     listening.close()
