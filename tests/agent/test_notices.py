@@ -15,6 +15,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent.notices import IncidentMonitor, Notifier, post
+from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.notices import Notice, environment_of, host_notice, run_notice
 from tfcluster.core.states import TaskState
@@ -72,8 +73,25 @@ async def test_a_host_is_unreachable_when_its_first_task_neither_answers_nor_is_
     assert await watch.check(b=UNKNOWN) == []
     assert await watch.check(b=SILENT) == ["beta"]
     assert await watch.check() == [], "once"
+    assert await watch.check(b=UNKNOWN) == []
+    assert await watch.check(b=SILENT) == [], "nothing was learned of it in between"
     assert await watch.check(b=OK) == []
     assert await watch.check(b=SILENT, d=SILENT) == ["beta", "gamma"]
+
+
+async def test_only_a_host_that_answers_is_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+    caplog.set_level(logging.INFO)
+    watch = Watch("alpha")
+    assert await watch.check(b=SILENT, d=SILENT) == ["beta", "gamma"]
+    with monkeypatch.context() as without:
+        without.setitem(TASKS, "gamma", [])  # it was removed from the cluster
+        assert await watch.check(b=UNKNOWN) == []
+    assert "answers again" not in caplog.text
+    assert await watch.check(b=REFUSED) == ["gamma"]
+    assert "host beta answers again" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -152,6 +170,54 @@ async def test_a_notice_is_given_up_after_the_last_attempt(
     assert out.read_text() == "x\n" * 3
     assert "giving up: exit code 1" in caplog.text
     assert caplog.text.count("retrying in 0 s") == 2
+
+
+@pytest.mark.timeout(60)  # it fails by waiting
+async def test_a_notice_that_is_added_when_the_last_one_has_just_been_delivered(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    notices = notifier(f"echo $TFCLUSTER_NOTICE_HOST >> {out}")
+    for notice in NOTICES:
+        notices.add(notice)
+        while queued(notices):
+            await asyncio.sleep(0)  # nothing else of the event loop happens in between
+    assert out.read_text() == "alpha\nbeta\ngamma\n"
+
+
+async def test_an_error_of_one_attempt_drops_no_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", (0.0, 0.0))
+    attempts = iter([MemoryError("no memory")])
+
+    async def fail_once(*arguments: Any) -> Any:
+        for error in attempts:
+            raise error
+        return await run_in_child(*arguments)
+
+    monkeypatch.setattr("tfcluster.agent.notices.run_in_child", fail_once)
+    out = tmp_path / "out"
+    notices = notifier(f"echo $TFCLUSTER_NOTICE_HOST >> {out}")
+    for notice in NOTICES:
+        notices.add(notice)
+    while queued(notices):
+        await asyncio.sleep(0.01)
+    assert out.read_text() == "alpha\nbeta\ngamma\n"
+    assert "retrying in 0 s: MemoryError" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.timeout(60)  # it fails by waiting
+async def test_the_end_of_a_cluster_does_not_wait_for_another_attempt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", (600.0, 600.0))
+    notices = notifier("exit 1")
+    notices.add(NOTICES[0])
+    notices.add(NOTICES[1])
+    await notices.flush(600.0)
+    assert [line for line in caplog.messages if line.startswith("the cluster is down")] == [
+        f"the cluster is down: {notice['text']!r} was not delivered to the command 'exit 1'" for notice in NOTICES[:2]
+    ]
 
 
 @pytest.mark.timeout(60)  # it fails by waiting

@@ -1,6 +1,6 @@
 """Create notices (failed tasks, ended runs, unreachable hosts), and deliver them to a webhook or a command.
 
-Notices are in memory: an agent that dies takes those with it that were not delivered. The process that delivers one, by
+Notices are in memory: if an agent dies, those that it has not delivered are lost. The process that delivers one, by
 HTTP or by a command, may be killed.
 """
 
@@ -125,7 +125,8 @@ class Notifier:
     def __init__(self, title: str, supervisor: TaskSupervisor) -> None:
         self._title = title
         self._supervisor = supervisor
-        self._queues: dict[str | None, list[_Delivery]] = {}  # by target; the first of each is being delivered
+        # By target; the first of each is being delivered. A target has a queue exactly as long as a task delivers it.
+        self._queues: dict[str | None, list[_Delivery]] = {}
         self._background = BackgroundTasks()
 
     @property
@@ -149,32 +150,35 @@ class Notifier:
                 self._queue(_Delivery(notice, notify.command))
 
     def _queue(self, delivery: _Delivery) -> None:
-        queue = self._queues.setdefault(delivery.command, [])
+        queue = self._queues.get(delivery.command)
+        if queue is None:
+            queue = self._queues[delivery.command] = []
+            self._background.start(self._deliver_all, delivery.command, queue)
         queue.append(delivery)
         if len(queue) > settings.NOTICES_MAX:
             dropped = queue.pop(1)
             _logger.error("too many notices: %r to %s is dropped", dropped.notice["text"], dropped.target)
-        self._background.start(self._deliver_all, delivery.command, key=(delivery.command,))
 
     async def flush(self, timeout: float) -> None:
-        """Wait until each notice was delivered, or has failed to be, or the time is over; then drop the others."""
+        """Wait until all notices were delivered, or have failed to be, or the time is over; then drop the others.
+
+        Those that wait for another attempt of one that has failed are dropped at once.
+        """
         deadline = time.monotonic() + timeout
-        while any(not each.failures for each in self.waiting) and time.monotonic() < deadline:
+        while any(not queue[0].failures for queue in self._queues.values()) and time.monotonic() < deadline:
             await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
         for each in self.waiting:
             _logger.error("the cluster is down: %r was not delivered to %s", each.notice["text"], each.target)
+        self._queues.clear()
         for delivering in self._background.tasks.values():
             delivering.cancel()
 
-    async def _deliver_all(self, target: str | None) -> None:
+    async def _deliver_all(self, target: str | None, queue: list[_Delivery]) -> None:
         """Deliver the notices of a target, the oldest first, until none is left."""
-        queue = self._queues[target]
-        try:
-            while queue:
-                await self._deliver(queue[0])
-                queue.pop(0)
-        finally:
-            del self._queues[target]
+        while queue:
+            await self._deliver(queue[0])
+            queue.pop(0)
+        del self._queues[target]
 
     async def _deliver(self, delivery: _Delivery) -> None:
         """Deliver a notice; if that fails, try again after a while, and give up after the last attempt."""
@@ -206,6 +210,9 @@ class Notifier:
             problem: str | None = await run_in_child(self._title, send, 2 * settings.NOTICE_SECONDS)
         except ClusterError as error:
             return error.message
+        except Exception as error:  # the target's other notices are still delivered
+            _logger.exception("a notice could not be delivered")
+            return type(error).__name__
         return problem
 
 
@@ -260,6 +267,7 @@ class IncidentMonitor:
         is_wanted = topology is not None and topology.notify is not None and "host-away" in topology.notify.events
         if topology is None or not is_wanted or not topology.has_servers or topology.head().host != own:
             self._silent_since.clear()
+            self._reported.clear()
             return
         others = [host.name for host in topology.hosts if host.name != own and topology.on(host.name)]
         self._checks.start(self._check, {host: topology.on(host)[0] for host in others}, key="hosts")
@@ -269,16 +277,17 @@ class IncidentMonitor:
         probes = (self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS) for task in tasks.values())
         results = dict(zip(tasks, await asyncio.gather(*probes), strict=True))
         now = time.time()
-        self._silent_since = {
-            host: self._silent_since.get(host, now)
-            for host, result in results.items()
-            if result.outcome is ProbeOutcome.SILENT and not result.refused
-        }
-        for host in sorted(self._reported - self._silent_since.keys()):
-            _logger.info("host %s answers again", host)
-            self._reported.remove(host)
-        for host, since in self._silent_since.items():
-            if now - since >= settings.HOST_AWAY_SECONDS and host not in self._reported:
-                self._reported.add(host)
-                reason = results[host].reason
-                self._notices.add(host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, since, reason))
+        self._silent_since = {host: since for host, since in self._silent_since.items() if host in tasks}
+        self._reported &= tasks.keys()
+        for host, result in results.items():
+            if result.outcome is ProbeOutcome.SILENT and not result.refused:
+                since = self._silent_since.setdefault(host, now)
+                if now - since >= settings.HOST_AWAY_SECONDS and host not in self._reported:
+                    self._reported.add(host)
+                    seconds = settings.HOST_AWAY_SECONDS
+                    self._notices.add(host_notice(self._cluster, host, seconds, since, result.reason))
+            elif result.outcome is not ProbeOutcome.UNKNOWN:  # which says nothing of the host
+                self._silent_since.pop(host, None)
+                if host in self._reported:
+                    self._reported.remove(host)
+                    _logger.info("host %s answers again", host)
