@@ -121,8 +121,9 @@ def test_sockets_can_be_made_even_if_the_runtime_folder_is_too_long(
 
 def test_a_state_home_that_cannot_be_used_has_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "_state_home", Path("/root/state/tfcluster"))
-    refused = system_error(PermissionError(errno.EACCES, "Permission denied", "/root/state/tfcluster/demo/lock"))
-    assert refused.message == "/root/state/tfcluster/demo/lock: Permission denied"
-    assert "XDG_STATE_HOME" in refused.hint
+    for path in ("/root/state/tfcluster/demo/lock", "/root/state", "/root"):
+        refused = system_error(PermissionError(errno.EACCES, "Permission denied", path))
+        assert refused.message == f"{path}: Permission denied"
+        assert "XDG_STATE_HOME" in refused.hint
     for other in (("/root/x", errno.EACCES), ("/root/state/tfcluster/demo", errno.ENOSPC)):
         assert system_error(OSError(other[1], "no", other[0])).hint == ""

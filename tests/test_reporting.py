@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,33 @@ def test_a_signal_handler_reports_while_it_interrupts_a_report() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert sent == [1, 2, 3]
+
+
+def test_a_child_that_is_forked_while_another_thread_reports_can_report() -> None:
+    sends, may_go_on = threading.Event(), threading.Event()
+    reader, writer = os.pipe()
+
+    def send(event: Event, may_wait: bool) -> bool:
+        if event["step"] == 1:
+            sends.set()
+            return may_go_on.wait()
+        os.write(writer, b"%d\n" % event["step"])
+        return True
+
+    reporter = MetricReporter(send)
+    thread = threading.Thread(target=reporter.report, args=("loss", 0.5, 1))
+    thread.start()
+    sends.wait()
+    child = os.fork()
+    if not child:
+        reporter.report("other", 0.5, 2)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    may_go_on.set()
+    thread.join()
+    os.close(writer)
+    with open(reader) as reading:
+        assert reading.read() == "2\n"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])

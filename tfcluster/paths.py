@@ -60,7 +60,8 @@ def system_error(error: OSError) -> ClusterError:
     where, is_of_state = f"{error.filename}: " if error.filename else "", False
     if error.errno in _NOT_USABLE and isinstance(error.filename, (str, os.PathLike)):
         with contextlib.suppress(ClusterError):  # there is no state home
-            is_of_state = Path(error.filename).is_relative_to(state_home())
+            home, path = state_home(), Path(error.filename)
+            is_of_state = path.is_relative_to(home) or home.is_relative_to(path)
     return ClusterError(f"{where}{error.strerror or error}", hint=STATE_HINT if is_of_state else "")
 
 

@@ -39,12 +39,13 @@ class MetricReporter:
         self._send = send
         self._began_at = time.monotonic()
         self._series: dict[str, _Series] = {}
-        self._replace_lock()
-        self._is_sending = False
-        os.register_at_fork(after_in_child=self._replace_lock)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _replace_lock(self) -> None:
+    def _reset(self) -> None:
+        """Forget what other threads do: a child that was forked does not have them."""
         self._lock = threading.RLock()  # a signal handler may report while it interrupts a report of the same thread
+        self._is_sending = False
 
     def report(self, name: str, value: float | None, step: int) -> None:
         """Report a value; see `tfcluster.metric`. Raises ValueError if there are too many names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from click.testing import CliRunner
@@ -42,6 +43,7 @@ WRONG = {
     "`tfcluster exec -- ./train.sh` runs any program with the cluster's environment.",
     "launch --workers 2 elf": "elf is a compiled program (ELF), not a Python script\nhint: `tfcluster exec -- ./elf`",
     "run ./train.sh": "./train.sh is a script of /bin/sh",
+    "run ./wheel.whl": "./wheel.whl is an archive without __main__.py\nhint: `python -m zipapp`",
     "run empty": "A script is named by its path: cli run ./empty",
     "run ./empty": "'./empty': is a folder without __main__.py",
     "run --detatch one.py": "--detach",
@@ -77,6 +79,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Path("train.sh").write_text("#!/bin/sh\necho $HOME\n")
     Path("elf").write_bytes(b"\x7fELF\2\1\1\0")
     Path("empty").mkdir()
+    with ZipFile("wheel.whl", "w") as archive:
+        archive.writestr("train/__main__.py", "")
     yield
     local._kill_unused()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+from zipfile import ZipFile
+
 import pytest
 
-from tfcluster.core.script_source import find_change, find_other_program
+from tfcluster.core.script_source import find_change, find_other_program, lacks_main
 
 SHELL = b"#!/bin/bash\necho $HOME\n"
 
@@ -30,7 +33,20 @@ def test_programs_that_only_the_kernel_can_execute_are_told_from_python(source: 
 
 def test_the_name_of_a_shell_script_tells_it_if_it_is_not_python() -> None:
     assert find_other_program("train.sh", b"echo $HOME\n") == "a script of a shell"
+    assert find_other_program("train.sh", b"python train.py\n") == "a script of a shell"
     assert find_other_program("train.sh", b"print(1)\n") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("__main__.py", False), ("__main__.pyc", False), ("package/__main__.py", True), ("a", True)]
+)
+def test_an_archive_that_python_cannot_execute_is_found(name: str, expected: bool) -> None:
+    archive = io.BytesIO()
+    with ZipFile(archive, "w") as writing:
+        writing.writestr(name, "")
+    for before in (b"", b"#!/usr/bin/env python3\n"):
+        assert lacks_main(before + archive.getvalue()) is expected
+    assert not lacks_main(archive.getvalue()[:-30])  # no archive
 
 
 @pytest.mark.parametrize(

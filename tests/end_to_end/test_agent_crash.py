@@ -161,17 +161,21 @@ def test_a_detached_run_that_had_not_started(sandbox: Sandbox, program: str) -> 
     assert f"`tfcluster rerun {run}`" in told.stderr
 
 
-def test_a_run_that_had_not_started_waits_for_tasks_that_are_starting(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_run_that_had_not_started_waits_for_tasks_that_are_starting(sandbox: Sandbox, answers: bool) -> None:
+    """It waits for a while: a task that never answers does not keep it."""
     sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*WAITS))
     run = sandbox("run", "--detach", "pi", "--samples", "1e5").stdout.strip()
     worker = sandbox.task("worker:0")["pid"]
     os.kill(worker, signal.SIGSTOP)
     sandbox.kill_agent()
-    settings = sandbox.with_settings({"FAILED_PROBES_MAX_STARTING": 10**6})
-    wait_for(lambda: "starting" in sandbox("status", code=None, env=settings).stdout)
-    assert sandbox.json("runs")[0]["state"] == "queued"
-    os.kill(worker, signal.SIGCONT)
+    bounds = {"FAILED_PROBES_MAX_STARTING": 10**6} | ({} if answers else {"READY_TIMEOUT_SECONDS": 1.0})
+    wait_for(lambda: "starting" in sandbox("status", code=None, env=sandbox.with_settings(bounds)).stdout)
+    if answers:
+        assert sandbox.json("runs")[0]["state"] == "queued"
+        os.kill(worker, signal.SIGCONT)
     assert sandbox.json_lines("attach", run)[-1]["state"] == "succeeded"
+    assert answers or sandbox.task("worker:0", code=None)["state"] == "starting", "the others did its part"
 
 
 QUIET = """

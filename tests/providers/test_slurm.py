@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -111,6 +112,25 @@ def test_a_job_of_which_nothing_is_known_is_cancelled(say: Callable[[str, str], 
     with pytest.raises(ClusterError, match="slurm_load_jobs error: timed out"):
         slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
     assert (tmp_path / "cancelled").read_text() == "--clusters=main 12\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Batch job submission failed: Requested node configuration is not available", "Correct `slurm:`"),
+        ("invalid partition specified: gpus", "Correct `slurm:`"),
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "sinfo"),
+        ("Batch job submission failed: Socket timed out on send/recv operation", "sinfo"),
+        ("Could not establish a configuration source", "sinfo"),
+    ],
+)
+def test_the_spec_is_only_blamed_for_what_sbatch_says_of_it(
+    said: str, hint: str, say: Callable[[str, str], None]
+) -> None:
+    say("sbatch", f"cat > /dev/null; echo 'sbatch: error: {said}' >&2; exit 1")
+    with pytest.raises(ClusterError, match=re.escape(said)) as error:
+        slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
+    assert hint in error.value.hint
 
 
 def test_the_cluster_that_sbatch_names_is_given_to_all_commands_and_no_other_variable_of_the_shell(

@@ -69,13 +69,13 @@ def test_a_process_on_this_machine_ends_with_the_session(hosts: SshHosts) -> Non
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("-1", ""),
-        ("7", "env of worker:0: CUDA_VISIBLE_DEVICES=7 names a GPU, but this host has no GPU"),
-        ("{secret: '7'}", ""),
+        ("-1", None),
+        ("99", "env of worker:0: CUDA_VISIBLE_DEVICES=99 names "),
+        ("{secret: '99'}", None),
     ],
 )
-def test_a_list_of_gpus_in_the_spec_is_checked_and_named(value: str, problem: str) -> None:
-    """On a machine without GPUs; a secret is neither sent nor checked."""
+def test_a_list_of_gpus_in_the_spec_is_checked_and_named(value: str, problem: str | None) -> None:
+    """A secret is neither sent nor checked."""
     probe = start_local_probe("demo", "h0")
     jobs = "{worker: {tasks: 1, env: {CUDA_VISIBLE_DEVICES: %s}}}" % (value if "{" in value else f"'{value}'")
     reply = probe.prepare(
@@ -83,7 +83,10 @@ def test_a_list_of_gpus_in_the_spec_is_checked_and_named(value: str, problem: st
     )
     probe.close()
     messages = [failure.error.message for failure in reply.problems]
-    assert messages == [] if not problem else messages[0].startswith(problem)
+    if problem is None:
+        assert messages == []
+    else:
+        assert messages[0].startswith(problem)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Measures how busy this host is, and what the tasks use, for commands that ask; while none asks it costs nothing.
 
 Only the processor time of the host is sampled at each health check too, as that of the tasks is: a percentage takes an
-earlier value. What may take long is read by other processes: the counters of sockets by the health prober, which is in
-the tasks' network, and those of GPUs by a child process of its own, which exists only on hosts with a driver.
+earlier value. The load of GPUs can take long: a separate process reads it, which exists only on hosts with a driver.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import warnings
 
 
@@ -14,11 +15,24 @@ def find_other_program(name: str, source: bytes) -> str | None:
     if source.startswith(b"\x7fELF"):
         return "a compiled program (ELF)"
     first = source.split(b"\n", 1)[0]
+    interpreter = first[2:].decode(errors="replace").strip() if first.startswith(b"#!") else ""
+    if not interpreter and name.endswith(".sh"):
+        interpreter = "a shell"
     is_archive = b"PK\5\6" in source[-(1 << 16) :]
-    is_of_a_shell = name.endswith(".sh")
-    if not (first.startswith(b"#!") or is_of_a_shell) or b"python" in first or is_archive or _parse(source) is not None:
+    if not interpreter or "python" in interpreter or is_archive or _parse(source) is not None:
         return None
-    return f"a script of {first[2:].decode(errors='replace').strip() if first.startswith(b'#!') else 'a shell'}"
+    return f"a script of {interpreter}"
+
+
+def lacks_main(source: bytes) -> bool:
+    """Return whether a file is a zip archive that Python cannot execute, as it has no `__main__`."""
+    import zipfile  # rarely needed, and slow to import
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(source)) as archive:
+            return not {"__main__.py", "__main__.pyc"}.intersection(archive.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 def find_change(source: bytes, variable: str) -> int | None:

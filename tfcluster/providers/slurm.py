@@ -53,6 +53,8 @@ _JOB_ENDED = "tfcluster: the state of the job is "
 _OUTPUT_TAIL_BYTES = 1 << 14
 # What tells sbatch which of several clusters gets the job.
 _CHOICES = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
+# What Slurm's commands say if they cannot reach its controller, or find its configuration.
+_NOT_REACHED = re.compile("contact slurm controller|configuration source|fetch_config|[Tt]imed out")
 # Variables that commands of Slurm read as options: those of the user's shell, or of a job or a step that it is in.
 _VARIABLES = "(SLURM|SBATCH|SRUN|SQUEUE|SCANCEL|SCONTROL)_[A-Za-z0-9_]*"
 _UNSET = f"""\
@@ -472,8 +474,7 @@ def _run(argv: Sequence[str], stdin: str = "", environment: Mapping[str, str] | 
     result = run_program(argv, stdin, settings.SLURM_COMMAND_SECONDS, hint, environment or _environment())
     if result.returncode:
         said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
-        is_of_the_spec = Path(argv[0]).name == "sbatch" and "configuration" not in said
-        raise ClusterError(
-            f"{Path(argv[0]).name} failed: {said}", hint="Correct `slurm:` in the spec." if is_of_the_spec else hint
-        )
+        if Path(argv[0]).name == "sbatch" and not _NOT_REACHED.search(said):
+            hint = "Correct `slurm:` in the spec."
+        raise ClusterError(f"{Path(argv[0]).name} failed: {said}", hint=hint)
     return result.stdout.strip()

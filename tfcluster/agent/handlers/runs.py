@@ -75,17 +75,18 @@ class RunHandlers:
 
     async def _start_again(self, run: Run, request: RunRequest) -> None:
         try:
-            await self._supervisor.wait_until_started()  # as the command did before it submitted the run
+            if request.options.jobs is None:  # a task that was adopted a moment ago may not have answered yet
+                await self._supervisor.wait_until_started(settings.READY_TIMEOUT_SECONDS)
             plan = await plan_run(self._context, request, run.id)
             if run.is_unstarted:  # it was not stopped while its devices were probed
                 self._runs.start_again(run, plan)
                 self._context.report_lost_tasks()  # those that have died since they were probed
-        except ClusterError as error:
-            self._runs.fail(run, error)
-        except OSError as error:
-            self._runs.fail(
-                run, ClusterError(f"{error.filename or run.folder}: cannot start {run.id} again: {error.strerror}")
-            )
+        except (ClusterError, OSError) as error:
+            if isinstance(error, OSError):
+                message = f"{error.filename or run.folder}: cannot start {run.id} again: {error.strerror}"
+                error = ClusterError(message, hint=f"`tfcluster rerun {run.id}` runs it again.")
+            if run.is_unstarted:
+                self._runs.fail(run, error)
 
     async def run(self, request: RunRequest, upload: Upload) -> Response[EventRecord, Done]:
         """Submit a run and send its events; see `RunRequest`.

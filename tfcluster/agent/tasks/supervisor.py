@@ -520,10 +520,15 @@ class TaskSupervisor:
                 silent.add(task)
         return silent
 
-    async def wait_until_started(self) -> None:
-        """Wait until no task is starting any more: each of them is ready, or is not going to be by itself."""
-        while any(task.machine.state is TaskState.STARTING for task in self.tasks.values()):
-            await self.changed.wait_for_change(self.changed.count)
+    async def wait_until_started(self, timeout: float) -> None:
+        """Wait until no task of this host is starting any more, or for at most `timeout` seconds."""
+
+        async def wait() -> None:
+            while any(task.machine.state is TaskState.STARTING for task in self.tasks.values()):
+                await self.changed.wait_for_change(self.changed.count)
+
+        with suppress(asyncio.TimeoutError):
+            await wait_for(wait(), timeout)
 
     async def list_devices(self, timeout: float) -> tuple[list[Device], list[str]]:
         """Probe all tasks for their devices.

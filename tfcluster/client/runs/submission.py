@@ -242,7 +242,7 @@ def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | No
     digest = None
     if path is not None and os.path.isfile(path):
         source = Path(path).read_bytes()
-        if source.startswith((b"#!", b"\x7fELF")) or path.endswith(".sh"):
+        if source.startswith((b"#!", b"\x7fELF", b"PK")) or path.endswith(".sh"):
             _check_python(parameters["argument"], source)
         digest = digest_of(source)
     folder = os.path.realpath(parameters["cwd"]) if path is None else os.path.dirname(os.path.realpath(path))
@@ -259,9 +259,11 @@ def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | No
 
 
 def _check_python(path: str, source: bytes) -> None:
-    """Raise a ClusterError if a file is a program for the kernel to execute, and not for Python."""
-    from tfcluster.core.script_source import find_other_program
+    """Raise a ClusterError if a file is a program for the kernel or a shell, or an archive without a main module."""
+    from tfcluster.core.script_source import find_other_program, lacks_main
 
+    if lacks_main(source):
+        raise usage_error(f"{path} is an archive without __main__.py", "`python -m zipapp` makes an archive with one.")
     if other := find_other_program(path, source):
         command = shlex.quote(os.path.join("." if "/" not in path else "", path))
         hint = f"`tfcluster exec -- {command}` runs any program with the cluster's environment."

@@ -89,9 +89,9 @@ def _respond(handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"reply": handler(**arguments)}
     except ClusterError as error:
         return {"error": error.to_json()}
-    except OSError as error:
-        return {"error": system_error(error).to_json()}
     except Exception as error:
+        if isinstance(error, OSError) and error.filename:
+            return {"error": system_error(error).to_json()}
         return {"error": ClusterError(f"{type(error).__name__}: {error}").to_json()}
 
 
