@@ -123,7 +123,7 @@ def test_80_columns_show_everything_that_matters(tmp_path: Path) -> None:
         # The frame arrives in parts, and the footer of the smaller screen is still there: wait for the last task too.
         top.wait_for("ADDRESS +STATE +PID", r"alpha:2222", "^worker:20 ", r"q Quit")
         top.resize(80, 24)
-        top.wait_until(lambda text: "ADDRESS" not in text and "q Quit" in text and "worker:20" not in text)
+        top.wait_until(lambda text: " PID " not in text and "q Quit" in text and "worker:20" not in text)
         top.send("q")
         assert top.wait_for_end() == 0
         assert _LEFT in top.raw
