@@ -448,7 +448,7 @@ def lacking(certificates: dict[str, Certificate | None]) -> list[str]:
 def test_a_certificate_is_valid_if_clocks_differ_by_a_day_and_becomes_a_file_and_back() -> None:
     certificate = Authority.create("demo").issue("a")
     day = datetime.timedelta(days=1)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     for text in (certificate.certificate, certificate.authority):
         valid = x509.load_pem_x509_certificate(text.encode())
         assert valid.not_valid_before_utc < now - day

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pexpect
 import pytest
@@ -37,7 +37,7 @@ def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> N
     assert {tuple(line) for line in lines} == {("task", "time", "line")}
     assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
     # A task may print something more at any time.
-    until = ("--until", datetime.fromtimestamp(lines[-1]["time"], timezone.utc).isoformat())
+    until = ("--until", datetime.fromtimestamp(lines[-1]["time"], UTC).isoformat())
     stamped = demo("logs", "-t", "--no-prefix", *until).stdout.splitlines()
     printed = zip((line.partition(" ")[2] for line in stamped), (line["line"] for line in lines), strict=True)
     assert all(shown == line for shown, line in printed if line.isprintable())
@@ -160,11 +160,11 @@ def test_each_line_of_a_run_has_the_time_at_which_it_was_written(demo: Sandbox) 
     assert (one["line"], two["line"]) == ("one", "two")
     assert begin - 0.001 <= one["time"] <= middle <= two["time"] + 0.001
     stamped = demo("logs", "-t", "--no-prefix", run).stdout.splitlines()
-    moments = [datetime.fromtimestamp(line["time"], timezone.utc) for line in (one, two)]
+    moments = [datetime.fromtimestamp(line["time"], UTC) for line in (one, two)]
     assert [line.split()[0] for line in stamped] == [
         f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z" for moment in moments
     ]
-    moment = datetime.fromtimestamp(middle, timezone.utc).isoformat()
+    moment = datetime.fromtimestamp(middle, UTC).isoformat()
     assert demo("logs", "--no-prefix", run, "--since", moment).stdout == "two\n"
     assert demo("logs", "--no-prefix", run, "--until", moment).stdout == "one\n"
     assert demo("logs", "--no-prefix", run, "--since", moment, "--grep", "o").stdout == "two\n"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib
 import importlib.util
-import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +70,7 @@ def _names_in(path: Path) -> set[str]:
 
 def load_faults(file: Path) -> list[Fault]:
     """Read all faults."""
-    # Python 3.10 has no tomllib; there pytest requires tomli.
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    tables: dict[str, dict[str, Any]] = toml.loads(file.read_text())
+    tables: dict[str, dict[str, Any]] = tomllib.loads(file.read_text())
     lists = ("tests", "needs")
     return [
         Fault(name, **{**table, **{key: tuple(table[key]) for key in lists if key in table}})

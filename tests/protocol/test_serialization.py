@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,7 +15,7 @@ from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.serialization import DecodeError, NewerFormatError, decode, from_stored, to_stored
 
 
-class Colour(str, Enum):
+class Colour(StrEnum):
     RED = "red"
     BLUE = "blue"
 

@@ -152,10 +152,10 @@ def test_a_python_of_the_system_gets_an_environment(
 
 
 def test_a_python_that_is_too_old(make_transport: TransportFactory, tmp_path: Path) -> None:
-    old = 'import sys; sys.version_info = (3, 9, 2); sys.version = \\"3.9.2 (x)\\"; exec(sys.argv[1])'
+    old = 'import sys; sys.version_info = (3, 10, 2); sys.version = \\"3.10.2 (x)\\"; exec(sys.argv[1])'
     transport = make_transport(python=python(tmp_path / "old", f'exec {sys.executable} -c "{old}" "$2"'))
     problem = (
-        f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster requires 3.10 or newer",
+        f"host 'h0': {sys.executable} is Python 3.10.2, and tfcluster requires 3.11 or newer",
         "Set `python:` in the spec to a newer one.",
     )
     assert problems(transport.examine()) == [problem]

@@ -1,4 +1,4 @@
-"""Mechanisms for the agent's event loop: waiting with a timeout, long work in turns, and notification of changes."""
+"""Mechanisms for the agent's event loop: timers, long work in turns, and notification of changes."""
 
 from __future__ import annotations
 
@@ -7,33 +7,10 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.os.files import OVERFLOW, Inotify
-
-T = TypeVar("T")
-
-
-async def wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
-    """Wait for an awaitable as `asyncio.wait_for` does, and also end if cancelled at the moment when it is done.
-
-    Before Python 3.12, asyncio.wait_for then returned, and the cancellation was lost: a handler whose request the
-    command had cancelled continued, and the connection's next requests waited until it ended.
-
-    The timeout is in seconds. After it the awaitable is cancelled, and asyncio.TimeoutError is raised.
-    """
-    future = asyncio.ensure_future(awaitable)
-    try:
-        done, _ = await asyncio.wait({future}, timeout=timeout)
-    except asyncio.CancelledError:
-        if not future.cancel() and not future.cancelled():
-            future.exception()  # asyncio would log that it was never retrieved
-        raise
-    if not done:
-        future.cancel()
-        raise asyncio.TimeoutError
-    return future.result()
 
 
 async def wait_for_first(*awaitables: Awaitable[object]) -> None:
@@ -141,8 +118,9 @@ class ChangeWaiter:
 
     async def wait(self) -> None:
         """Wait until there has been a change since the last read, and the next read is due."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await wait_for(self._changed.wait_for_change(self._known_change), self._max_interval)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._max_interval):
+                await self._changed.wait_for_change(self._known_change)
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(self._last_read + self._min_interval - clock())
         self._known_change, self._last_read = self._changed.count, clock()

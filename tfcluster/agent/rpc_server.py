@@ -17,7 +17,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.event_loop import Timer, wait_for
+from tfcluster.agent.event_loop import Timer
 from tfcluster.agent.handlers.access import AccessHandlers, profile, run_stacks, task_threads
 from tfcluster.agent.handlers.cluster import ClusterHandlers, Shutdown, UnreadableCluster
 from tfcluster.agent.handlers.files import Upload, list_files, read_files, receive_code
@@ -107,8 +107,6 @@ class RpcConnection:
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._uploads: dict[int, Upload] = {}
         self._windows: dict[int, _EventWindow] = {}
-        # StreamWriter.drain of Python 3.10 does not support several callers at the same time.
-        self._draining = asyncio.Lock()
 
     async def wait_for_responses(self) -> None:
         """Wait until no request is in progress."""
@@ -199,8 +197,7 @@ class RpcConnection:
 
     async def _write(self, data: bytes) -> None:
         self._writer.write(data)
-        async with self._draining:
-            await self._writer.drain()
+        await self._writer.drain()
 
 
 class Dispatcher:
@@ -365,9 +362,9 @@ class RpcServer:
         await self._context.quitting.wait()
         agent_socket.close()
         # The command that requested the shutdown, and commands that follow a stream, still get their final message.
-        with contextlib.suppress(asyncio.TimeoutError):
-            responses = asyncio.gather(*(connection.wait_for_responses() for connection in self._connections))
-            await wait_for(responses, settings.AGENT_DRAIN_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.AGENT_DRAIN_SECONDS):
+                await asyncio.gather(*(connection.wait_for_responses() for connection in self._connections))
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._context.quitting.is_set():  # closed without a greeting: the command starts the next agent

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfcluster import settings
-from tfcluster.agent.event_loop import Timer, wait_for
+from tfcluster.agent.event_loop import Timer
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError
 from tfcluster.os import libc
@@ -216,8 +216,9 @@ async def run_in_child(
         raise ClusterError(f"the process {title!r} cannot be started: {error.strerror}") from error
     child.on_message(set_result, lambda: set_result({"error": died.to_json()}))
     try:
-        message = await wait_for(result, timeout)
-    except asyncio.TimeoutError:
+        async with asyncio.timeout(timeout):
+            message = await result
+    except TimeoutError:
         raise ChildTimeoutError(f"the process {title!r} took longer than {timeout:g} s", hint="Try again.") from None
     finally:
         child.kill()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.event_loop import Timer, wait_for
+from tfcluster.agent.event_loop import Timer
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
@@ -54,12 +54,13 @@ class GpuReporter(HelperProcess):
         if not _NVIDIA_DEVICE.exists():
             return GpuReport()
         self._idle.set(settings.GPU_REPORT_IDLE_SECONDS, self.kill)
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
+        with contextlib.suppress(OSError, TimeoutError):
             if self._answer is None or self._answer.done():  # else the driver has not answered the question before
                 self.ensure_started()
                 self._answer = asyncio.get_running_loop().create_future()  # after the fork, which may fail
                 self.send({})
-            message = await wait_for(asyncio.shield(self._answer), timeout)
+            async with asyncio.timeout(timeout):
+                message = await asyncio.shield(self._answer)
             self._latest = GpuReport(decode(tuple[GpuLoad, ...], message["gpus"]), dict(message["memory"]))
         return self._latest
 

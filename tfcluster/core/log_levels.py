@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
 
-class LogLevel(str, Enum):
+class LogLevel(StrEnum):
     """A level from which on TensorFlow's entries are shown; with `INFO` these are all."""
 
     INFO = "info"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class TaskState(str, Enum):
+class TaskState(StrEnum):
     """The state of one task (one TensorFlow server)."""
 
     STARTING = "starting"
@@ -25,7 +25,7 @@ DESIRED_RUNNING = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRE
 TERMINAL_STATES = frozenset({TaskState.FAILED, TaskState.STOPPED})
 
 
-class RunState(str, Enum):
+class RunState(StrEnum):
     """The state of one run of a program."""
 
     QUEUED = "queued"
@@ -42,7 +42,7 @@ ACTIVE_RUN_STATES = frozenset({RunState.QUEUED, RunState.RUNNING})
 ENDED_RUN_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
 
 
-class ClusterState(str, Enum):
+class ClusterState(StrEnum):
     """The state of a whole cluster, as `status` reports it."""
 
     PENDING = "pending"  # its job of Slurm waits in the queue

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from tfcluster import settings
@@ -61,7 +61,7 @@ def decode_line(line: bytes) -> Message:
     return message
 
 
-class FrameKind(str, Enum):
+class FrameKind(StrEnum):
     """What a frame contains."""
 
     # From the command:

@@ -40,7 +40,7 @@ _PACKAGE = PACKAGE_ROOT / "tfcluster"
 # into the data that follows. The program removes the current directory from sys.path.
 _BEGIN = (
     "import sys;sys.path[:]=filter(None,sys.path);import json;session=json.loads(sys.stdin.readline());"
-    'exec(session["boot"if sys.version_info>=(3,10)else"old"]);main(session)'
+    'exec(session["boot"if sys.version_info>=(3,11)else"old"]);main(session)'
 )
 _OLD = f"""
 def main(session):

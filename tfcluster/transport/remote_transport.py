@@ -343,7 +343,7 @@ class RemoteTransport:
                 python = message["old"]
                 raise InterpreterError(
                     f"host {self.host!r}: {python['python']} is Python {python['version']}, and tfcluster requires "
-                    "3.10 or newer",
+                    "3.11 or newer",
                     hint="Set `python:` in the spec to a newer one.",
                 )
             message = session.receive(settings.REMOTE_REPLY_SECONDS)

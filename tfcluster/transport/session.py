@@ -225,7 +225,7 @@ class Session:
         if code in _NOT_RUN:
             return InterpreterError(
                 f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.last_output()}",
-                hint="Set `python:` of this host in the spec to a Python 3.10 or newer there, or `shell:` to a command "
+                hint="Set `python:` of this host in the spec to a Python 3.11 or newer there, or `shell:` to a command "
                 "that activates one.",
                 is_missing=True,
             )
@@ -235,7 +235,7 @@ class Session:
             f"host {self.host.name!r}: {self.host.interpreter} {end} before it answered as Python does"
             f"{self.last_output()}",
             hint=f"`{self.connector.typed(line)}` shows whether it is one, of version "
-            f"3.10 or newer. If not, correct `python:` of this host in the spec.",
+            f"3.11 or newer. If not, correct `python:` of this host in the spec.",
         )
 
     def is_idle(self) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from zlib import crc32
 
@@ -41,7 +41,7 @@ class LogView:
         """Print one log line of a task, logged at a Unix time in seconds."""
         moment = ""
         if self._timestamps:
-            iso = datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds")
+            iso = datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
             moment = f"{iso.replace('+00:00', 'Z')} "
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.event_loop import wait_for, wait_for_first
+from tfcluster.agent.event_loop import wait_for_first
 from tfcluster.agent.preflight import HostCheckInput, answering, check_host_in_child, prepare_host, reach, reserve_ports
 from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.subprocesses import survivors_error
@@ -178,18 +178,18 @@ class ClusterHandlers:
 
     async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         """Send the status at each change; see `WatchRequest`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + request.timeout
+        deadline = asyncio.get_running_loop().time() + request.timeout
         while True:
-            with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
-                await wait_for(self.wait_idle(), deadline - loop.time())
+            with suppress(TimeoutError):  # while a plan is executed, tasks that it stops look failed
+                async with asyncio.timeout_at(deadline):
+                    await self.wait_idle()
             counts = [(each, each.count) for each in (self._supervisor.changed, self._context.runs.changed)]
             yield self._context.status()
             try:
-                await asyncio.sleep(min(self._context.status_interval, max(0.0, deadline - loop.time())))
-                change = wait_for_first(*(changed.wait_for_change(count) for changed, count in counts))
-                await wait_for(change, deadline - loop.time())
-            except asyncio.TimeoutError:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.sleep(self._context.status_interval)
+                    await wait_for_first(*(changed.wait_for_change(count) for changed, count in counts))
+            except TimeoutError:
                 yield Reply(Done())
                 return
 

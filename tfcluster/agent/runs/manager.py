@@ -18,7 +18,7 @@ from typing import Any
 
 from tfcluster import boot, settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, FolderWatcher, Turn, wait_for
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, FolderWatcher, Turn
 from tfcluster.agent.logs.log_reader import last_lines, tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase, RunStateMachine
@@ -456,8 +456,9 @@ class RunManager:
         text = hint = ""
         try:
             if run.record.options.traits.is_script:
-                text, hint = await wait_for(self.explain_wait(run), settings.WAIT_TIMEOUT_SECONDS)
-        except asyncio.TimeoutError:
+                async with asyncio.timeout(settings.WAIT_TIMEOUT_SECONDS):
+                    text, hint = await self.explain_wait(run)
+        except TimeoutError:
             pass
         except Exception:  # goes into the agent's log; the run ends nevertheless
             _logger.exception("%s could not be examined", run.id)

@@ -22,7 +22,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, wait_for
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier
 from tfcluster.agent.logs.cluster_logs import EventLog, LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Record, TaskRecord
@@ -197,9 +197,9 @@ class TaskSupervisor:
             deadline = time.monotonic() + grace + settings.KILL_SECONDS
             while waiting := [task for task in tasks if task.machine.state not in TERMINAL_STATES]:
                 try:
-                    remaining = max(0.0, deadline - time.monotonic())
-                    await wait_for(self.changed.wait_for_change(self.changed.count), remaining)
-                except asyncio.TimeoutError:
+                    async with asyncio.timeout(deadline - time.monotonic()):
+                        await self.changed.wait_for_change(self.changed.count)
+                except TimeoutError:
                     survivors += [f"{task.spec.short} (pid {task.process.pid})" for task in waiting if task.process]
                     break
                 # A task may have been restarted meanwhile.
@@ -522,13 +522,10 @@ class TaskSupervisor:
 
     async def wait_until_started(self, timeout: float) -> None:
         """Wait until no task of this host is starting any more, or for at most `timeout` seconds."""
-
-        async def wait() -> None:
-            while any(task.machine.state is TaskState.STARTING for task in self.tasks.values()):
-                await self.changed.wait_for_change(self.changed.count)
-
-        with suppress(asyncio.TimeoutError):
-            await wait_for(wait(), timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while any(task.machine.state is TaskState.STARTING for task in self.tasks.values()):
+                    await self.changed.wait_for_change(self.changed.count)
 
     async def list_devices(self, timeout: float) -> tuple[list[Device], list[str]]:
         """Probe all tasks for their devices.

@@ -130,7 +130,7 @@ class Authority:
 
 def _builder(days: float) -> x509.CertificateBuilder:
     """Return the beginning of a certificate that is valid from now on, by clocks that are late too."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     begin = now - datetime.timedelta(days=settings.CERTIFICATE_EARLY_DAYS)
     builder = x509.CertificateBuilder().serial_number(x509.random_serial_number())
     return builder.not_valid_before(begin).not_valid_after(now + datetime.timedelta(days=days))

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tfcluster import settings
@@ -66,7 +66,7 @@ def parse(line: bytes) -> Line | None:
     try:
         time, place, text = line.split(b" ", 2)
         position = int(place.removesuffix(_PARTIAL))
-        moment = datetime.fromisoformat(time.decode().removesuffix("Z")).replace(tzinfo=timezone.utc)
+        moment = datetime.fromisoformat(time.decode().removesuffix("Z")).replace(tzinfo=UTC)
     except ValueError:
         return None
     return Line(moment.timestamp(), position, text, position + len(text) + (not place.endswith(_PARTIAL)))
@@ -183,7 +183,7 @@ class RotatingLog:
 
 def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
     """Yield the lines of captured output in the format of the log's files."""
-    date = datetime.fromtimestamp(time, timezone.utc)
+    date = datetime.fromtimestamp(time, UTC)
     moment = f"{date:%Y-%m-%dT%H:%M:%S}.{date.microsecond // 1000:03}Z".encode()
     *lines, rest = data.split(b"\n")
     for line in lines:

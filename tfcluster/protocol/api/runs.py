@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, NoReturn
 
 from tfcluster.core.caller import Caller, OutputStreams
@@ -90,7 +90,7 @@ class CancelRequest(Request[NoReturn, CancelReply], method="cancel", changes=Tru
     interrupt: bool = False  # whether a script gets SIGINT instead, on which it may end by itself or continue
 
 
-class ScriptSignal(str, Enum):
+class ScriptSignal(StrEnum):
     """A signal that a command has received and passes on to its script."""
 
     WINCH = "SIGWINCH"

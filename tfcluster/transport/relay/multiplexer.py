@@ -79,7 +79,6 @@ class Multiplexer:
         self._dial = dial
         self._connections: dict[int, _Connection] = {}
         self._numbers = itertools.count(1)
-        self._sending = asyncio.Lock()  # two waiters for one writer fail before Python 3.10.5
         self._has_ended = False
         self._posts: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
         self.heard_at = time.monotonic()
@@ -147,8 +146,7 @@ class Multiplexer:
     async def _send(self, kind: _Kind, number: int, data: bytes = b"") -> None:
         with contextlib.suppress(OSError):  # `run` notices the end of the stream
             self._writer.write(_HEADER.pack(kind, number, len(data)) + data)
-            async with self._sending:
-                await self._writer.drain()
+            await self._writer.drain()
 
     async def _receive(self, kind: _Kind, number: int, data: bytes) -> None:
         if kind is _Kind.PING:  # the end that pings does not wait here: it continues to read
