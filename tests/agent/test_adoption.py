@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from dataclasses import replace
@@ -13,14 +12,12 @@ import pytest
 
 from tests.agent.test_journal import TOPOLOGY
 from tfcluster import settings
-from tfcluster.agent.tasks import transitions
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.transitions import TaskRuntime, drop_unreleased, restore
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import RestartPolicy
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.os.procfs import ResourceUsage
 
 POLICY = RestartPolicy("on-failure", initial=1.0, max=8.0, limit=3, window=60.0)
 FRESH = TaskStateMachine(POLICY)
@@ -147,30 +144,3 @@ def test_the_limit_holds_across_agents(agents: int) -> None:
             machine, _ = machine.handle(TaskEvent.FAILED_EXIT, now, 0.5)
     assert machine.state is TaskState.FAILED
     assert (spawned, machine.restarts, len(machine.exit_times)) == (1 + POLICY.limit, POLICY.limit, POLICY.limit + 1)
-
-
-def use(cpu_seconds: float, at: float) -> ResourceUsage:
-    return ResourceUsage(rss_bytes=1, cpu_seconds=cpu_seconds, at=at, age=at)
-
-
-@pytest.mark.parametrize(
-    ("samples", "percent"),
-    [
-        ([], 10.0),  # since its start, 100 seconds ago
-        ([use(9.99, 99.99)], 10.0),  # too short ago to say anything
-        ([use(9.0, 98.0)], 50.0),
-        ([use(9.0, 96.0), use(9.0, 98.0)], 50.0),
-        ([use(9.0, 98.0), use(9.99, 99.99)], 50.0),
-    ],
-)
-def test_cpu_usage_is_measured_over_a_minimum_interval(
-    monkeypatch: pytest.MonkeyPatch, samples: list[ResourceUsage], percent: float
-) -> None:
-    process = ProcessHandle.from_pid(os.getpid())
-    machine = TaskStateMachine(TOPOLOGY.tasks[0].restart, TaskState.READY)
-    task = TaskRuntime(TOPOLOGY.tasks[0], machine, Path("log"), Path("spool"), process)
-    readings = iter([*samples, use(10.0, 100.0)])
-    monkeypatch.setattr(transitions, "read_usage", lambda pid: next(readings))
-    for _ in samples:
-        task.sample_usage()
-    assert task.status().cpu_percent == percent

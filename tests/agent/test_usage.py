@@ -21,21 +21,6 @@ from tfcluster.processes import gpus
 PROCESS = ProcessHandle(1, 1)
 
 
-def test_what_a_host_does_not_wait_for_is_busy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(procfs, "ROOT", str(tmp_path))
-    assert (procfs.host_time(), procfs.host_memory()) == (None, None), "a kernel that does not tell is no failure"
-    (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\n")  # before Linux 3.14
-    assert procfs.host_memory() is None
-    (tmp_path / "stat").write_text("cpu  100 20 30 1000 50 1 2 3 70 0\ncpu0 1 2 3\n")
-    time = procfs.host_time()
-    assert time is not None
-    # Time of guests, the last two fields, is in the first two already.
-    assert time.busy == pytest.approx((100 + 20 + 30 + 1 + 2 + 3) / 100)
-    assert time.total == pytest.approx((100 + 20 + 30 + 1000 + 50 + 1 + 2 + 3) / 100)
-    (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   400 kB\nHugePages_Total: 0\n")
-    assert procfs.host_memory() == (600 * 1024, 1000 * 1024)
-
-
 # How the second GPU answers who uses it: there is too little room, as there are more processes than one expects.
 TOO_SMALL = 7
 ME = os.getpid()

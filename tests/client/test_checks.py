@@ -27,6 +27,7 @@ from tfcluster.client.preflight.checks import (
     check_accounts,
     check_clock,
     check_each_host,
+    check_usage,
     check_versions,
     to_error,
 )
@@ -157,6 +158,15 @@ def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
         "12 other accounts can log in there (anna, ben, cleo, ...): any of them can connect to this cluster's servers "
         "from there and run code as tf"
     )
+
+
+def test_a_host_without_psutil_has_a_note_with_the_command_that_installs_it() -> None:
+    lacking = HostPreflight(install_psutil="/opt/tf/bin/python -m pip install psutil")
+    (note,) = check_usage("alpha", lacking, TOPOLOGY)
+    assert (note.severity, note.is_ok) == (Severity.NOTE, True)
+    assert note.text.startswith("psutil is not installed for its Python")
+    assert "`/opt/tf/bin/python -m pip install psutil`" in note.hint
+    assert [*check_usage("alpha", HostPreflight(), TOPOLOGY)] == []
 
 
 def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.CaptureFixture[str]) -> None:

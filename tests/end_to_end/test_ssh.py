@@ -323,6 +323,27 @@ def test_the_problems_of_all_hosts_are_reported_before_anything_starts(
         assert not list(sandbox.network.folder.glob("*/state/tfcluster/*/*/journal.json"))
 
 
+def test_a_host_without_psutil_shows_no_usage_and_all_else_works(tmp_path: Path) -> None:
+    names = ("alpha", "beta")
+    with over(tmp_path, *names) as sandbox:
+        lacking = tmp_path / "lacking"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(lacking)], check=True)
+        [packages] = lacking.glob("lib/python*/site-packages")
+        (packages / "psutil.py").write_text("raise ModuleNotFoundError(name='psutil')\n")
+        (packages / "others.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
+        jobs = "jobs: {worker: {tasks: 2, hosts: [alpha, beta]}}\n"
+        spec = sandbox.spec(sandbox.text(names, jobs, {"beta": lacking / "bin" / "python"}))
+        (note,) = [each for each in sandbox.json("doctor", spec)["checks"] if each["check"] == "usage"]
+        assert (note["host"], note["ok"]) == ("beta", True)
+        assert f"`{lacking}/bin/python -m pip install psutil`" in note["hint"]
+        sandbox("up", spec)
+        status = sandbox.status()
+        assert [host["load"] is None for host in status["hosts"]] == [False, True]
+        assert [task["rss_bytes"] is None for task in status["tasks"]] == [False, True]
+        sandbox("run", "pi", "--samples", "1e5")
+        sandbox("down")
+
+
 def test_one_session_prepares_a_host_and_later_commands_start_none(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:
         hosts = sandbox.network

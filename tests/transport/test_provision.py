@@ -64,11 +64,12 @@ def test_it_imports_only_what_a_host_has() -> None:
     parts = {*(part.removesuffix(".py") for part in PARTS), "programs/declaration"}
     # `tfcluster.connect` imports what hosts do not have; it is for the user's own Python.
     needed = [each for each in all_imports() if each.part in parts - {"__init__"} and not each.typing]
-    assert [
+    others = [
         f"{each.at} imports {each.module}"
         for each in needed
         if each.target is None and each.module.partition(".")[0] not in BROUGHT | sys.stdlib_module_names
-    ] == []
+    ]
+    assert [re.sub(r":\d+", "", each) for each in others] == ["agent/meters.py imports psutil"]  # it works without it
     assert [f"{each.at} imports {each.module}" for each in needed if each.target and each.target not in parts] == []
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.agent.meters import has_psutil
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.subprocesses import ChildTimeoutError, fork_child, run_in_child
 from tfcluster.core.devices import find_gpu_problem, visible_gpus
@@ -129,7 +130,8 @@ def prepare_host(
             version = load_tensorflow().version
     except ClusterError as error:
         failures.append(FailedCheck("tensorflow", error))
-    return Preparation(version, allocation, tuple(failures), other_accounts())
+    install_psutil = "" if has_psutil() else f"{sys.executable} -m pip install psutil"
+    return Preparation(version, allocation, tuple(failures), other_accounts(), install_psutil)
 
 
 def run_checks(inputs: HostCheckInput, failed_checks: Sequence[FailedCheck]) -> tuple[Allocation, list[FailedCheck]]:

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.event_loop import Timer
+from tfcluster.agent.meters import HostTime, ProcessMeter, host_memory, host_time
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.status import GpuLoad, HostLoad
-from tfcluster.core.usage import HostUsage, ProcessUsage
+from tfcluster.core.usage import HostUsage
 from tfcluster.os import procfs
-from tfcluster.os.procfs import HostTime, read_usage
 from tfcluster.processes.gpus import report_gpus
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode
@@ -86,13 +86,14 @@ class UsageMeter:
         self._supervisor = supervisor
         self._runs = runs
         self._gpus = GpuReporter(f"tfcluster: {cluster} GPU reporter")
+        self._own = ProcessMeter(os.getpid())
         self._host_times: list[tuple[float, HostTime]] = []  # the latest two, by their monotonic time
         self._reading: asyncio.Future[HostUsage] | None = None
         self._read_at = 0.0
 
     def sample_host(self) -> None:
         """Sample the processor time of the host, to compare later values with it."""
-        if (sample := procfs.host_time()) is not None:
+        if (sample := host_time()) is not None:
             self._host_times = [*self._host_times[-1:], (time.monotonic(), sample)]
 
     async def read(self) -> HostUsage:
@@ -107,19 +108,18 @@ class UsageMeter:
 
     async def _read(self) -> HostUsage:
         tasks = self._supervisor.tasks.items()
-        processes = {name: task.process for name, task in tasks if task.process is not None}
-        usages = {name: usage for name, each in processes.items() if (usage := _usage_of(each.pid)) is not None}
-        own = _usage_of(os.getpid())
-        host_time, memory = procfs.host_time(), procfs.host_memory()
+        meters = {name: task.meter for name, task in tasks if task.meter is not None}
+        usages = {name: usage for name, meter in meters.items() if (usage := meter.read()) is not None}
+        own, host, memory = self._own.read(), host_time(), host_memory()
         gpus = await self._gpus.read(settings.USAGE_WAIT_SECONDS)
         load = None
-        if host_time is not None and memory is not None:
-            load = HostLoad(self._percent(host_time), os.cpu_count() or 1, *memory, gpus.gpus)
+        if host is not None and memory is not None:
+            load = HostLoad(self._percent(host), os.cpu_count() or 1, *memory, gpus.gpus)
         drivers = {run.process.pid: run.id for run in self._runs.runs.values() if run.is_active and run.process}
-        of_tasks = sum_by_owner(gpus.memory, {each.pid: name for name, each in processes.items()})
+        of_tasks = sum_by_owner(gpus.memory, {meter.pid: name for name, meter in meters.items()})
         of_runs = sum_by_owner(gpus.memory, drivers)
         tasks_used = {name: replace(usage, gpu_memory_bytes=of_tasks.get(name)) for name, usage in usages.items()}
-        return HostUsage(own, tasks_used, load, host_time.busy if host_time is not None else 0.0, of_runs)
+        return HostUsage(own, tasks_used, load, host.busy if host is not None else 0.0, of_runs)
 
     def _percent(self, now: HostTime) -> float | None:
         """Return the use of all processors since the newest sample that is old enough; None without one."""
@@ -127,11 +127,6 @@ class UsageMeter:
             if time.monotonic() - at >= settings.CPU_SAMPLE_MIN_SECONDS and now.total > earlier.total:
                 return round(100.0 * (now.busy - earlier.busy) / (now.total - earlier.total), 1)
         return None
-
-
-def _usage_of(pid: int) -> ProcessUsage | None:
-    usage = read_usage(pid)
-    return None if usage is None else ProcessUsage(usage.cpu_seconds, usage.rss_bytes)
 
 
 def sum_by_owner(memory: Mapping[int, int], owners: Mapping[int, str]) -> dict[str, int]:

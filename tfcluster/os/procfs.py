@@ -7,7 +7,6 @@ left; those that say what they return for a process that has exited return it in
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,19 +14,16 @@ from functools import cache
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.records import record_class
 
 #: The folder that the kernel serves.
 ROOT = "/proc"
 # The positions in `stat_fields`: the numbers of proc(5), minus the three fields up to the state.
 STATE, PARENT, GROUP, SESSION = 0, 1, 2, 3
 USER_TICKS, SYSTEM_TICKS, WAITED_USER_TICKS, WAITED_SYSTEM_TICKS = 11, 12, 13, 14
-START_TICKS, RSS_PAGES = 19, 21
+START_TICKS = 19
 ARG_START, ARG_END, ENV_START, EXIT_STATUS = 45, 46, 47, 49
 #: The clock ticks of a second.
 TICKS = os.sysconf("SC_CLK_TCK")
-# The fields of the first line of /proc/stat that count no work: idle, iowait; those of guests are in user and nice.
-_IDLE_FIELDS, _HOST_FIELDS = (3, 4), 8
 
 
 def pids() -> list[int]:
@@ -152,30 +148,10 @@ def boot_id() -> str:
         return ""
 
 
-@record_class(frozen=True)
-class HostTime:
-    """The CPU time of a host, in seconds, summed over all cores since boot."""
-
-    busy: float
-    total: float
-
-
-def host_time() -> HostTime | None:
-    """Return the CPU time of this host; None if the kernel does not say."""
-    with suppress(OSError, ValueError):
-        ticks = [int(text) for text in _read(ROOT, "stat").partition("\n")[0].split()[1 : 1 + _HOST_FIELDS]]
-        total = sum(ticks) / TICKS
-        return HostTime(total - sum(ticks[number] for number in _IDLE_FIELDS) / TICKS, total)
-    return None
-
-
-def host_memory() -> tuple[int, int] | None:
-    """Return the unavailable and the total memory of this host, in bytes; None if the kernel does not say."""
-    with suppress(OSError, ValueError, KeyError):
-        lines = (line.split() for line in _read(ROOT, "meminfo").splitlines())
-        values = {name: int(value) * 1024 for name, value, *_ in lines}
-        return values["MemTotal:"] - values["MemAvailable:"], values["MemTotal:"]
-    return None
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process since its start."""
+    fields = stat_fields(pid)
+    return (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / TICKS
 
 
 def _folder(pid: int, thread: int | None) -> str:
@@ -189,42 +165,6 @@ def _read(folder: str, name: str) -> str:
 
 _PROC_FOLDER = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-@record_class(frozen=True)
-class ResourceUsage:
-    """A sample of a process's resource usage."""
-
-    rss_bytes: int  # resident memory
-    cpu_seconds: float  # processor time since the process started
-    at: float  # time of the sample, in monotonic seconds
-    age: float  # seconds since the process started
-
-    def percent_since(self, earlier: ResourceUsage | None) -> float:
-        """Return the CPU usage in percent of one core since an earlier sample.
-
-        Without an earlier sample, this is the usage since the start of the process.
-        """
-        used = self.cpu_seconds - (earlier.cpu_seconds if earlier else 0.0)
-        elapsed = self.at - earlier.at if earlier else self.age
-        return round(100.0 * used / elapsed, 1) if elapsed > 0 else 0.0
-
-
-def read_usage(pid: int) -> ResourceUsage | None:
-    """Return the current usage of a process, or None if it has exited or no file descriptor is left to read it.
-
-    One file is read, in some 20 microseconds, for each task at each health check.
-    """
-    try:
-        fields = stat_fields(pid)
-    except OSError:
-        return None
-    ticks = int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[START_TICKS]) / TICKS
-    rss_bytes = int(fields[RSS_PAGES]) * _PAGE_BYTES
-    return ResourceUsage(rss_bytes, ticks / TICKS, time.monotonic(), age)
 
 
 class OomDetector:

@@ -40,7 +40,7 @@ from tfcluster.core.topology import ClusterTopology, Task, join_address
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.network import connected_ports
 from tfcluster.os.process_handle import is_frozen
-from tfcluster.os.procfs import ResourceUsage, read_usage
+from tfcluster.os.procfs import cpu_seconds
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.connection_check import describe_timeout
 from tfcluster.processes.groups.member_states import MemberState, read_states, write_observations
@@ -316,11 +316,31 @@ async def _explain_member(
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _ProcessorTime:
+    """The processor time of a process. It is not read with psutil, which a host may lack."""
+
+    at: float  # monotonic seconds
+    seconds: float
+
+    @classmethod
+    def of(cls, pid: int) -> _ProcessorTime | None:
+        """Return that of a process; None if it has exited, or no file descriptor is left."""
+        try:
+            return cls(time.monotonic(), cpu_seconds(pid))
+        except OSError:
+            return None
+
+    def is_idle_since(self, earlier: _ProcessorTime) -> bool:
+        """Return whether the process has used hardly any since then."""
+        return 100.0 * (self.seconds - earlier.seconds) <= settings.WAIT_CPU_MAX_PERCENT * (self.at - earlier.at)
+
+
 @dataclass
 class _Program:
     """What has been seen of one process of a run."""
 
-    usage: ResourceUsage | None = None  # at the previous check; None before the first
+    used: _ProcessorTime | None = None  # at the previous check; None before the first
     read_at: float = 0.0  # when its stack was read last, in monotonic seconds
     switches: int | None = None  # how often its main thread had waited by then; None if its stack must be read again
     has_threads: bool = False  # whether it had other Python threads then
@@ -343,7 +363,7 @@ class WaitMonitor:
         self._remote = remote
         self._runs = runs
         self._stacks = stacks
-        self._task_usage: dict[int, ResourceUsage] = {}  # at the previous check, by pid
+        self._used_by_tasks: dict[int, _ProcessorTime] = {}  # at the previous check, by pid
         self._programs: dict[str, dict[int, _Program]] = {}  # by run and pid
         self._remote_programs: dict[str, dict[str, _Program]] = {}  # members of groups on other hosts, by run and task
         self._checks = BackgroundTasks()
@@ -368,10 +388,9 @@ class WaitMonitor:
     def _are_tasks_idle(self) -> bool:
         """Return whether no task on this host has used more than a little processor time since the last call."""
         pids = [task.process.pid for task in self._supervisor.tasks.values() if task.process is not None]
-        usage = {pid: now for pid in pids if (now := read_usage(pid)) is not None}
-        percents = [now.percent_since(self._task_usage[pid]) for pid, now in usage.items() if pid in self._task_usage]
-        self._task_usage = usage
-        return all(percent <= settings.WAIT_CPU_MAX_PERCENT for percent in percents)
+        before, used = self._used_by_tasks, {pid: now for pid in pids if (now := _ProcessorTime.of(pid)) is not None}
+        self._used_by_tasks = used
+        return all(now.is_idle_since(before[pid]) for pid, now in used.items() if pid in before)
 
     async def _diagnose(self, run: Run, pid: int, wait: Wait | None) -> Sequence[Problem]:
         """Return why a program waits in a call.
@@ -394,7 +413,7 @@ class WaitMonitor:
             if run.process is None or run.has_exited or run.record.stopping is not None:
                 return
             programs = self._programs[run.id]
-            pids = [pid for pid in programs if read_usage(pid) is not None]
+            pids = [pid for pid in programs if _ProcessorTime.of(pid) is not None]
             group, host = (None, "") if run.plan is None else (run.plan.group, run.plan.host)
             # The members of a group do not all start at the same moment.
             if len(pids) < (1 if group is None else len(group.on(host))):
@@ -414,10 +433,10 @@ class WaitMonitor:
             self._last_failure = failure
 
     async def _check_program(self, run: Run, pid: int, program: _Program, tasks_are_idle: bool) -> None:
-        previous, program.usage = program.usage, read_usage(pid)
-        if program.usage is None or previous is None:
+        previous, program.used = program.used, _ProcessorTime.of(pid)
+        if program.used is None or previous is None:
             return
-        is_idle = program.usage.percent_since(previous) <= settings.WAIT_CPU_MAX_PERCENT
+        is_idle = program.used.is_idle_since(previous)
         if not is_idle and not run.down and not program.shown:
             program.wait = program.switches = None
             return

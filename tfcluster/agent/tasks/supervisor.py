@@ -24,6 +24,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier
 from tfcluster.agent.logs.cluster_logs import EventLog, LogCollector
+from tfcluster.agent.meters import ProcessMeter
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Record, TaskRecord
 from tfcluster.agent.state.secret_store import SecretStore, without_values
@@ -158,6 +159,7 @@ class TaskSupervisor:
         if record.process is not None:
             task.process = record.process
             task.pidfd = subprocesses.watch_exit(record.process, partial(self.on_exit, task))
+            task.meter = ProcessMeter(record.process.pid)
             task.memory = OomDetector(record.process.pid, time.monotonic())
         if task.spec.port is not None:
             with suppress(OSError):  # if descriptors are scarce, the server needs them more
@@ -383,6 +385,7 @@ class TaskSupervisor:
         except (ClusterError, OSError) as error:
             raise StartBlockedError(_explain(error, self._folder.path)) from error
         task.process, task.pidfd = child.process, child.pidfd
+        task.meter = ProcessMeter(child.process.pid)
         task.memory = OomDetector(child.process.pid, time.monotonic())
         task.started, task.generation = time.time(), topology.generation
         task.startup_error, task.killed = "", False

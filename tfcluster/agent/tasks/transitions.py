@@ -10,6 +10,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.event_loop import Timer
 from tfcluster.agent.logs.log_reader import last_lines
+from tfcluster.agent.meters import ProcessMeter
 from tfcluster.agent.state.journal import TaskRecord
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.health import with_reason
@@ -19,7 +20,7 @@ from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit, TaskStatus
 from tfcluster.core.topology import PS_JOB, Task
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.os.procfs import OomDetector, ResourceUsage, read_usage
+from tfcluster.os.procfs import OomDetector
 from tfcluster.paths import LOCAL_HOST
 
 # What a text that stays says of a task whose process died: it is in the records of runs when the task serves again.
@@ -46,20 +47,20 @@ class TaskRuntime:
     startup_error: str = ""  # the error that the process reported while it started, or another explanation of its exit
     being_checked: bool = False  # whether a health check is in progress
     timer: Timer = field(default_factory=Timer)  # triggers the next event of the state machine
-    samples: tuple[ResourceUsage, ...] = ()  # the latest two, the newest first
+    meter: ProcessMeter | None = None  # of the process; None while there is no process
     memory: OomDetector | None = None  # for the process; None while there is no process
     killed: bool = False  # whether this agent has sent SIGKILL to the process
 
     def clear_process(self) -> None:
         """Clear all state of the task's process after it has exited."""
-        self.process = self.pidfd = self.memory = None
+        self.process = self.pidfd = self.meter = self.memory = None
         self.probe_error = ""
-        self.devices = self.samples = ()
+        self.devices = ()
 
     def sample_usage(self) -> None:
         """Sample the resource usage and OOM counters of the task's process, to compare later values with them."""
-        if self.process is not None and (usage := read_usage(self.process.pid)) is not None:
-            self.samples = (usage, *self.samples[:1])
+        if self.meter is not None:
+            self.meter.sample()
         if self.memory is not None:
             self.memory.sample(time.monotonic())
 
@@ -83,7 +84,7 @@ class TaskRuntime:
 
     def status(self) -> TaskStatus:
         """Return the task's entry in the output of `status`."""
-        usage = read_usage(self.process.pid) if self.process else None
+        usage = self.meter.read() if self.meter is not None else None
         running = self.process is not None and self.machine.state in HAS_PROCESS
         ready = self.machine.state is TaskState.READY
         return TaskStatus(
@@ -96,17 +97,12 @@ class TaskRuntime:
             pid=self.process.pid if self.process else None,
             restarts=self.machine.restarts,
             uptime_s=round(max(0.0, time.time() - self.started), 1) if running else None,
-            cpu_percent=self._percent(usage) if usage else None,
-            rss_bytes=usage.rss_bytes if usage else None,
+            cpu_percent=self.meter.percent(usage) if usage is not None and self.meter is not None else None,
+            rss_bytes=usage.rss_bytes if usage is not None else None,
             devices=tuple(device.name for device in self.devices) if ready else (),
             last_exit=self._last_exit_with_log(),
             probe_error=self.probe_error or None,
         )
-
-    def _percent(self, usage: ResourceUsage) -> float:
-        """Return the CPU usage in percent of one core since the newest sample that is old enough, or else the start."""
-        old_enough = (sample for sample in self.samples if usage.at - sample.at >= settings.CPU_SAMPLE_MIN_SECONDS)
-        return usage.percent_since(next(old_enough, None))
 
     def _last_exit_with_log(self) -> LastExit | None:
         """Return how the latest process ended, with the end of the log if the task has stopped or failed."""

@@ -98,6 +98,7 @@ class HostPreflight:
     warnings: list[tuple[str, ClusterError]] = field(default_factory=list)  # of failed checks that prevent no start
     certificate: CertificateFacts | None = None  # None if the host has none
     accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
+    install_psutil: str = ""  # the command that installs psutil there; empty if it is there, or not known
     unexamined: list[str] = field(default_factory=list)  # what a dry run could not examine, and why
     is_examined: bool = False  # the host's ports, GPUs, addresses and folders were examined
 
@@ -238,6 +239,13 @@ def check_accounts(host: str, preflight: HostPreflight, topology: ClusterTopolog
         yield CheckResult(host, "accounts", Severity.NOTE, note, hint)
 
 
+def check_usage(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
+    """Yield a note if the usage of the host and of its tasks cannot be measured."""
+    if preflight.install_psutil:
+        note = "psutil is not installed for its Python: `status`, `top` and `metrics` show no usage of it and its tasks"
+        yield CheckResult(host, "usage", Severity.NOTE, note, f"`{preflight.install_psutil}` there installs it.")
+
+
 #: The checks of each host, in the order in which `doctor` prints them.
 HOST_CHECKS: tuple[Callable[[str, HostPreflight, ClusterTopology], Iterable[CheckResult]], ...] = (
     check_problems,
@@ -247,6 +255,7 @@ HOST_CHECKS: tuple[Callable[[str, HostPreflight, ClusterTopology], Iterable[Chec
     check_tasks,
     check_warnings,
     check_accounts,
+    check_usage,
 )
 
 

@@ -65,6 +65,7 @@ class Preparation:
     # Everything that prevents the host from starting its tasks, and warnings; `tensorflow` is the check of its library.
     problems: tuple[FailedCheck, ...]
     accounts: OtherAccounts | None  # other accounts that can connect to the host's servers; None if there are none
+    install_psutil: str = ""  # the command that installs psutil on the host; empty if it is there
 
 
 @record_class(frozen=True)
