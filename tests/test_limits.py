@@ -94,9 +94,7 @@ def test_the_versions_are_those_of_the_package() -> None:
     assert python in (ROOT / "README.md").read_text()
     assert python in TEXT
     assert f"TensorFlow {first} to 2.{int(after) - 1}," in TEXT
-    upgrade = (ROOT / "docs" / "upgrade.md").read_text()
-    newest = {found for found in re.findall(r"[\d.]+ \(protocol \d+\)", upgrade) if not found.startswith("0.1.0 ")}
-    assert newest == {f"{__version__} (protocol {PROTOCOL})"}
+    assert f"{__version__} (protocol {PROTOCOL})" in (ROOT / "docs" / "upgrade.md").read_text()
 
 
 def test_every_row_is_compared() -> None:

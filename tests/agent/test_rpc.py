@@ -146,9 +146,8 @@ def response_to(data: bytes) -> bytes:
 
 @pytest.mark.usefixtures("up")
 def test_a_command_that_does_not_speak_the_protocol_gets_an_error() -> None:
-    # A command of version 2 sends its request in the first line, and reads an error from a line like this.
-    answer = json.loads(response_to(b'{"version": 2, "call": "status", "arguments": {}}\n'))
-    assert answer["error"]["message"].endswith("and this command is tfcluster 0.1.0 (protocol 2)")
+    answer = json.loads(response_to(b'{"version": 2, "tfcluster": "0.1"}\n'))
+    assert answer["error"]["message"].endswith("and this command is tfcluster 0.1 (protocol 2)")
     assert "Install tfcluster" in answer["error"]["hint"]
     request = encode_frame(Frame(1, FrameKind.REQUEST, {"method": "status", "arguments": {}}))
     for data in (b"hello\n", encode_greeting() + b"hello\n", encode_greeting() + request + request):

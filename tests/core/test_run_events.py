@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +17,6 @@ from tfcluster.core.run_events import (
     to_record,
 )
 from tfcluster.core.runs import RunOptions, check_name, exit_code, matching_runs
-
-FILES = sorted((Path(__file__).parent.parent / "data" / "format1").rglob("events.jsonl"))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_what_0_1_0_has_written_is_the_same_today(path: Path) -> None:
-    for line in path.read_text().splitlines():
-        event = parse_event(json.loads(line))
-        assert event is not None
-        assert json.dumps(to_record(event), separators=(",", ":")) == line
 
 
 def test_only_fields_that_may_be_missing_are_left_out_and_events_of_other_programs_are_of_no_kind() -> None:

@@ -86,8 +86,6 @@ def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
     assert len(set(addresses)) == 3
     assert {address.partition(":")[0] for address in addresses} == {"localhost"}
     assert both(two)  # `up` has waited for the forwarders
-    # A forwarder of tfcluster 0.1.0, which continues after an upgrade, accepts no other fields.
-    assert state(two, "alpha", "forwarding.json").keys() == {"host", "forwarders", "certificate", "until"}
 
 
 def test_a_program_on_another_machine_is_told_where_to_start(two: Sandbox) -> None:

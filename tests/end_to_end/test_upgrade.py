@@ -18,10 +18,10 @@ import pytest
 
 from tests.conftest import ROOT, Result, Sandbox, make_sandbox, wait_for
 from tests.end_to_end.test_ssh import over
-from tests.releases import FIRST, unpack
+from tests.older import OLDER, make_older
 from tfcluster.version import __version__
 
-UPGRADED = f"agent upgraded from {FIRST} "
+UPGRADED = f"agent upgraded from {OLDER} "
 SPEC = "name: old\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 # Prints lines until there is a file, and says whether it was asked to stop.
 SCRIPT = """
@@ -51,13 +51,13 @@ Old = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def first_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(FIRST, tmp_path_factory.mktemp("first"))
+def older_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_older(tmp_path_factory.mktemp("older"))
 
 
 @pytest.fixture(scope="module")
-def old_environment(first_release: Path) -> dict[str, str]:
-    return {"PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{first_release}"}
+def old_environment(older_version: Path) -> dict[str, str]:
+    return {"PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{older_version}"}
 
 
 def state_of(sandbox: Sandbox, run: str) -> str:
@@ -102,7 +102,7 @@ def test_looking_leaves_a_cluster_whose_older_agent_has_died_to_the_older_versio
     tasks = {*sandbox.pids("worker:"), *sandbox.pids("ps:")}
     sandbox.kill_agent()
     for words in (["status"], ["logs", "-n", "1"]):
-        assert f"the cluster's agent is tfcluster {FIRST} " in sandbox(*words, code=1).stderr
+        assert f"the cluster's agent is tfcluster {OLDER} " in sandbox(*words, code=1).stderr
     assert not sandbox.pids(" agent on ")
     seen = sandbox.json("status", env=old_environment)
     assert {task["pid"] for task in seen["tasks"]} == tasks
@@ -185,7 +185,7 @@ def test_all_that_a_cluster_does_continues_through_an_upgrade(
     # An agent that adopts a run cancels it after this time, if the command that waits for it does not come back.
     settings = sandbox.with_settings({"RUN_OWNER_RECONNECT_SECONDS": 1.0, "RPC_TIMEOUT_SECONDS": 60.0})
     old: Callable[..., Result] = partial(sandbox, env={**old_environment, **settings})
-    assert FIRST in old("--version").stdout
+    assert OLDER in old("--version").stdout
     script, variable = sandbox.spec(SCRIPT, "script.py"), sandbox.spec(VARIABLE, "variable.py")
     old("up", sandbox.spec(SPEC, warm=True))
     old("run", variable, "set")
@@ -261,7 +261,7 @@ def test_hosts_are_upgraded_and_one_that_was_away_later(
             away = sandbox("run", "pi", "--samples", "1e6", "--devices", "/job:worker/task:0")
             assert f"host 'alpha': {UPGRADED}" in away.stderr
         seen = sandbox("status", code=5)
-        assert (seen.stdout + seen.stderr).count(f"agent is tfcluster {FIRST}") == 1, "alpha is new, beta is not"
+        assert (seen.stdout + seen.stderr).count(f"agent is tfcluster {OLDER}") == 1, "alpha is new, beta is not"
         result = sandbox("up", spec)
         assert f"host 'beta': {UPGRADED}" in result.stderr
         assert f"host 'alpha': {UPGRADED}" not in result.stderr
@@ -292,12 +292,12 @@ def install(environment: Path, source: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_new_version_is_installed_over_the_old_one_while_the_cluster_is_up(
-    tmp_path: Path, environment: Path, first_release: Path
+    tmp_path: Path, environment: Path, older_version: Path
 ) -> None:
-    install(environment, first_release, tmp_path / "first")
+    install(environment, older_version, tmp_path / "old")
     with make_sandbox(tmp_path, (str(environment / "bin" / "tfcluster"),)) as installed:
         command = partial(installed, env={"PYTHONPATH": str(ROOT / "tests" / "changed")})
-        assert FIRST in command("--version").stdout
+        assert OLDER in command("--version").stdout
         script, end = installed.spec(SCRIPT, "script.py"), tmp_path / "end"
         command("up", installed.spec(SPEC, warm=True))
         run = command("run", "--detach", script, end).stdout.strip()

@@ -80,7 +80,7 @@ OWN = f"tfcluster {__version__} (protocol {PROTOCOL})"
 @pytest.mark.parametrize(
     ("greeting", "command", "hint"),
     [
-        ({"version": 2, "call": "status", "arguments": {}}, "tfcluster 0.1.0 (protocol 2)", "Install"),
+        ({"version": 2, "tfcluster": "0.1"}, "tfcluster 0.1 (protocol 2)", "Install"),
         ({"version": PROTOCOL + 1, "tfcluster": "9.9"}, f"tfcluster 9.9 (protocol {PROTOCOL + 1})", "`tfcluster up`"),
     ],
 )
@@ -106,8 +106,8 @@ def test_a_command_refuses_an_agent_of_another_version() -> None:
 def test_the_first_line_of_an_agent_tells_its_version_although_it_refuses_the_connection() -> None:
     error = ClusterError("another version")
     assert parse_greeting(encode_rejection(error)) == OWN_GREETING
-    first_release = parse_greeting(json.dumps({"error": error.to_json()}).encode())
-    assert (str(first_release), first_release.is_older) == ("0.1.0 (protocol 27)", True)
+    older = parse_greeting(json.dumps({"error": error.to_json(), "version": 2, "tfcluster": "0.1"}).encode())
+    assert (str(older), older.is_older) == ("0.1 (protocol 2)", True)
 
 
 def test_a_command_raises_the_error_by_which_an_agent_refuses_it() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import pytest
 
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.protocol.serialization import DecodeError, NewerFormatError, decode, from_stored, to_stored
+from tfcluster.protocol.serialization import FORMAT, DecodeError, NewerFormatError, decode, from_stored, to_stored
 
 
 class Colour(StrEnum):
@@ -111,9 +111,22 @@ def test_a_type_without_a_decoder_is_a_type_error() -> None:
 
 def test_a_stored_document_has_a_format_and_a_newer_one_is_not_damage() -> None:
     handle = ProcessHandle(1, 2)
-    for document in ({"pid": 1, "start_time": 2}, to_stored(handle, 1), to_stored(handle, 2)):
-        assert from_stored(ProcessHandle, document, 2) == handle
+    assert from_stored(ProcessHandle, to_stored(handle)) == handle
     with pytest.raises(DecodeError, match=r"^start_time: missing$"):
-        from_stored(ProcessHandle, {"pid": 1}, 1)
-    with pytest.raises(NewerFormatError, match=r"its format is 3, and this version \(.+\) reads formats up to 2"):
-        from_stored(ProcessHandle, {"format": 3, "handle": "elsewhere"}, 2)
+        from_stored(ProcessHandle, {"format": FORMAT, "pid": 1})
+    with pytest.raises(DecodeError, match=r"^format: "):
+        from_stored(ProcessHandle, {"pid": 1, "start_time": 2})
+    with pytest.raises(NewerFormatError, match=rf"its format is 99, and this version \(.+\) reads format {FORMAT}"):
+        from_stored(ProcessHandle, {"format": 99, "handle": "elsewhere"})
+    with pytest.raises(ValueError, match=r"its format is 1, and this version") as caught:
+        from_stored(ProcessHandle, {"format": 1, "pid": 1, "start_time": 2})
+    assert not isinstance(caught.value, NewerFormatError)
+
+
+def test_what_an_older_version_has_stored_has_defaults_and_what_a_newer_one_has_added_is_ignored() -> None:
+    stored = to_stored(VALUE)
+    for each in (stored, stored["inner"]):
+        each["added"] = {"a": []}
+    assert from_stored(Outer, stored) == VALUE
+    del stored["inner"]["colour"], stored["pair"], stored["more"]
+    assert from_stored(Outer, stored) == VALUE

@@ -18,7 +18,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.conftest import ROOT, mostly_slow
-from tests.releases import FIRST, unpack
+from tests.older import make_older
 from tfcluster.transport.provision import code_bundle, code_hash
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.remote.install import prune
@@ -89,7 +89,7 @@ def cache_of(home: Path) -> Path:
 def test_versions_share_the_cache_of_a_host(
     client: Client, home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    older = Client(unpack(FIRST, tmp_path_factory.mktemp("first")))
+    older = Client(make_older(tmp_path_factory.mktemp("older")))
     versions = [older, client, older, client]
     assert [each.start_session(home) for each in versions] == [_SENT, _SENT, _FOUND, _FOUND]
     assert {path.name for path in cache_of(home).iterdir()} == {older.fields["code"], client.fields["code"], "lock"}

@@ -26,8 +26,8 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.forwarder import FORMAT, forward, loaded_path
-from tfcluster.protocol.serialization import from_stored, to_json, to_stored
+from tfcluster.processes.forwarder import forward, loaded_path
+from tfcluster.protocol.serialization import from_stored, to_stored
 from tfcluster.runtime_dir import certificate_path
 
 _logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class ForwarderSupervisor(HelperProcess):
     def adopt(self) -> None:
         """Adopt the forwarder of an earlier agent; start another one if it has died."""
         try:
-            config = from_stored(Forwarding, json.loads(self._folder.forwarding.read_bytes()), FORMAT)
+            config = from_stored(Forwarding, json.loads(self._folder.forwarding.read_bytes()))
             certificate = Certificate.from_pem(config.certificate.read_text(), config.until)
         except (OSError, ValueError):  # there is no forwarder; or the machine was started again, without secrets
             return
@@ -150,7 +150,7 @@ class ForwarderSupervisor(HelperProcess):
         with contextlib.suppress(OSError):  # no descriptor is left
             self.ports.lock(config.own.port)
         with contextlib.suppress(OSError, ValueError):
-            self.watch(from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()), FORMAT))
+            self.watch(from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes())))
         if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
             with contextlib.suppress(OSError):  # the periodic check tries again
                 self.restore()
@@ -183,8 +183,7 @@ class ForwarderSupervisor(HelperProcess):
     def _write_files(self, config: Forwarding, certificate: Certificate) -> None:
         for path, text in (
             (config.certificate, certificate.to_pem()),
-            # Without its format, which is 1: a forwarder of tfcluster 0.1.0 that still runs accepts no other fields.
-            (self._folder.forwarding, json.dumps(to_json(config))),
+            (self._folder.forwarding, json.dumps(to_stored(config))),
         ):
             write_atomically(path, text.encode())
 
@@ -203,7 +202,7 @@ class ForwarderSupervisor(HelperProcess):
         """Record the forwarder for the next agent, and let it begin."""
         assert self.process is not None, "it has just been forked"
         try:
-            record = json.dumps(to_stored(self.process, FORMAT))
+            record = json.dumps(to_stored(self.process))
             write_atomically(self._folder.forwarder_process, record.encode())
         except OSError as error:
             _logger.warning("%s: the forwarder cannot be recorded: %s", error.filename, error.strerror)

@@ -63,7 +63,7 @@ def _command(cluster: str, host: Host) -> str:
         recent = shlex.quote(str(PACKAGE_ROOT))
         python, state = shlex.quote(sys.executable), str(state_home())
     else:
-        # The version of the code that was used last, for a journal of tfcluster 0.1.0, which names none; see
+        # The version of the code that was used last, if the one that wrote the journal was removed; see
         # `remote.bootstrap.cache_folders`.
         caches = ['"${XDG_CACHE_HOME:-$HOME/.cache}"/tfcluster/code/*/']
         caches += [f"{shlex.quote(host.state)}/.code/*/"] if host.state else []

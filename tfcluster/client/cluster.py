@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from tfcluster.transport.remote_transport import RemoteTransport
 
 
-# The format of the registry's entries. Entries with hosts that ssh does not reach have format 2,
-# as an older version would try ssh; others can still be read by it.
-_FORMAT, _FORMAT_OF_SSH = 2, 1
-
-
 class Cluster:
     """A handle on a cluster: its name, its hosts, and the connections to its agents.
 
@@ -142,7 +137,7 @@ def read_registry(name: str) -> Cluster | None:
     from tfcluster.protocol.serialization import NEWER_HINT, NewerFormatError, from_stored
 
     try:
-        entry = from_stored(RegistryEntry, json.loads(path.read_text()), _FORMAT)
+        entry = from_stored(RegistryEntry, json.loads(path.read_text()))
         return Cluster(name, entry.hosts, entry.head, entry.job, entry.pods)
     except FileNotFoundError:
         return None
@@ -187,8 +182,7 @@ def register(cluster: Cluster) -> None:
     from tfcluster.protocol.serialization import to_stored
 
     hosts = tuple(cluster.hosts.values())
-    format_number = _FORMAT if job is not None or any(host.connect for host in hosts) else _FORMAT_OF_SSH
-    entry = to_stored(RegistryEntry(cluster.head, hosts, job, pods), format_number)
+    entry = to_stored(RegistryEntry(cluster.head, hosts, job, pods))
     _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 
 

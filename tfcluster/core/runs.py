@@ -79,10 +79,8 @@ _BESIDE = ("program", "traits", "parameters", "timeout", "start_timeout", "log_p
 def nest_options(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with the options of its run in `options`, as JSON values.
 
-    `runs -o json` and the files of tfcluster 0.1.0 have them beside the other fields, and some of them in `origin`.
+    `runs -o json` has them beside the other fields, and some of them in `origin`.
     """
-    if "options" in document:
-        return dict(document)
     options = {name: document[name] for name in _BESIDE if name in document} | (document.get("origin") or {})
     return {**{name: document[name] for name in document if name not in (*_BESIDE, "origin")}, "options": options}
 

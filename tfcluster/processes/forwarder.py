@@ -445,10 +445,6 @@ class Admissions:
         del self._waiting[fd]
 
 
-#: The format of the forwarder's files, see `protocol.serialization`.
-FORMAT = 1
-
-
 class _Listeners:
     """The sockets that listen in the tasks' namespace for the tasks of other hosts.
 
@@ -522,7 +518,7 @@ class TlsForwarder:
     def load(self) -> None:
         """Read what to forward, and the certificate; connections that exist are left alone."""
         data = self._config.read_bytes()
-        forwarding = from_stored(Forwarding, json.loads(data), FORMAT)
+        forwarding = from_stored(Forwarding, json.loads(data))
         self._server = make_context(forwarding.certificate, is_server=True)
         self._client = make_context(forwarding.certificate, is_server=False)
         self._forwarding = forwarding

@@ -25,9 +25,6 @@ from tfcluster.errors import ClusterError
 from tfcluster.records import record_class
 from tfcluster.version import PROTOCOL, __version__
 
-# The release and version of an agent whose rejection, or journal, names neither.
-_FIRST_RELEASE, _FIRST_VERSION = "0.1.0", 27
-
 Message = dict[str, Any]
 
 
@@ -105,7 +102,7 @@ def encode_greeting(*, is_up: bool | None = None) -> bytes:
 def encode_rejection(error: ClusterError) -> bytes:
     """Encode the last line of an agent that closes the connection because of an error of the command.
 
-    Commands of version 2 of the protocol understand this line too. If the versions differ, it is the first line.
+    If the versions differ, it is the first line.
     """
     return encode({"error": error.to_json(), "version": PROTOCOL, "tfcluster": __version__})
 
@@ -136,10 +133,10 @@ def parse_greeting(line: bytes) -> Greeting:
 
 
 def _greeting_of(message: Message) -> Greeting:
-    version = message.get("version", _FIRST_VERSION if "error" in message else None)
+    version = message.get("version")
     if not isinstance(version, int) or isinstance(version, bool):
         raise ClusterError("a line that is not a greeting arrived")
-    release, is_up = message.get("tfcluster", _FIRST_RELEASE), message.get("up")
+    release, is_up = message.get("tfcluster"), message.get("up")
     shown = f"{release:.{settings.UNEXPECTED_DATA_CHARACTERS}}" if isinstance(release, str) else "?"
     return Greeting(version, shown, is_up if isinstance(is_up, bool) else None)
 
@@ -149,7 +146,7 @@ def parse_writer(line: bytes) -> Greeting:
     document = json.loads(line)
     if not isinstance(document, dict) or "topology" not in document:
         raise ValueError("not a journal")
-    release, version = document.get("tfcluster", _FIRST_RELEASE), document.get("protocol", _FIRST_VERSION)
+    release, version = document.get("tfcluster"), document.get("protocol")
     if not isinstance(version, int):
         raise ValueError("protocol: not a number")
     return Greeting(version, str(release))

@@ -3,12 +3,11 @@
 One generic pair of functions serves the RPC protocol, the journal and most of what `-o json` prints. The decoder of a
 class is built when it is used first, because resolving type hints takes longer than importing the class.
 
-Documents on disk may be of another version of tfcluster, or be read by one. Each kind of document has a format, a
-number that grows only if an older version would misunderstand the document: a field is missing or has another meaning,
-or an enumeration has another value. A new field with a default value needs no new format, because readers give missing
-fields their defaults and ignore unknown ones. What tfcluster 0.1.0 has written has no number; it is format 1. The files
-next to a journal that only agents read, such as those with secret values, change their format with the journal's: an
-agent that cannot read the journal does not touch them.
+Documents on disk may be of another version of tfcluster, or be read by one. All have one format, a number that grows
+only if an older version would misunderstand a document: a field is missing or has another meaning, or an enumeration
+has another value. A new field with a default value needs no new format, because readers give missing fields their
+defaults and ignore unknown ones. The files next to a journal that only agents read, such as those with secret values,
+have no number: an agent that cannot read the journal does not touch them.
 """
 
 from __future__ import annotations
@@ -267,30 +266,37 @@ def _mismatch(json_path: str, expected: str, value: Any) -> DecodeError:
     return DecodeError(json_path, f"expected {expected}", shown[: settings.ERROR_VALUE_MAX_CHARS])
 
 
+#: The format of all documents on disk.
+FORMAT = 3
 #: What to do about a document that a newer version has written.
 NEWER_HINT = "Nothing was changed. Install that version, or a newer one, and repeat the command."
+
+
+@record_class(frozen=True)
+class _Header:
+    """What each document has besides its own fields."""
+
+    format: int
+    tfcluster: str = "?"  # the version that has written it
 
 
 class NewerFormatError(ValueError):
     """A document has a format that only newer versions know. Nothing here may change or remove it."""
 
 
-def to_stored(value: object, format_number: int) -> dict[str, Any]:
+def to_stored(value: object) -> dict[str, Any]:
     """Return the JSON value of a document: a dataclass or a mapping, with its format and who has written it."""
-    return {"format": format_number, "tfcluster": __version__, **to_json(value)}
+    return {"format": FORMAT, "tfcluster": __version__, **to_json(value)}
 
 
-def from_stored(kind: type[T], document: Any, known: int) -> T:
-    """Decode a document of any format up to the last that is known; a newer one raises a NewerFormatError."""
-    check_format(document, known)
+def from_stored(kind: type[T], document: Any) -> T:
+    """Decode a document; one of a newer format raises a NewerFormatError, and one of an older format a ValueError."""
+    found = decode(_Header, document, lenient=True).format
+    if found > FORMAT:
+        raise _newer(document, f"its format is {found}, and this version ({__version__}) reads format {FORMAT}")
+    if found < FORMAT:  # of a version that was never published
+        raise ValueError(f"its format is {found}, and this version ({__version__}) reads format {FORMAT}")
     return decode(kind, document, lenient=True)
-
-
-def check_format(document: Any, known: int) -> None:
-    """Raise a NewerFormatError if a document has a newer format than the last that is known."""
-    found = decode(int, _header(document).get("format", 1), "format")
-    if found > known:
-        raise _newer(document, f"its format is {found}, and this version ({__version__}) reads formats up to {known}")
 
 
 def check_protocol(document: Any, protocol: int) -> None:
@@ -303,8 +309,5 @@ def check_protocol(document: Any, protocol: int) -> None:
 
 
 def _newer(document: Any, reason: str) -> NewerFormatError:
-    return NewerFormatError(f"written by tfcluster {_header(document).get('tfcluster', '?')}, which is newer: {reason}")
-
-
-def _header(document: Any) -> dict[str, Any]:
-    return document if isinstance(document, dict) else {}
+    release = decode(_Header, document, lenient=True).tfcluster
+    return NewerFormatError(f"written by tfcluster {release}, which is newer: {reason}")

@@ -15,19 +15,17 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits, required_tasks
-from tfcluster.core.runs import RunOptions, check_name, find_run, nest_options
+from tfcluster.core.runs import RunOptions, check_name, find_run
 from tfcluster.core.states import ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import read_file, write_atomically
 from tfcluster.processes.runs.run_plan import FILES, RunPlan
 from tfcluster.protocol.api.runs import RunSummary
-from tfcluster.protocol.serialization import NewerFormatError, check_format, decode, to_stored
+from tfcluster.protocol.serialization import NewerFormatError, from_stored, to_stored
 from tfcluster.version import PROTOCOL
 
 _FILE = "record.json"
-# The format of the records: 2 has the version of the protocol, and the options as one object.
-_FORMAT = 2
 
 _logger = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ class RunRecord:
     required_tasks: list[str] = field(default_factory=list)  # the run uses these besides the tasks of its devices
     is_part: bool = False  # whether the run consists of this host's members of a group that another host leads
     has_variables: bool = False  # whether servers may still have variables of the run, which has ended
-    protocol: int = 0  # that of the agent that submitted the run; 0 for that of tfcluster 0.1.0
+    protocol: int = PROTOCOL  # that of the agent that submitted the run
 
     @classmethod
     def new(cls, plan: RunPlan, detached: bool) -> RunRecord:
@@ -69,7 +67,6 @@ class RunRecord:
             state=RunState.QUEUED,
             required_tasks=required_tasks(plan.options.traits, plan.devices, plan.addresses, plan.head),
             is_part=plan.group is not None and plan.group.coordinator is not None,
-            protocol=PROTOCOL,
         )
 
     @classmethod
@@ -101,12 +98,6 @@ class RunRecord:
             missing_output,
             options.script,
         )
-
-
-def parse_record(document: Any) -> RunRecord:
-    """Return the record that a document of any format up to this version's has; a newer one raises NewerFormatError."""
-    check_format(document, _FORMAT)
-    return decode(RunRecord, nest_options(document) if isinstance(document, dict) else document, lenient=True)
 
 
 class RunStore:
@@ -148,7 +139,7 @@ class RunStore:
 
         Raises OSError: the record cannot be written. The previous record is unchanged.
         """
-        data = json.dumps(to_stored(record, _FORMAT)).encode()
+        data = json.dumps(to_stored(record)).encode()
         write_atomically(self.folder(record.run) / _FILE, data)
 
     def try_write(self, record: RunRecord) -> None:
@@ -163,7 +154,7 @@ class RunStore:
         """Return the record of a run, `RunRecord.unreadable` if it cannot be read, or None if there is none."""
         path = self.folder(run) / _FILE
         try:
-            record = parse_record(json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES)))
+            record = from_stored(RunRecord, json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES)))
             problem = "" if record.run == run else f"the record of {record.run}"
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -29,9 +29,8 @@ from tfcluster.protocol.serialization import (
     from_stored,
     to_stored,
 )
+from tfcluster.version import PROTOCOL
 
-# The format of the journal, see `protocol.serialization`: 2 has the version of the protocol.
-_FORMAT = 2
 # Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
 _MAX_PID = 2**22
 _MAX_TICKS = 2**63 - 1
@@ -73,7 +72,7 @@ class Record:
     secrets: Path  # the file that holds the secret values
     next: ClusterTopology | None = None  # replaces this one once the tasks that it removes or changes have stopped
     network: PrivateNetwork | None = None  # the one of the processes; None if they are in the machine's
-    protocol: int = 0  # that of the agent that wrote the record; 0 for that of tfcluster 0.1.0
+    protocol: int = PROTOCOL  # that of the agent that wrote the record
     boot: str = field(default_factory=boot_id)  # of the host, in which the record was written
 
 
@@ -141,7 +140,7 @@ class Journal:
 
         Raises OSError: the file cannot be written; the previous record is unchanged.
         """
-        data = json.dumps(to_stored(record, _FORMAT)).encode() + b"\n"
+        data = json.dumps(to_stored(record)).encode() + b"\n"
         self.close()
         remove_unless_file(self.path)
         write_atomically(self.path, data, durable=True)
@@ -304,7 +303,7 @@ def _parse(data: bytes, host: str | None) -> Record:
     """
     first, _, rest = data.partition(b"\n")
     document = json.loads(first)
-    record = from_stored(Record, document, _FORMAT)
+    record = from_stored(Record, document)
     check_protocol(document, record.protocol)
     tasks = {**record.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
     _check(record.topology, tasks, record.secrets, host)

@@ -30,7 +30,6 @@ from zipimport import zipimporter
 
 from tfcluster import boot
 from tfcluster.core.environment import no_proxy_env
-from tfcluster.core.runs import nest_options
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
 from tfcluster.process_mark import MARK
@@ -144,11 +143,6 @@ class ScriptStart(SystemExit):
         self.run = run
 
 
-def resume(plan_fd: str, link_fd: str) -> NoReturn:
-    """Run a script in a fresh interpreter, as a driver of tfcluster 0.1.0 does if the package was replaced."""
-    prepare(plan_fd, link_fd)()
-
-
 def prepare(plan_fd: str, link_fd: str) -> Callable[[], NoReturn]:
     """Return the function that runs a script in a fresh interpreter, which has replaced the process of the script.
 
@@ -156,8 +150,7 @@ def prepare(plan_fd: str, link_fd: str) -> Callable[[], NoReturn]:
     socket pair with the driver.
     """
     with open(int(plan_fd), "rb") as file:
-        # Leniently: it may be of a driver of tfcluster 0.1.0, see `resume`.
-        plan = decode(RunPlan, nest_options(json.loads(file.read())), lenient=True)
+        plan = decode(RunPlan, json.loads(file.read()))
     os.set_inheritable(int(link_fd), False)
     daemonize.set_process_title(title_of(plan))
     handle_signals()
