@@ -66,6 +66,7 @@ OWNERS = {
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
     "cryptography": {"client"},
+    "pathspec": {"client"},
     "rich": {"ui", "programs/render"},
     "textual": {"ui"},
     "matplotlib": {"ui"},
@@ -173,6 +174,11 @@ def test_every_part_has_a_rule_and_what_may_not_be_installed_is_imported_only_wh
     assert {part_of_file(path.relative_to(ROOT)) for path in FILES} <= ALLOWED.keys()
     found = [each for each in all_imports() if each.module.split(".")[0] == "matplotlib"]
     assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
+
+
+def test_pathspec_is_imported_only_where_code_is_sent() -> None:
+    found = [each for each in all_imports() if each.module.split(".")[0] == "pathspec"]
+    assert {(each.at.partition(":")[0], each.lazy or each.typing) for each in found} == {("client/runs/code.py", True)}
 
 
 @pytest.mark.parametrize("part", sorted(ALLOWED))

@@ -7,17 +7,18 @@ request = api.RunRequest(..., code=tree.location)
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import os
 import re
 import stat
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
@@ -28,6 +29,9 @@ from tfcluster.errors import ClusterError, usage_error
 from tfcluster.os.files import read_file
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.files import CodeWanted, SendCodeRequest
+
+if TYPE_CHECKING:
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 #: Shows that code is sent; the arguments are the host, the bytes that it needs, and how many of them are left.
 ShowSending = Callable[[str, int, int], None]
@@ -41,6 +45,10 @@ _REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "
 # The configuration of a repository can name a command, which git would execute to list files: of one that was fetched,
 # for example, a host has decided what it is.
 _NO_COMMANDS = ("-c", "core.fsmonitor=false")
+# In lines of .tfclusterignore: the end of a pattern for folders only; a line without a pattern.
+_SLASH_AT_END = re.compile(r"/\s*$")
+_NO_PATTERN = re.compile(r"#.*|!?/*\s*")
+_LINE_BREAK = "\0"  # in place of one in a path: pathspec's expressions end there, and no pattern has this character
 
 
 @dataclass(frozen=True)
@@ -360,13 +368,13 @@ class _Filter:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._patterns: dict[str, Sequence[_Pattern]] = {}
+        self._patterns: dict[str, _Patterns] = {}
         self._folders: dict[str, bool] = {"": True}
 
     def keeps(self, path: str) -> bool:
         """Return whether a file belongs to the code."""
         folder, _, name = path.rpartition("/")
-        return name not in _NEVER and self.keeps_folder(folder) and not self._is_ignored(path)
+        return name not in _NEVER and self.keeps_folder(folder) and not self._patterns_in(folder).ignore(path)
 
     def keeps_folder(self, folder: str) -> bool:
         """Return whether files in a folder may belong to the code."""
@@ -377,86 +385,69 @@ class _Filter:
                 name not in _NEVER
                 and self.keeps_folder(parent)
                 and not is_environment
-                and not self._is_ignored(f"{folder}/")
+                and not self._patterns_in(parent).ignore(folder, is_folder=True)
             )
         return self._folders[folder]
 
-    def _is_ignored(self, path: str) -> bool:
-        """Return what the nearest .tfclusterignore that has a pattern for a path says."""
-        folder = path.rstrip("/").rpartition("/")[0]
-        while True:
-            relative = path[len(folder) + 1 :] if folder else path
-            for pattern in reversed(self._read(folder)):  # the last one that matches decides
-                if pattern.matches(relative):
-                    return pattern.ignores
-            if not folder:
-                return False
-            folder = folder.rpartition("/")[0]
-
-    def _read(self, folder: str) -> Sequence[_Pattern]:
-        """Return the patterns of a folder's own .tfclusterignore."""
+    def _patterns_in(self, folder: str) -> _Patterns:
+        """Return the patterns for what is in a folder: those of its own file after those of the folders above it."""
         if folder not in self._patterns:
-            self._patterns[folder] = ()
-            path = Path(self._root, folder, IGNORE_FILE)
-            try:
-                lines = read_file(path, settings.SPEC_MAX_BYTES).decode(errors="replace").splitlines()
-                self._patterns[folder] = [_Pattern(line) for line in lines if line.strip() and not line.startswith("#")]
-            except OSError:
-                pass
-            except (ValueError, re.error) as error:
-                raise usage_error(f"{path}: {error}") from error
+            above = self._patterns_in(folder.rpartition("/")[0]) if folder else _Patterns([])
+            own = [_from_top(line, folder) for line in _read_patterns(Path(self._root, folder, IGNORE_FILE))]
+            self._patterns[folder] = _Patterns([*above.lines, *own]) if own else above
         return self._patterns[folder]
 
 
-class _Pattern:
-    """A line of .tfclusterignore, with the meaning that it has in a .gitignore.
+class _Patterns:
+    """Lines of .tfclusterignore, for paths from the top folder.
 
-    The names in a path are matched one by one, each by an expression of fnmatch, which does not backtrack: no pattern
-    takes long, whoever has written it.
+    pathspec knows files only, and lets the last pattern for a folder decide about what is in it, unless one matches the
+    whole path. Folders are looked up like files, without the slash that some patterns end with: so it decides as git.
     """
 
-    def __init__(self, line: str) -> None:
-        if len(line) > settings.IGNORE_LINE_MAX_CHARS:
-            raise ValueError(f"a line with {len(line)} characters, it has at most {settings.IGNORE_LINE_MAX_CHARS}")
-        self.ignores = not line.startswith("!")
-        text = line.removeprefix("!").rstrip()
-        if text.endswith("\\") and not line.endswith("\\"):  # a space at the end that counts
-            text += " "
-        self._only_folders = text.endswith("/")
-        names = text.removesuffix("/").removeprefix("/").split("/")
-        is_anchored = "/" in text.removesuffix("/")
-        names = names if is_anchored else ["**", *names]
-        if names[-1] == "**":  # something in the folder
-            names.append("*")
-        # None stands for any number of names.
-        self._names = [None if name == "**" else re.compile(fnmatch.translate(_to_fnmatch(name))) for name in names]
+    def __init__(self, lines: Sequence[str]) -> None:
+        from pathspec import GitIgnoreSpec  # only if code is sent
 
-    def matches(self, path: str) -> bool:
-        """Return whether it matches a path, at the end of which a slash stands for a folder."""
-        if self._only_folders and not path.endswith("/"):
-            return False
-        names = path.rstrip("/").split("/")
-        if len(self._names) == 2 and self._names[0] is None and self._names[1] is not None:  # most are such
-            return self._names[1].match(names[-1]) is not None
-        positions = self._skip({0})
-        for name in names:
-            after = {at for at in positions if at < len(self._names) and self._names[at] is None}
-            for at in positions - after:
-                expression = self._names[at] if at < len(self._names) else None
-                if expression is not None and expression.match(name):
-                    after.add(at + 1)
-            positions = self._skip(after)
-        return len(self._names) in positions
+        self.lines = lines
+        of_files = [line for line in lines if line.startswith("!") or not _SLASH_AT_END.search(line)]
+        self._of_files = GitIgnoreSpec(map(_compile, of_files), backend="simple")
+        self._of_folders = GitIgnoreSpec([_compile(_SLASH_AT_END.sub("", line)) for line in lines], backend="simple")
 
-    def _skip(self, positions: set[int]) -> set[int]:
-        """Add the positions that follow those at which no name is needed."""
-        for at, name in enumerate(self._names):
-            if at in positions and name is None:
-                positions.add(at + 1)
-        return positions
+    def ignore(self, path: str, *, is_folder: bool = False) -> bool:
+        """Return whether a file is left out, or a folder with all that is in it."""
+        return (self._of_folders if is_folder else self._of_files).match_file(path.replace("\n", _LINE_BREAK))
 
 
-def _to_fnmatch(name: str) -> str:
-    """Translate a name in a pattern: fnmatch has no backslash, and negates a set of characters by `!` alone."""
-    text = re.sub(r"\\(.)", lambda escaped: f"[{escaped[1]}]" if escaped[1] in "*?[" else escaped[1], name)
-    return text.replace("[^", "[!")
+def _compile(line: str) -> GitIgnoreSpecPattern:
+    """Compile a pattern; one that is invalid matches nothing, as with git."""
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of [[], which may mean another set one day
+        try:
+            return GitIgnoreSpecPattern(line)
+        except (ValueError, re.error):
+            return GitIgnoreSpecPattern(None)
+
+
+def _read_patterns(path: Path) -> list[str]:
+    """Return the patterns in a .tfclusterignore."""
+    try:
+        text = read_file(path, settings.SPEC_MAX_BYTES).decode("utf-8-sig", "surrogateescape")
+    except OSError:
+        return []
+    except ValueError as error:
+        raise usage_error(f"{path}: {error}") from error
+    return [line for line in text.split("\n") if not _NO_PATTERN.fullmatch(line)]
+
+
+def _from_top(line: str, folder: str) -> str:
+    """Return a pattern of a folder's own file as one for paths from the top folder."""
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    if not folder:
+        return line
+    negation, pattern = ("!", line[1:]) if line.startswith("!") else ("", line)
+    anywhere = "" if "/" in _SLASH_AT_END.sub("", pattern) else "**/"
+    folder = GitIgnoreSpecPattern.escape(folder.replace("\n", _LINE_BREAK))
+    return f"{negation}/{folder}/{anywhere}{pattern.removeprefix('/')}"
