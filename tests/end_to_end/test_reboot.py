@@ -74,8 +74,12 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
 
 def code_of_agent(sandbox: Sandbox) -> Path:
     """Return the folder of the code that the agent runs; it holds a lock in there."""
-    held = {*held_by(sandbox.recorded_agent())}
-    (code,) = [Path(path).parent.parent for path in held if path.endswith("/tfcluster/__init__.py")]
+
+    def agents() -> list[int]:
+        return [pid for pid, title in sandbox.processes().items() if " agent on " in title]
+
+    (agent,) = wait_for(lambda: len(found := agents()) == 1 and found)  # a child has its title for a moment
+    (code,) = [Path(path).parent.parent for path in {*held_by(agent)} if path.endswith("/tfcluster/__init__.py")]
     return code
 
 

@@ -213,7 +213,6 @@ CASES = {
     "an archive that fails": Case(
         SHOW_MAIN, ("fail",), {"PYTHONSAFEPATH": "1"}, script="main/__main__.py", start="main.pyz"
     ),
-    "an archive without a script": Case("", script="main/__init__.py", start="main.pyz"),
     "a module that starts processes": Case(POOL, script="package/part.py", module="package.part"),
     "a folder without __init__.py": Case(
         "print(__spec__.origin)\n", script="more/deep/part.py", module="more.deep.part"
