@@ -83,7 +83,7 @@ async def _play(folder: StateDir, count: int, rewrite: bool) -> float:
         parse_spec(f"{{name: demo, jobs: {{worker: {{tasks: {TASKS}}}}}}}", "c", "c"), "cluster.yaml"
     )
     began = time.perf_counter()
-    supervisor.apply(topology, [task.name for task in topology.tasks])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
     for task in list(supervisor.tasks.values())[:count]:
         supervisor.dispatch([(task, TaskEvent.PROBE_OK)])
         if rewrite:

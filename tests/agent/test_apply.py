@@ -56,6 +56,12 @@ def supervisor(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
     return supervisor
 
 
+def events_of(folder: StateDir) -> list[dict[str, Any]]:
+    if not folder.events.exists():
+        return []
+    return [json.loads(line.split(" ", 2)[2]) for line in folder.events.read_text().splitlines()]
+
+
 def child_pids() -> set[int]:
     return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
@@ -98,7 +104,7 @@ async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
     topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
     changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
     if again:
-        supervisor.apply(topology, [])
+        supervisor.apply(topology, [], "up", "")
     before = (
         supervisor.topology,
         dict(supervisor.tasks),
@@ -111,7 +117,7 @@ async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
     with monkeypatch.context() as patch:
         break_journal(patch, errno.ENOSPC)
         with pytest.raises(ClusterError, match="No space left"):
-            supervisor.apply(desired, [task.name for task in desired.tasks])
+            supervisor.apply(desired, [task.name for task in desired.tasks], "up", "")
     for _ in range(10):
         await asyncio.sleep(0.01)
     tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
@@ -119,7 +125,7 @@ async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
     # The journal may have closed its files: a snapshot opens them again.
     assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
     assert child_pids() == children
-    assert not folder.events.exists()
+    assert [event["event"] for event in events_of(folder)] == ["up"] * again
     assert (folder.journal.path.read_bytes() if again else None) == journal
 
 
@@ -129,17 +135,17 @@ async def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later
     """Its port was taken, so it waited for another attempt."""
     monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
     first = topology_of([task_of("worker:0", "a")])
-    supervisor.apply(first, [])
+    supervisor.apply(first, [], "up", "")
     taken = bind_all_addresses(0)
     new = task_of("worker:1", "a", port=taken.getsockname()[1])
     with monkeypatch.context() as patch:
         break_journal(patch, errno.ENOSPC)
         with pytest.raises(ClusterError, match="No space left"):
-            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name])
+            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name], "up", "")
     taken.close()
     supervisor.write_journal()
     await asyncio.sleep(0.1)
-    assert not folder.events.exists(), "nothing has happened"
+    assert [event["event"] for event in events_of(folder)] == ["up"], "nothing else has happened"
 
 
 async def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
@@ -155,7 +161,7 @@ async def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
     children = child_pids()
     monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
     monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
-    supervisor.apply(topology, [task.name for task in topology.tasks])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
     [record] = written
     assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
     assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
@@ -193,7 +199,7 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
     children = child_pids()
-    supervisor.apply(topology, [task.name for task in topology.tasks])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
     [task] = supervisor.tasks.values()
     with monkeypatch.context() as patch:
         break_system(patch, number)
@@ -214,10 +220,9 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     while task.process is None:
         await asyncio.sleep(0.01)
     assert (task.machine.state, task.machine.restarts) == (TaskState.STARTING, 1)
-    events = [line.split(" ", 2)[2] for line in folder.events.read_text().splitlines()]
-    names = [json.loads(line)["event"] for line in events]
-    assert names == ["started", "died", "blocked", "started"]
-    assert json.loads(events[2])["detail"] == detail
+    events = events_of(folder)
+    assert [event["event"] for event in events] == ["up", "started", "died", "blocked", "started"]
+    assert events[3]["detail"] == detail
     record = folder.journal.read()
     assert record is not None
     assert record.tasks[task.spec.name].process == task.process
@@ -230,7 +235,7 @@ async def test_a_server_that_cannot_be_started_at_first_waits(
     topology = topology_of([task_of("worker:0", "a")])
     with monkeypatch.context() as patch:
         break_fork(patch, errno.EAGAIN)
-        supervisor.apply(topology, [task.name for task in topology.tasks])
+        supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
     [task] = supervisor.tasks.values()
     assert (task.machine.state, task.machine.restarts) == (TaskState.BACKING_OFF, 0)
     record = folder.journal.read()
@@ -244,7 +249,7 @@ async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_
 ) -> None:
     """With another XDG_RUNTIME_DIR, or as after a reboot, which empties the folder in memory."""
     spec = task_of("worker:0", "a", env={"TOKEN": "hunter2"}, secrets=("TOKEN",))
-    supervisor.apply(topology_of([spec]), [])
+    supervisor.apply(topology_of([spec]), [], "up", "")
     record = folder.journal.read()
     assert record is not None
     elsewhere = record.secrets.rename(folder.path / "elsewhere")
@@ -268,7 +273,7 @@ async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_
 
 async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:
     topology = topology_of([task_of("worker:0", "b")])
-    supervisor.apply(topology, [])
+    supervisor.apply(topology, [], "up", "")
     record = folder.journal.read("a")
     assert record is not None
     vars(supervisor).update(topology=None)

@@ -254,9 +254,9 @@ class ClusterHandlers:
         await self._context.forwarder.start(topology, certificate)
         self._reserve_ports(topology)  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
-        self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
         self._ports.release_except(topology.ports_on(self._host))
-        self._supervisor.apply(topology, [task.name for task in tasks] if topology.has_servers else [])
+        start = [task.name for task in tasks] if topology.has_servers else []
+        self._supervisor.apply(topology, start, "up", f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
 
     async def _carry_out(self, topology: ClusterTopology, summary: str) -> None:
         """Stop the tasks that the topology does not keep, then adopt the topology and start its tasks.
@@ -273,8 +273,7 @@ class ClusterHandlers:
                 await self._supervisor.stop(settings.STOP_GRACE_SECONDS, stopping)
             self._context.move_to(topology.network)
             was_warm = self._supervisor.require_cluster().warm
-            self._supervisor.history.record("updated", detail=summary)
-            self._supervisor.apply(topology, self._stopped_tasks(topology))
+            self._supervisor.apply(topology, self._stopped_tasks(topology), "updated", summary)
             if topology.warm != was_warm:
                 self._context.runs.fork_server.end()
                 self._supervisor.changed.notify()  # the next one starts now if it imports TensorFlow

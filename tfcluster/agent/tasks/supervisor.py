@@ -95,8 +95,8 @@ class TaskSupervisor:
             )
         return self.topology
 
-    def apply(self, topology: ClusterTopology, start: Iterable[str]) -> None:
-        """Replace the current topology, if any, by a new one, and start tasks of it.
+    def apply(self, topology: ClusterTopology, start: Iterable[str], event: str, detail: str) -> None:
+        """Replace the current topology, if any, by a new one, and start tasks of it; the event log gets an event.
 
         The journal is written once, with the new topology and the new processes. An agent that dies before that leaves
         the old cluster. An agent that dies after that leaves the new cluster, and the next agent starts the tasks that
@@ -121,6 +121,7 @@ class TaskSupervisor:
             for task, values in attributes:
                 vars(task).update(values)
             raise
+        self.history.record(event, detail=detail)
         self._publish(transitions)
 
     async def adopt(self, record: Record) -> None:
