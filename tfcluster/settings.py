@@ -40,6 +40,7 @@ RPC_UPLOAD_WINDOW_BYTES = 4 * 2**20  # of an upload may arrive before the agent 
 RPC_EVENT_WINDOW_BYTES = 2 * 2**20  # of a response's events may arrive before the command has read them
 CODE_UNASKED_BYTES = 100 * 2**20  # of code that is sent without a question: more is data, or was left there by mistake
 CODE_UNASKED_FILES_MAX = 10_000  # the same, for the number of files
+IGNORE_STARS_MAX = 4  # in a name of a pattern of .tfclusterignore: each more takes ten times as long to match
 CODE_FILES_MAX = 100_000  # the list of them is one message
 CODE_MANIFEST_MAX_BYTES = 64 * 2**20  # of CODE_FILES_MAX files
 CODE_FILES_PER_TURN = 500  # checked in the cache: some milliseconds

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tfcluster.agent import meters
@@ -55,13 +58,12 @@ def test_cpu_usage_is_measured_over_a_minimum_interval(
     """The samples are the processor time, and when it is read."""
     used, clock = 0.0, 0.0
     process = SimpleNamespace(
-        cpu_times=lambda: SimpleNamespace(user=used, system=0.0),
-        memory_info=lambda: SimpleNamespace(rss=1),
-        create_time=lambda: 0.0,
+        cpu_times=lambda: SimpleNamespace(user=used, system=0.0), memory_info=lambda: SimpleNamespace(rss=1)
     )
-    monkeypatch.setattr(meters, "_load_psutil", lambda: SimpleNamespace(Process=lambda pid: process, Error=OSError))
+    monkeypatch.setattr(meters, "_load_psutil", lambda: SimpleNamespace(Process=lambda pid: process))
+    monkeypatch.setattr(meters, "stat_fields", lambda pid: ["0"] * 20)
     monkeypatch.setattr("time.monotonic", lambda: clock)
-    monkeypatch.setattr("time.time", lambda: clock)
+    monkeypatch.setattr("time.clock_gettime", lambda kind: clock)
     meter = ProcessMeter(1)
     for used, clock in samples:  # noqa: B007 - the functions above read them
         meter.sample()
@@ -71,8 +73,42 @@ def test_cpu_usage_is_measured_over_a_minimum_interval(
     assert meter.percent(usage) == percent
 
 
-def test_nothing_is_measured_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "_load_psutil", lambda: None)
+def test_the_usage_of_a_young_process_is_that_since_its_start() -> None:
+    """Psutil knows the start to a second only: the age would be up to a second too long."""
+    program = "import time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        began = time.monotonic()
+        assert process.stdout is not None
+        process.stdout.readline()
+        meter = ProcessMeter(process.pid)
+        usage = meter.read()
+        assert usage is not None
+        percent = meter.percent(usage)
+        at_least = 100 * 0.38 / (time.monotonic() - began + 0.1)
+        process.communicate(b"\n")
+    assert percent is not None
+    assert percent >= at_least
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'psutil'"), OSError(24, "Too many open files")])
+def test_nothing_is_measured_without_psutil(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
     meter = ProcessMeter(os.getpid())
-    meter.sample()
-    assert (meter.read(), host_time(), host_memory(), meters.has_psutil()) == (None, None, None, False)
+    with monkeypatch.context() as without:
+        without.setattr(meters, "_import_psutil", fail)
+        meters._load_psutil.cache_clear()
+        meter.sample()
+        assert (meter.read(), host_time(), host_memory(), meters.find_obstacle()) == (None, None, None, str(error))
+    assert meters.find_obstacle() == ""
+    assert meter.read() is not None, "as soon as it is there"
+
+
+def test_a_kernel_that_does_not_tell_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    meter = ProcessMeter(os.getpid())
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert (host_time(), host_memory(), meter.read()) == (None, None, None)
+    (tmp_path / "meminfo").write_text("MemFree: 1 kB\n")
+    (tmp_path / "stat").write_text("intr 1\n")
+    assert (host_time(), host_memory()) == (None, None)

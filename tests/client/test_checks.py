@@ -161,11 +161,11 @@ def test_other_accounts_are_a_note_that_says_what_they_can_do() -> None:
 
 
 def test_a_host_without_psutil_has_a_note_with_the_command_that_installs_it() -> None:
-    lacking = HostPreflight(install_psutil="/opt/tf/bin/python -m pip install psutil")
+    lacking = HostPreflight(python="/opt/my tf/bin/python", psutil_problem="No module named 'psutil'")
     (note,) = check_usage("alpha", lacking, TOPOLOGY)
     assert (note.severity, note.is_ok) == (Severity.NOTE, True)
-    assert note.text.startswith("psutil is not installed for its Python")
-    assert "`/opt/tf/bin/python -m pip install psutil`" in note.hint
+    assert note.text.startswith("its Python cannot use psutil (No module named 'psutil'): ")
+    assert "`'/opt/my tf/bin/python' -m pip install psutil`" in note.hint
     assert [*check_usage("alpha", HostPreflight(), TOPOLOGY)] == []
 
 

@@ -172,6 +172,18 @@ PATTERNS = st.builds(
 )
 
 
+def test_a_pattern_that_would_take_too_long_is_refused_with_its_place(home: Path) -> None:
+    script = script_in(home / "project")
+    ignored = home / "project" / ".tfclusterignore"
+    ignored.write_text("# ***** a comment\n*a*b*c*/**/*.csv\n")
+    assert [path for path, _ in CodeFolder.of(script, str(home)).files] == [".tfclusterignore", "train.py"]
+    ignored.write_text("*.csv\ndata/*a*a*a*a*b\n")
+    with pytest.raises(ClusterError) as refused:
+        _ = CodeFolder.of(script, str(home)).files
+    assert refused.value.message.startswith(f"{ignored}:2: a name with more than 4 stars")
+    assert refused.value.exit_code == ExitCode.USAGE
+
+
 @pytest.mark.needs("git")
 @given(
     st.lists(PATHS, min_size=5, max_size=30),

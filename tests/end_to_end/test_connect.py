@@ -49,11 +49,6 @@ def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Ove
     assert [kept_on(pods, name) for name in NAMES] == kept
 
 
-def test_an_older_version_does_not_try_ssh(pods: Over) -> None:
-    (entry,) = pods.network.folder.glob("here/state/tfcluster/wide/hosts.json")
-    assert json.loads(entry.read_text())["format"] == 2
-
-
 def test_a_script_travels_and_its_output_is_fetched(pods: Over, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, helper; print(helper.WORD); open(os.environ['TFCLUSTER_OUTPUT'] + '/model', 'w').write('weights')"

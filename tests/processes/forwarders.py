@@ -21,7 +21,7 @@ from tfcluster.core.forwarding import Certificate, Forwarder, Forwarding
 from tfcluster.os.netns import make_namespaces
 from tfcluster.os.network import bind_all_addresses
 from tfcluster.private_network import enter_network
-from tfcluster.protocol.serialization import to_json
+from tfcluster.protocol.serialization import to_stored
 
 T = TypeVar("T")
 _RUN = """
@@ -88,7 +88,7 @@ class ForwardingHost:
 
     def write_config(self, forwarders: dict[str, Forwarder]) -> None:
         certificate = self.folder / f"{self.name}.pem"
-        self.config.write_text(json.dumps(to_json(Forwarding(self.name, forwarders, certificate, 0.0))))
+        self.config.write_text(json.dumps(to_stored(Forwarding(self.name, forwarders, certificate, 0.0))))
 
     @property
     def log(self) -> str:

@@ -6,6 +6,7 @@ On a host that lacks psutil nothing is measured: all values are None.
 from __future__ import annotations
 
 import functools
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,54 +14,65 @@ from typing import Any, TypeVar
 
 from tfcluster import settings
 from tfcluster.core.usage import ProcessUsage
+from tfcluster.os.procfs import START_TICKS, TICKS, stat_fields
 from tfcluster.records import record_class
 
 R = TypeVar("R")
+
+
+def _import_psutil() -> Any:
+    import psutil
+
+    return psutil
 
 
 @functools.cache
 def _load_psutil() -> Any:
     """Import psutil, which takes some 10 ms, for the first measurement; return None on a host that lacks it."""
     try:
-        import psutil
+        return _import_psutil()
     except ImportError:
         return None
-    return psutil
 
 
-def has_psutil() -> bool:
-    """Return whether this Python has psutil."""
-    return _load_psutil() is not None
+def find_obstacle() -> str:
+    """Return why psutil cannot be used, such as `No module named 'psutil'`; empty if it can."""
+    importlib.invalidate_caches()  # it may have just been installed
+    _load_psutil.cache_clear()
+    try:
+        _import_psutil()
+    except Exception as error:  # also such as a library that does not fit this host
+        return str(error)
+    return ""
 
 
 def _measure(read: Callable[[Any], R]) -> R | None:
-    """Return what a function reads with psutil; None without psutil, or if the kernel does not say.
+    """Return what a function reads with psutil; None if it cannot be read.
 
-    A process may have exited, and there may be no file descriptor left to read a file of /proc.
+    This host may lack psutil, a process may have exited, there may be no file descriptor left to read a file of /proc,
+    or this kernel may not have what psutil expects there.
     """
-    psutil = _load_psutil()
-    if psutil is None:
-        return None
     try:
-        return read(psutil)
-    except (psutil.Error, OSError):
+        psutil = _load_psutil()
+        return None if psutil is None else read(psutil)
+    except Exception:
         return None
 
 
 @dataclass
 class ProcessMeter:
-    """Measures a process; samples of its processor time, at intervals, show how busy it is."""
+    """Measures a process; samples of its CPU time, at intervals, show how busy it is."""
 
     pid: int
     _process: Any = None  # psutil's object; made once, as that takes as long as a sample
-    _samples: list[tuple[float, float]] = field(default_factory=list)  # the latest two: when, and the processor time
+    _samples: list[tuple[float, float]] = field(default_factory=list)  # the latest two: when, and the CPU time
 
     def read(self) -> ProcessUsage | None:
         """Return what the process uses."""
         return _measure(lambda psutil: ProcessUsage(self._seconds(psutil), self._of(psutil).memory_info().rss))
 
     def sample(self) -> None:
-        """Sample the processor time, to compare later values with it."""
+        """Sample the CPU time, to compare later values with it."""
         if (seconds := _measure(self._seconds)) is not None:
             self._samples = [*self._samples[-1:], (time.monotonic(), seconds)]
 
@@ -70,8 +82,12 @@ class ProcessMeter:
         for at, seconds in reversed(self._samples):
             if clock - at >= settings.CPU_SAMPLE_MIN_SECONDS:
                 return _percent(now.cpu_seconds - seconds, clock - at)
-        started = _measure(lambda psutil: self._of(psutil).create_time())
-        return None if started is None else _percent(now.cpu_seconds, time.time() - started)
+        try:
+            ticks = int(stat_fields(self.pid)[START_TICKS])
+        except OSError:
+            return None
+        # psutil has the time since 1970, which it only knows to a second, and which changes with the clock.
+        return _percent(now.cpu_seconds, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / TICKS)
 
     def _of(self, psutil: Any) -> Any:
         self._process = self._process or psutil.Process(self.pid)

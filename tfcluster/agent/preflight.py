@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.meters import has_psutil
+from tfcluster.agent import meters
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
 from tfcluster.agent.subprocesses import ChildTimeoutError, fork_child, run_in_child
 from tfcluster.core.devices import find_gpu_problem, visible_gpus
@@ -130,8 +130,7 @@ def prepare_host(
             version = load_tensorflow().version
     except ClusterError as error:
         failures.append(FailedCheck("tensorflow", error))
-    install_psutil = "" if has_psutil() else f"{sys.executable} -m pip install psutil"
-    return Preparation(version, allocation, tuple(failures), other_accounts(), install_psutil)
+    return Preparation(version, allocation, tuple(failures), other_accounts(), sys.executable, meters.find_obstacle())
 
 
 def run_checks(inputs: HostCheckInput, failed_checks: Sequence[FailedCheck]) -> tuple[Allocation, list[FailedCheck]]:

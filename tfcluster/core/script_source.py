@@ -31,7 +31,7 @@ def lacks_main(source: bytes) -> bool:
     try:
         with zipfile.ZipFile(io.BytesIO(source)) as archive:
             return not {"__main__.py", "__main__.pyc"}.intersection(archive.namelist())
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):  # none, or one that Python does not read
         return False
 
 

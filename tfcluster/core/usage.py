@@ -23,9 +23,9 @@ class ProcessUsage:
 class HostUsage:
     """The usage of a cluster's processes on one host, and the load of the host."""
 
-    agent: ProcessUsage | None  # None if the agent has no file descriptor left to read it
-    tasks: dict[str, ProcessUsage]  # of each task that has a process, by its name
-    load: HostLoad | None = None  # of the whole host; None if the kernel does not say
+    agent: ProcessUsage | None  # None if it cannot be measured: the host lacks psutil, or no file descriptor is left
+    tasks: dict[str, ProcessUsage]  # of each task that has a process and can be measured, by its name
+    load: HostLoad | None = None  # of the whole host; None if it cannot be measured
     cpu_seconds: float = 0.0  # of all processes of the host since it was booted
     run_gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # by the run's id, as the driver reports it
 

@@ -149,7 +149,7 @@ def boot_id() -> str:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process since its start."""
+    """Return the CPU time of a process since its start."""
     fields = stat_fields(pid)
     return (int(fields[USER_TICKS]) + int(fields[SYSTEM_TICKS])) / TICKS
 

@@ -277,7 +277,7 @@ class _Header:
     """What each document has besides its own fields."""
 
     format: int
-    tfcluster: str = "?"  # the version that has written it
+    tfcluster: Any = "?"  # the version that has written it
 
 
 class NewerFormatError(ValueError):
@@ -294,8 +294,8 @@ def from_stored(kind: type[T], document: Any) -> T:
     found = decode(_Header, document, lenient=True).format
     if found > FORMAT:
         raise _newer(document, f"its format is {found}, and this version ({__version__}) reads format {FORMAT}")
-    if found < FORMAT:  # of a version that was never published
-        raise ValueError(f"its format is {found}, and this version ({__version__}) reads format {FORMAT}")
+    if found < FORMAT:
+        raise ValueError(f"its format is {found}, of an earlier version, and this one reads format {FORMAT}")
     return decode(kind, document, lenient=True)
 
 

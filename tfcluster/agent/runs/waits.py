@@ -317,21 +317,21 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _ProcessorTime:
-    """The processor time of a process. It is not read with psutil, which a host may lack."""
+class _CpuTime:
+    """The CPU time of a process. It is not read with psutil, which a host may lack."""
 
     at: float  # monotonic seconds
     seconds: float
 
     @classmethod
-    def of(cls, pid: int) -> _ProcessorTime | None:
+    def of(cls, pid: int) -> _CpuTime | None:
         """Return that of a process; None if it has exited, or no file descriptor is left."""
         try:
             return cls(time.monotonic(), cpu_seconds(pid))
         except OSError:
             return None
 
-    def is_idle_since(self, earlier: _ProcessorTime) -> bool:
+    def is_idle_since(self, earlier: _CpuTime) -> bool:
         """Return whether the process has used hardly any since then."""
         return 100.0 * (self.seconds - earlier.seconds) <= settings.WAIT_CPU_MAX_PERCENT * (self.at - earlier.at)
 
@@ -340,7 +340,7 @@ class _ProcessorTime:
 class _Program:
     """What has been seen of one process of a run."""
 
-    used: _ProcessorTime | None = None  # at the previous check; None before the first
+    used: _CpuTime | None = None  # at the previous check; None before the first
     read_at: float = 0.0  # when its stack was read last, in monotonic seconds
     switches: int | None = None  # how often its main thread had waited by then; None if its stack must be read again
     has_threads: bool = False  # whether it had other Python threads then
@@ -363,7 +363,7 @@ class WaitMonitor:
         self._remote = remote
         self._runs = runs
         self._stacks = stacks
-        self._used_by_tasks: dict[int, _ProcessorTime] = {}  # at the previous check, by pid
+        self._used_by_tasks: dict[int, _CpuTime] = {}  # at the previous check, by pid
         self._programs: dict[str, dict[int, _Program]] = {}  # by run and pid
         self._remote_programs: dict[str, dict[str, _Program]] = {}  # members of groups on other hosts, by run and task
         self._checks = BackgroundTasks()
@@ -388,7 +388,7 @@ class WaitMonitor:
     def _are_tasks_idle(self) -> bool:
         """Return whether no task on this host has used more than a little processor time since the last call."""
         pids = [task.process.pid for task in self._supervisor.tasks.values() if task.process is not None]
-        before, used = self._used_by_tasks, {pid: now for pid in pids if (now := _ProcessorTime.of(pid)) is not None}
+        before, used = self._used_by_tasks, {pid: now for pid in pids if (now := _CpuTime.of(pid)) is not None}
         self._used_by_tasks = used
         return all(now.is_idle_since(before[pid]) for pid, now in used.items() if pid in before)
 
@@ -413,7 +413,7 @@ class WaitMonitor:
             if run.process is None or run.has_exited or run.record.stopping is not None:
                 return
             programs = self._programs[run.id]
-            pids = [pid for pid in programs if _ProcessorTime.of(pid) is not None]
+            pids = [pid for pid in programs if _CpuTime.of(pid) is not None]
             group, host = (None, "") if run.plan is None else (run.plan.group, run.plan.host)
             # The members of a group do not all start at the same moment.
             if len(pids) < (1 if group is None else len(group.on(host))):
@@ -433,7 +433,7 @@ class WaitMonitor:
             self._last_failure = failure
 
     async def _check_program(self, run: Run, pid: int, program: _Program, tasks_are_idle: bool) -> None:
-        previous, program.used = program.used, _ProcessorTime.of(pid)
+        previous, program.used = program.used, _CpuTime.of(pid)
         if program.used is None or previous is None:
             return
         is_idle = program.used.is_idle_since(previous)

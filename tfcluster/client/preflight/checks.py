@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -98,7 +99,8 @@ class HostPreflight:
     warnings: list[tuple[str, ClusterError]] = field(default_factory=list)  # of failed checks that prevent no start
     certificate: CertificateFacts | None = None  # None if the host has none
     accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
-    install_psutil: str = ""  # the command that installs psutil there; empty if it is there, or not known
+    python: str = ""  # the path of the Python there; empty if not known
+    psutil_problem: str = ""  # why that Python cannot use psutil; empty if it can, or if that is not known
     unexamined: list[str] = field(default_factory=list)  # what a dry run could not examine, and why
     is_examined: bool = False  # the host's ports, GPUs, addresses and folders were examined
 
@@ -241,9 +243,10 @@ def check_accounts(host: str, preflight: HostPreflight, topology: ClusterTopolog
 
 def check_usage(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield a note if the usage of the host and of its tasks cannot be measured."""
-    if preflight.install_psutil:
-        note = "psutil is not installed for its Python: `status`, `top` and `metrics` show no usage of it and its tasks"
-        yield CheckResult(host, "usage", Severity.NOTE, note, f"`{preflight.install_psutil}` there installs it.")
+    if preflight.psutil_problem:
+        note = f"its Python cannot use psutil ({preflight.psutil_problem}): `status`, `top` and `metrics` show no usage"
+        install = shlex.join([preflight.python, "-m", "pip", "install", "psutil"])
+        yield CheckResult(host, "usage", Severity.NOTE, note, f"`{install}` there installs it.")
 
 
 #: The checks of each host, in the order in which `doctor` prints them.

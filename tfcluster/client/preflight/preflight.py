@@ -122,7 +122,7 @@ def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
     result.is_examined = True
     result.tensorflow = preparation.tensorflow or result.tensorflow
     result.accounts = preparation.accounts
-    result.install_psutil = preparation.install_psutil
+    result.python, result.psutil_problem = preparation.python, preparation.psutil_problem
     result.allocation = preparation.allocation
     if result.observed is not None:  # the running agent has checked everything, with the spec's environment variables
         result.unexamined = [note for note in result.unexamined if not note.startswith(ENV_NOTE)]

@@ -438,7 +438,12 @@ def _read_patterns(path: Path) -> list[str]:
         return []
     except ValueError as error:
         raise usage_error(f"{path}: {error}") from error
-    return [line for line in text.split("\n") if not _NO_PATTERN.fullmatch(line)]
+    lines = {number: line for number, line in enumerate(text.split("\n"), 1) if not _NO_PATTERN.fullmatch(line)}
+    for number, line in lines.items():
+        if max(name.count("*") for name in line.split("/")) > settings.IGNORE_STARS_MAX:
+            problem = f"a name with more than {settings.IGNORE_STARS_MAX} stars would take too long to match"
+            raise usage_error(f"{path}:{number}: {problem}", "Shorten the pattern, or write two.")
+    return [*lines.values()]
 
 
 def _from_top(line: str, folder: str) -> str:

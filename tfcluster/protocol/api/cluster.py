@@ -65,7 +65,8 @@ class Preparation:
     # Everything that prevents the host from starting its tasks, and warnings; `tensorflow` is the check of its library.
     problems: tuple[FailedCheck, ...]
     accounts: OtherAccounts | None  # other accounts that can connect to the host's servers; None if there are none
-    install_psutil: str = ""  # the command that installs psutil on the host; empty if it is there
+    python: str = ""  # the path of the agent's Python
+    psutil_problem: str = ""  # why that Python cannot use psutil; empty if it can
 
 
 @record_class(frozen=True)

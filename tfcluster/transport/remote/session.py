@@ -90,7 +90,7 @@ def _respond(handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
     except ClusterError as error:
         return {"error": error.to_json()}
     except Exception as error:
-        if isinstance(error, OSError) and error.filename:
+        if isinstance(error, OSError) and error.errno:
             return {"error": system_error(error).to_json()}
         return {"error": ClusterError(f"{type(error).__name__}: {error}").to_json()}
 

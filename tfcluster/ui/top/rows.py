@@ -222,7 +222,9 @@ def describe_task(view: LiveView, name: str) -> Text:
     task = next((task for task in view.status.tasks if task.short == name), None)
     if task is None:
         return Text(f" {name} is no longer a task of the cluster")
-    used = f"CPU {format_optional(task.cpu_percent)}%, memory {format_bytes(task.rss_bytes)}" if task.pid else "-"
+    used = "-"
+    if task.cpu_percent is not None:
+        used = f"CPU {task.cpu_percent}%, memory {format_bytes(task.rss_bytes)}"
     if task.gpu_memory_bytes is not None:
         used += f", GPU memory {format_bytes(task.gpu_memory_bytes)}"
     last = ""
