@@ -90,7 +90,9 @@ def test_the_usage_of_a_young_process_is_that_since_its_start() -> None:
     assert percent >= at_least
 
 
-@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'psutil'"), OSError(24, "Too many open files")])
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("No module named 'psutil'"), OSError(24, "Too many open files"), ImportError()]
+)
 def test_nothing_is_measured_without_psutil(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail() -> None:
         raise error
@@ -100,7 +102,8 @@ def test_nothing_is_measured_without_psutil(monkeypatch: pytest.MonkeyPatch, err
         without.setattr(meters, "_import_psutil", fail)
         meters._load_psutil.cache_clear()
         meter.sample()
-        assert (meter.read(), host_time(), host_memory(), meters.find_obstacle()) == (None, None, None, str(error))
+        problem = str(error) or "ImportError"
+        assert (meter.read(), host_time(), host_memory(), meters.find_obstacle()) == (None, None, None, problem)
     assert meters.find_obstacle() == ""
     assert meter.read() is not None, "as soon as it is there"
 

@@ -42,7 +42,7 @@ def find_obstacle() -> str:
     try:
         _import_psutil()
     except Exception as error:  # also such as a library that does not fit this host
-        return str(error)
+        return str(error) or type(error).__name__
     return ""
 
 
