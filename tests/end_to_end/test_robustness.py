@@ -37,6 +37,20 @@ def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_p
     assert sandbox.leftovers() == []
 
 
+def test_an_agent_that_a_signal_has_stopped_is_named_with_the_command_that_continues_it(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    agent, tasks = sandbox.agent(), sandbox.tasks("pid")
+    os.kill(agent, signal.SIGSTOP)
+    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0, "DRY_RUN_REPLY_SECONDS": 2.0})
+    for command in [sandbox.start(*words, env=sooner) for words in (["status"], ["down"], ["doctor"])]:
+        output, error = command.communicate(timeout=90)
+        assert command.returncode == 5, error
+        assert f"the agent (pid {agent}) has not answered within 2 s" in output + error
+        assert f"`kill -CONT {agent}`" in output + error
+    os.kill(agent, signal.SIGCONT)
+    assert (sandbox.agent(), sandbox.tasks("pid")) == (agent, tasks)
+
+
 @pytest.mark.parametrize("has_socket", [True, False])
 def test_an_agent_that_hangs_is_named_and_can_be_replaced(sandbox: Sandbox, has_socket: bool) -> None:
     sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*HANGING_AGENT))

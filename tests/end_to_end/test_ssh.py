@@ -29,7 +29,6 @@ from tests.conftest import (
     lines_of,
     make_sandbox,
     read_until,
-    stopped_repeatedly,
     wait_for,
 )
 from tests.hosts import HERE, SshHosts, ssh_hosts
@@ -214,18 +213,6 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     assert any("was lost" in note for note in result["notes"])
 
 
-@pytest.mark.every_way
-def test_a_stopped_agent_is_continued(wide: Over) -> None:
-    pid = agent_on(wide, "beta")
-    for command in (["status"], ["status"], ["logs", "-n", "1"]):  # the first one has forwarded the socket
-        os.kill(pid, signal.SIGSTOP)
-        assert f"host 'beta': the agent of 'wide' was stopped (pid {pid}): continued\n" in wide(*command).stderr
-    assert agent_on(wide, "beta") == pid
-    with stopped_repeatedly(pid):
-        assert f"host 'beta': the agent of 'wide' was stopped (pid {pid}): replaced\n" in wide("status").stderr
-    assert agent_on(wide, "beta") != pid
-
-
 def agent_on(wide: Over, host: str) -> int:
     return int(next(each["agent_pid"] for each in wide.status()["hosts"] if each["host"] == host))
 
@@ -245,6 +232,19 @@ def test_a_busy_host_is_waited_for(wide: Over) -> None:
         _, errors = command.communicate(timeout=60)
         assert command.returncode == 0, errors
     assert "host 'beta' has not answered within 1 s" in named
+
+
+@pytest.mark.every_way
+def test_a_stopped_agent_is_named_with_the_command_that_continues_it(wide: Over, way: str) -> None:
+    pid = agent_on(wide, "beta")
+    os.kill(pid, signal.SIGSTOP)
+    sooner = wide.with_settings({"SSH_GREETING_SECONDS": 8.0})
+    named = wide("status", code=5, env=sooner).stderr
+    os.kill(pid, signal.SIGCONT)
+    assert f"the agent there (pid {pid}) has not answered within 8 s" in named
+    assert f"`ssh {wide.network.address('beta')} 'kill -CONT {pid}'`" in named or way != "ssh"
+    assert f"kill -CONT {pid}" in named
+    assert agent_on(wide, "beta") == pid
 
 
 @pytest.mark.every_way

@@ -91,7 +91,7 @@ def test_a_greeting_whose_rest_does_not_arrive() -> None:
     with agent:
         agent.sendall(b"tfcluster")
         with pytest.raises(HostUnreachableError, match="not answered within"):
-            RemoteChannel(connection, "alpha", 1, lambda: False).read_greeting(0.1)
+            RemoteChannel(connection, "alpha", 1, lambda: False, str).read_greeting(0.1)
 
 
 def test_a_host_that_prints_without_end_after_a_message() -> None:

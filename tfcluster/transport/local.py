@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.files import FileLock, read_file
-from tfcluster.os.process_handle import ProcessHandle, is_frozen, peer_credentials, send_signal, tracer_of
+from tfcluster.os.files import read_file
+from tfcluster.os.process_handle import ProcessHandle, peer_credentials
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_mark import MARK, NO_MARK, describe_process, is_marked, mark_of, marked_processes
 from tfcluster.protocol.codec import (
@@ -35,7 +32,7 @@ from tfcluster.protocol.codec import (
     parse_writer,
     version_error,
 )
-from tfcluster.runtime_dir import agent_pid, agent_socket, locks_dir
+from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport import job_step
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
@@ -51,30 +48,20 @@ def print_note(text: str) -> None:
 
 
 class AgentProcess:
-    """The process that serves a cluster on this machine, by the pid that the socket or the lock file names.
+    """The process that serves a cluster on this machine, by the pid that the lock file names."""
 
-    `note` is called with a line for the user about each action on the process.
-    """
-
-    def __init__(self, cluster: str, host: str, pid: int, note: Callable[[str], None] = print_note) -> None:
+    def __init__(self, cluster: str, host: str, pid: int) -> None:
         self.cluster = cluster
         self.host = host
         self.pid = pid
-        self._note = note
-        self._process: ProcessHandle | None = None
-        with contextlib.suppress(OSError):  # no descriptor is available to read /proc
-            self._process = ProcessHandle.from_pid(pid)
-
-    def is_stopped(self) -> bool:
-        """Return whether a signal, such as SIGSTOP, or a debugger has stopped the process."""
-        return is_frozen(self.pid) and self.is_agent()
 
     def is_agent(self) -> bool:
         """Return whether the process runs and is the agent: after a reboot, its pid may be that of any process."""
-        mark = mark_of(state_folder(self.cluster, self.host))
         try:
-            return self._process is not None and self._process.is_alive() and is_marked(self.pid, mark)
-        except OSError:  # it has exited, or belongs to another user
+            process = ProcessHandle.from_pid(self.pid)
+            mark = mark_of(state_folder(self.cluster, self.host))
+            return process is not None and process.is_alive() and is_marked(self.pid, mark)
+        except OSError:  # it has exited, or belongs to another user; or no descriptor is available to read /proc
             return False
 
     def no_socket_error(self) -> ClusterError:
@@ -96,90 +83,6 @@ class AgentProcess:
             exit_code=ExitCode.UNREACHABLE,
         )
 
-    def tracer_error(self) -> ClusterError | None:
-        """Return the error that a debugger traces the process, which must not be signalled then; None if none does."""
-        tracer = tracer_of(self.pid)
-        if tracer is None:
-            return None
-        return ClusterError(
-            f"the agent of {self.cluster!r} (pid {self.pid}) is traced by process {tracer} and does not answer",
-            hint=f"Detach the debugger, or stop it: `kill {tracer}`.",
-            exit_code=ExitCode.UNREACHABLE,
-        )
-
-    def continue_if_stopped(self) -> None:
-        """Continue the process if a signal has stopped it; if it is stopped again at once, end it.
-
-        Raises ClusterError if a debugger has stopped the process, or it cannot be ended.
-        """
-        if not self.is_stopped():
-            return
-        if self.tracer_error() is not None:
-            self._refuse_if_held()
-            return
-        with self.lock():
-            pidfd = self._process.open() if self._process is not None and self.is_stopped() else None
-            if pidfd is None:  # another command has continued or ended it
-                return
-            send_signal(pidfd, signal.SIGCONT)
-            os.close(pidfd)
-            time.sleep(settings.AGENT_CONTINUE_SECONDS)
-            action = "continued"
-            if self.is_stopped():
-                self.end(settings.AGENT_END_SECONDS)
-                action = "replaced"
-            self._note(f"the agent of {self.cluster!r} was stopped (pid {self.pid}): {action}")
-
-    def _refuse_if_held(self) -> None:
-        """Raise the error for a traced process unless it runs now and then: strace stops it at each system call."""
-        deadline = time.monotonic() + settings.AGENT_CONTINUE_SECONDS
-        while self.is_stopped():
-            if time.monotonic() >= deadline and (error := self.tracer_error()) is not None:
-                raise error
-            time.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
-
-    def end(self, grace: float) -> None:
-        """End the process, after `grace` seconds by SIGKILL, and wait until it has exited. The caller holds `lock`.
-
-        Raises ClusterError if a debugger traces it, it is not the agent, or it does not exit.
-        """
-        if self._process is None or not self._process.is_alive():
-            return
-        if (error := self.tracer_error()) is not None:
-            raise error
-        if not self.is_agent():
-            raise ClusterError(f"process {self.pid} is not the agent of {self.cluster!r}")
-        if self._process.terminate(grace, settings.AGENT_EXIT_SECONDS):
-            return
-        raise ClusterError(
-            f"the agent of {self.cluster!r} (pid {self.pid}) has not exited after SIGKILL",
-            hint=f"See what blocks it: `cat /proc/{self.pid}/stack`.",
-            exit_code=ExitCode.UNREACHABLE,
-        )
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock out other commands that would continue or end the agent; after a wait, check whether it was replaced."""
-        path = locks_dir() / f"replace-{mark_of(state_folder(self.cluster, self.host))}.lock"
-        deadline = time.monotonic() + settings.AGENT_REPLACE_SECONDS
-        while True:
-            try:
-                if (lock := FileLock.acquire(path)) is not None:
-                    break
-            except OSError as error:
-                raise ClusterError(f"{path}: cannot create the lock file: {error.strerror}") from error
-            if time.monotonic() >= deadline:
-                raise ClusterError(
-                    f"another command is replacing the agent, for more than {settings.AGENT_REPLACE_SECONDS:g} s",
-                    hint=f"`fuser {path}` shows its pid.",
-                    exit_code=ExitCode.UNREACHABLE,
-                )
-            time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
-        try:
-            yield
-        finally:
-            lock.release()
-
 
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NO_LISTENER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
@@ -188,61 +91,21 @@ _prestarted: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(Channel):
-    """A connection to a cluster's agent on this machine; it continues the agent if a signal has stopped it.
+    """A connection to a cluster's agent on this machine."""
 
-    It does not if `cluster` is None. For `note`, see `AgentProcess`.
-    """
-
-    def __init__(
-        self,
-        connection: socket.socket,
-        cluster: str | None = None,
-        host: str = LOCAL_HOST,
-        note: Callable[[str], None] = print_note,
-    ) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
         self.pid, uid = peer_credentials(connection)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
-        self._agent = None if cluster is None else AgentProcess(cluster, host, self.pid, note)
-        self._check_at = time.monotonic() + settings.AGENT_SILENCE_SECONDS
 
     def send(self, data: bytes) -> bool:
         """See `Channel.send`."""
-        rest = memoryview(data)
-        sent_at = time.monotonic()
-        while rest:
-            try:
-                rest = rest[self._connection.send(rest) :]
-                sent_at = time.monotonic()
-            except BlockingIOError:  # after SO_SNDTIMEO, see `connect`
-                if time.monotonic() > sent_at + settings.RPC_TIMEOUT_SECONDS:
-                    raise self.timeout_error(f"{settings.RPC_TIMEOUT_SECONDS:g} s") from None
-                self._continue_if_stopped()
-            except ConnectionError:
-                return False
-        return True
-
-    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
-        """See `Channel.wait_readable`."""
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
-        own = self._connection.fileno()
-        while True:
-            wait_until = min(deadline, self._check_at)
-            ready = readable_fds([own, *fds], max(0.0, wait_until - time.monotonic()))
-            now = time.monotonic()
-            if own in ready or now >= self._check_at:
-                self._check_at = now + settings.AGENT_SILENCE_SECONDS
-                if not ready:
-                    self._continue_if_stopped()
-            if ready or now >= deadline:
-                return own in ready
-
-    def _continue_if_stopped(self) -> None:
-        """Continue the agent, unless it is traced: the user may be about to continue it."""
-        if self._agent is not None and self._agent.tracer_error() is None:
-            self._agent.continue_if_stopped()
+        try:
+            return super().send(data)
+        except BlockingIOError:  # after SO_SNDTIMEO, see `connect`
+            raise self.timeout_error(f"{settings.RPC_TIMEOUT_SECONDS:g} s") from None
 
     def call_once(self, request: Request[Any, Any], timeout: float) -> Any:
         """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON."""
@@ -262,16 +125,16 @@ class LocalAgentConnection(Channel):
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
-        tracer_error = None if self._agent is None else self._agent.tracer_error()
-        return tracer_error or ClusterError(
+        return ClusterError(
             f"the agent (pid {self.pid}) has not answered within {duration}",
-            hint=f"If it hangs, `kill -9 {self.pid}`: the tasks continue, and the next command starts another agent.",
+            hint=f"If a signal has stopped it, `kill -CONT {self.pid}` continues it. If it hangs, `kill -9 {self.pid}`:"
+            " the tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
 
 
 class LocalTransport:
-    """The transport to the agent of a cluster on this machine; for `note`, see `AgentProcess`.
+    """The transport to the agent of a cluster on this machine; `note` is called with a line that the user sees.
 
     `RemoteTransport` has the same methods. If the host cannot be reached, `examine` and `probe` report it; `open`,
     `is_up` and `has_state` raise a HostUnreachableError, `open` in bounded time.
@@ -310,10 +173,7 @@ class LocalTransport:
         """
         began = next_start = time.monotonic()
         while True:
-            # Even an agent that has lost its socket, or whose backlog is full, so before the connection.
-            if (pid := agent_pid(self.cluster, self.host)) is not None:
-                AgentProcess(self.cluster, self.host, pid, self._note).continue_if_stopped()
-            agent = connect(self.cluster, self.host, self._note)
+            agent = connect(self.cluster, self.host)
             # An agent that hangs up before it greets has just ended: another command has replaced it, or shut it down.
             if agent is not None and (greeting := _greet(agent)) is not None:
                 if not greeting.is_older:
@@ -333,7 +193,8 @@ class LocalTransport:
                 continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
-                raise AgentProcess(self.cluster, self.host, pid or 0, self._note).no_socket_error()
+                pid = agent_pid(self.cluster, self.host) or 0
+                raise AgentProcess(self.cluster, self.host, pid).no_socket_error()
             # While the folder is locked, another agent could not start. It is tried nevertheless in the end: after a
             # reboot, the pid in the lock file may be that of any process.
             if now < next_start or (self._is_locked() and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):
@@ -413,14 +274,13 @@ class LocalTransport:
         """Close what is shared between commands, after a shutdown; never fail, nor interrupt other commands."""
 
 
-def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -> LocalAgentConnection | None:
-    """Connect to the agent of a cluster; return None if no agent listens. For `note`, see `AgentProcess`."""
+def connect(cluster: str, host: str) -> LocalAgentConnection | None:
+    """Connect to the agent of a cluster; return None if no agent listens."""
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         set_send_timeout(connection, settings.RPC_TIMEOUT_SECONDS)
         connection.connect(str(path))
-        set_send_timeout(connection, settings.AGENT_SILENCE_SECONDS)
     except _NO_LISTENER:
         connection.close()
         return None
@@ -428,7 +288,8 @@ def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -
         connection.close()
         raise ClusterError(
             f"the agent at {path} has not accepted a connection within {settings.RPC_TIMEOUT_SECONDS:g} s",
-            hint=f"If it hangs, `kill -9` it; its pid is in {state_folder(cluster, host) / LOCK}. The tasks continue.",
+            hint="If a signal stopped it, `kill -CONT` continues it; if it hangs, `kill -9` it. The tasks continue. "
+            f"Its pid is in {state_folder(cluster, host) / LOCK}.",
             exit_code=ExitCode.UNREACHABLE,
         ) from None
     except OSError as error:
@@ -436,7 +297,7 @@ def connect(cluster: str, host: str, note: Callable[[str], None] = print_note) -
         raise ClusterError(
             f"{path}: cannot reach the agent: {error.strerror}", exit_code=ExitCode.UNREACHABLE
         ) from error
-    return LocalAgentConnection(connection, cluster, host, note)
+    return LocalAgentConnection(connection)
 
 
 def _greet(agent: LocalAgentConnection) -> Greeting | None:

@@ -121,7 +121,7 @@ class RemoteTransport:
         if connection is None:
             return None
         try:
-            return self._greet(RemoteChannel(connection, self.host, agent.pid, ssh.has_lost_host))
+            return self._greet(RemoteChannel(connection, self.host, agent.pid, ssh.has_lost_host, ssh.typed))
         except HostUnreachableError:
             raise
         except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
@@ -133,7 +133,9 @@ class RemoteTransport:
         if connected is None:
             return None
         connection, agent = connected
-        return self._greet(RemoteChannel(connection, self.host, agent.pid, self._link.has_lost_host))
+        return self._greet(
+            RemoteChannel(connection, self.host, agent.pid, self._link.has_lost_host, self._connector.typed)
+        )
 
     def _greet(self, channel: RemoteChannel) -> tuple[Channel, Greeting] | None:
         """Exchange greetings with an agent; return None if it does not listen, or was replaced."""
@@ -159,7 +161,7 @@ class RemoteTransport:
         return connected[0]
 
     def _find_agent(self) -> int | None:
-        """Have a session on the host look for an agent that does not answer: one that is stopped is continued.
+        """Have a session on the host look for an agent that does not answer, and start the next one if it has died.
 
         Return the pid of the agent; None if the cluster is not up.
         """

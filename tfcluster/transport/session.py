@@ -298,10 +298,18 @@ def open_session(
 class RemoteChannel(Channel):
     """A connection to an agent on another host, carried by ssh from a forwarded socket, or by a link."""
 
-    def __init__(self, connection: socket.socket, host: str, pid: int, has_lost_host: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        host: str,
+        pid: int,
+        has_lost_host: Callable[[], bool],
+        typed: Callable[[str], str],
+    ) -> None:
         super().__init__(connection)
         self.pid = pid
         self._host = host
+        self._typed = typed  # returns what a user types to run a command on the host
         self._has_lost_host = has_lost_host  # whether the connection to the host has ended, as far as it is known
 
     def timeout_error(self, duration: str) -> ClusterError:
@@ -309,8 +317,12 @@ class RemoteChannel(Channel):
         return HostUnreachableError(
             self._host,
             f"the agent there (pid {self.pid}) has not answered within {duration}",
-            f"The host is busy: try again. Or the agent hangs: `kill -9 {self.pid}` there; the tasks continue.",
+            f"If the host is busy, try again. If a signal has stopped the agent, `{self._kill('-CONT')}` continues it. "
+            f"If it hangs, `{self._kill('-9')}`: the tasks continue, and the next command starts another agent.",
         )
+
+    def _kill(self, signal: str) -> str:
+        return self._typed(f"kill {signal} {self.pid}")
 
     def wait_for_end(self, timeout: float) -> bool:
         """See `Channel.wait_for_end`."""

@@ -136,17 +136,9 @@ class _Server:
     def _agent(self) -> LocalAgentConnection | None:
         """Connect to the agent of the cluster, if there is one.
 
-        A dry run changes nothing, so it raises an error if the agent of a cluster that is up has died or is stopped,
-        and if processes run without a journal.
+        A dry run changes nothing, so it raises an error if the agent of a cluster that is up has died, and if processes
+        run without a journal.
         """
-        cluster = self._transport.cluster
-        pid = agent_pid(cluster, self._transport.host)
-        if pid is not None and AgentProcess(cluster, self._transport.host, pid).is_stopped():
-            raise ClusterError(
-                f"the agent of cluster {cluster!r} (pid {pid}) is stopped: not checked",
-                hint=f"`tfcluster status -c {cluster}` continues it; a check does not.",
-                exit_code=ExitCode.UNHEALTHY,
-            )
         deadline = time.monotonic() + settings.DRY_RUN_CONNECT_SECONDS
         while True:
             # Without this check, looking for the socket would create the folder for sockets.

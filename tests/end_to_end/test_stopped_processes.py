@@ -1,12 +1,9 @@
-"""What a signal has stopped is continued or replaced: an agent by the next command, other processes by their agent."""
+"""What a signal has stopped is continued or replaced by the agent: drivers, servers, the health prober."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +13,6 @@ import pytest
 from tests.conftest import (
     Sandbox,
     make_sandbox,
-    running,
-    skip,
     stopped_repeatedly,
     wait_for,
 )
@@ -25,110 +20,13 @@ from tfcluster import settings
 from tfcluster.os.process_handle import is_frozen
 
 SPEC = "name: stopped\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"
-#: Stops a process as a debugger does at a breakpoint, until standard input ends.
-TRACER = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-pid, seize, interrupt = int(sys.argv[1]), 0x4206, 0x4207
-for request in (seize, interrupt):
-    if libc.ptrace(request, pid, None, None):
-        sys.exit(os.strerror(ctypes.get_errno()))
-os.waitpid(pid, 0)
-print("stopped", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
-        sandbox.spec("import time\nprint('begun', flush=True)\ntime.sleep(600)\n", "sleeps.py")
-        sandbox.spec("print('done')\n", "script.py")
         sandbox("up", sandbox.spec(SPEC))
         yield sandbox
-
-
-@pytest.mark.slow
-def test_each_command_continues_a_stopped_agent(stopped: Sandbox) -> None:
-    agent, tasks = stopped.agent(), stopped.tasks("pid")
-    for command in (["status"], ["logs", "-n", "1"], ["run", "script.py"], ["up"], ["down"]):
-        os.kill(agent, signal.SIGSTOP)
-        assert f"the agent of 'stopped' was stopped (pid {agent}): continued\n" in stopped(*command).stderr
-        if command != ["down"]:
-            assert (stopped.agent(), stopped.tasks("pid")) == (agent, tasks)
-    assert stopped.leftovers() == []
-    stopped("up")
-
-
-@pytest.mark.slow
-def test_an_agent_that_is_stopped_again_is_replaced_once(stopped: Sandbox) -> None:
-    agent, tasks = stopped.agent(), stopped.tasks("pid")
-    with stopped_repeatedly(agent):
-        commands = [stopped.start("status") for _ in range(3)]
-        errors = [command.communicate(timeout=60)[1] for command in commands]
-    assert [command.returncode for command in commands] == [0, 0, 0], errors
-    assert "".join(errors).count("was stopped") == 1
-    assert f"the agent of 'stopped' was stopped (pid {agent}): replaced\n" in "".join(errors)
-    assert (stopped.agent() != agent, stopped.tasks("pid")) == (True, tasks)
-    assert not list(stopped.folder.glob("**/replace-*"))
-
-
-@pytest.mark.slow
-def test_an_agent_that_is_stopped_again_is_taken_down(stopped: Sandbox) -> None:
-    agent = stopped.agent()
-    with stopped_repeatedly(agent):
-        assert f"(pid {agent}): replaced" in stopped("down").stderr
-    assert stopped.leftovers() == []
-    stopped("up")
-
-
-def test_an_agent_that_is_stopped_while_a_command_waits_is_continued(stopped: Sandbox) -> None:
-    agent = stopped.agent()
-    follow = stopped.start("run", "sleeps.py", "-o", "json")
-    follow.stdout.readline()
-    os.kill(agent, signal.SIGSTOP)
-    wait_for(lambda: not is_frozen(agent), seconds=settings.RPC_TIMEOUT_SECONDS)
-    follow.send_signal(signal.SIGINT)
-    assert f"(pid {agent}): continued" in follow.communicate(timeout=60)[1]
-    assert follow.returncode == 130
-
-
-@pytest.mark.slow
-def test_a_stopped_agent_whose_backlog_is_full_is_continued(stopped: Sandbox) -> None:
-    agent = stopped.agent()
-    os.kill(agent, signal.SIGSTOP)
-    (path,) = (stopped.folder / "run/tfcluster").glob("stopped.*[0-9a-f]")
-    with contextlib.ExitStack() as waiting:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection = waiting.enter_context(socket.socket(socket.AF_UNIX))
-                connection.setblocking(False)
-                connection.connect(str(path))
-        assert stopped.status()["hosts"][0]["agent_pid"] == agent
-
-
-@pytest.mark.slow
-def test_a_stopped_agent_without_its_socket_is_continued(stopped: Sandbox) -> None:
-    agent = stopped.agent()
-    os.kill(agent, signal.SIGSTOP)
-    for path in (stopped.folder / "run/tfcluster").iterdir():
-        path.unlink()
-    assert stopped.status()["hosts"][0]["agent_pid"] == agent
-
-
-@pytest.mark.slow
-def test_an_agent_that_a_debugger_has_stopped_gets_no_signal(stopped: Sandbox) -> None:
-    agent = stopped.agent()
-    with running(sys.executable, "-c", TRACER, str(agent), stdin=-1, stdout=-1, stderr=-1) as tracer:
-        if tracer.stdout.readline() != "stopped\n":
-            skip(f"this account may not trace its processes: {tracer.communicate()[1]}")
-        for command in (["status"], ["down"]):
-            error = stopped(*command, code=5).stderr
-            assert f"the agent of 'stopped' (pid {agent}) is traced by process {tracer.pid}" in error
-        tracer.stdin.close()
-        tracer.wait(30)
-    assert stopped.agent() == agent
 
 
 def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
