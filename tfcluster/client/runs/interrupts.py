@@ -152,8 +152,8 @@ class GracefulInterrupt:
             if error.exit_code is ExitCode.UNREACHABLE:  # else the cluster went down meanwhile, which ended the run too
                 raise ClusterError(
                     f"run {self.run} continues: {error.message}",
-                    hint=f"When the host is back, `tfcluster cancel {self.run}` stops it, "
-                    f"`tfcluster attach {self.run}` shows it.",
+                    hint=f"{error.hint} Then `tfcluster cancel {self.run}` stops the run, "
+                    f"`tfcluster attach {self.run}` shows it.".strip(),
                     exit_code=ExitCode.UNREACHABLE,
                 )
 
