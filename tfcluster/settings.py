@@ -228,7 +228,6 @@ RUN_OUTPUT_BYTES = 100_000_000  # the default of `logs: run`
 RUNS_OUTPUT_BYTES = 2_000_000_000  # the default of `logs: runs`
 RUN_OUTPUT_MIN_BYTES = 1_000_000  # a smaller one would be freed a part at a time
 RUN_OUTPUT_MARKS = 16  # places in the output of the size of the limit, up to one of which the oldest is freed
-OUTPUT_FULL_SECONDS = 0.01  # until a driver checks again whether the command has read the output
 RUNS_KEPT = 100  # of those that ended; the folders of older ones are removed
 RUN_OUTPUT_LINE_MAX_BYTES = 1 << 18  # a longer line is streamed in pieces
 RUN_RESULT_EVENTS = 100  # at the end of the events, searched for the result: threads may emit others after it

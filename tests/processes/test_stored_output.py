@@ -1,4 +1,4 @@
-"""The stored output of a run: its beginning and its end, complete for the command that it is for, and never zeros."""
+"""The stored output of a run: its beginning and its end, what a reader is told is missing, and never zeros."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_for
-from tfcluster import settings
 from tfcluster.agent.handlers.runs import Output
 from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.processes.runs import stored_output
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
-from tfcluster.processes.runs.stored_output import OutputHold, OutputRecorder, free_all, missing_bytes, stored_bytes
+from tfcluster.processes.runs.stored_output import OutputRecorder, free_all, missing_bytes, stored_bytes
 
 LIMIT = 400_000
 Events = list[dict[str, Any]]
@@ -33,9 +31,7 @@ def print_lines(recorder: OutputRecorder, numbers: range, lines_in_part: int = 5
     data = b"".join(map(line, numbers))
     size = lines_in_part * len(line(0)) + 5
     for start in range(0, len(data), size):
-        recorder.is_full()
         recorder.append("stdout", data[start : start + size])
-    recorder.is_full()
     return data
 
 
@@ -109,7 +105,6 @@ def test_less_than_the_limit_is_stored_as_it_is(tmp_path: Path) -> None:
 def test_output_without_lines(tmp_path: Path) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)
     for number in range(50_000):
-        recorder.is_full()
         recorder.append("stderr", b"\rstep %06d" % number)
     assert stored_bytes(tmp_path) < LIMIT + 30_000
     events = read(Output(tmp_path))
@@ -132,54 +127,13 @@ def test_a_reader_continues_where_it_was(tmp_path: Path) -> None:
     assert read(Output(tmp_path, len(printed))) == []
 
 
-@pytest.mark.usefixtures("file_system")
-def test_the_command_that_the_output_is_for_gets_all_of_it(tmp_path: Path) -> None:
-    hold = OutputHold(tmp_path, 0)
-    output = Output(tmp_path)
-    output.hold = hold
-    recorder = OutputRecorder(tmp_path, LIMIT)
-    printed = received = b""
-    for number in range(300):
-        part = b"".join(map(line, range(500 * number, 500 * (number + 1))))
-        while recorder.is_full():
-            assert stored_bytes(tmp_path) < LIMIT + 60_000
-            events = read(output)
-            assert events
-            received += b"".join(map(encode, events))
-        recorder.append("stdout", part)
-        printed += part
-    assert stored_bytes(tmp_path) < LIMIT + 60_000
-    received += b"".join(map(encode, read(output)))
-    assert received == printed
-    hold.close()
-
-
-def test_a_file_is_written_again_only_when_the_command_has_read_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_which_no_part_can_be_freed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_output, "punch", refuse)
-    hold = OutputHold(tmp_path, 0)
     recorder = OutputRecorder(tmp_path, LIMIT)
     printed = print_lines(recorder, range(20_000))
-    size = len(printed)
-    hold.move(size - 1)
-    assert recorder.is_full(), "the last part is being read"
-    assert stored_bytes(tmp_path) >= size
-    hold.move(size)
-    assert not recorder.is_full()
+    assert len(printed) > LIMIT
     assert stored_bytes(tmp_path) < LIMIT + 60_000
-    hold.close()
-
-
-def test_a_command_whose_agent_died_is_waited_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = OutputHold(tmp_path, 0)
-    recorder = OutputRecorder(tmp_path, LIMIT)
-    recorder.append("stdout", b"".join(map(line, range(20_000))))
-    recorder.append("stdout", b"more\n")
-    hold.close()
-    monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.1)
-    assert recorder.is_full()
-    wait_for(lambda: not recorder.is_full())
+    assert read(Output(tmp_path))[-1]["data"].encode() in printed
 
 
 def test_a_reader_that_is_late_is_told_what_is_missing(tmp_path: Path) -> None:
@@ -195,10 +149,6 @@ def test_a_reader_that_is_late_is_told_what_is_missing(tmp_path: Path) -> None:
 
 def test_all_of_the_output_is_freed(tmp_path: Path) -> None:
     printed = print_lines(OutputRecorder(tmp_path, LIMIT), range(10_000))
-    hold = OutputHold(tmp_path, 0)
-    free_all(tmp_path)
-    assert missing_bytes(tmp_path) == 0, "a command reads it"
-    hold.close()
     free_all(tmp_path)
     assert stored_bytes(tmp_path) < 10_000
     assert missing_bytes(tmp_path) == len(printed)
@@ -268,7 +218,6 @@ def test_the_times_of_what_is_stored_of_a_large_output(tmp_path: Path, clock: Si
     for number in range(40_000):
         clock.now = START + number
         recorder.append("stdout", line(number), task="worker:0")
-        recorder.is_full()
     lines = times_of(tmp_path)
     (gap,) = [number for number, (text, _) in enumerate(lines) if text.startswith(b"[tfcluster: ")]
     numbers = [int(text.split()[1]) for text, _ in lines[:gap] + lines[gap + 1 :]]

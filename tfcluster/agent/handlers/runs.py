@@ -32,7 +32,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX, RunPlan
-from tfcluster.processes.runs.stored_output import OutputHold, OutputPart, missing_bytes, missing_text
+from tfcluster.processes.runs.stored_output import OutputPart, missing_bytes, missing_text
 from tfcluster.processes.runs.streams import STDERR
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import (
@@ -143,7 +143,7 @@ class RunHandlers:
         has_remote_members = group is not None and group.hosts != (self._supervisor.host,)
         is_detached = False
         try:
-            async with contextlib.aclosing(follow(self._runs, run.id, is_owner=not detach)) as events:
+            async with contextlib.aclosing(follow(self._runs, run.id)) as events:
                 async for each in events:
                     yield each
                     # The command knows the run's id now, so that it can find the run again if this agent dies.
@@ -212,7 +212,7 @@ class RunHandlers:
             if request.again is not None and request.again.detach and request.again.options.jobs is None:
                 yield Reply(Done())
                 return
-            followed = follow(self._runs, run_id, output=request.output, is_owner=request.is_owner)
+            followed = follow(self._runs, run_id, output=request.output)
             async with contextlib.aclosing(followed) as events:
                 async for event in skip(events, request.events):
                     yield EventRecord(event)
@@ -422,14 +422,11 @@ def _late_devices(
 _FIRST = ("run", "task_down")
 
 
-async def follow(
-    runs: RunManager, run_id: str, *, output: int | None = 0, is_owner: bool = False
-) -> AsyncGenerator[Message, None]:
+async def follow(runs: RunManager, run_id: str, *, output: int | None = 0) -> AsyncGenerator[Message, None]:
     """Stream a run's events from the first one to its result, also for a run that has ended.
 
     Args:
         output: The position in what a script prints from which on to read it; None to leave it out.
-        is_owner: Whether the script waits if it is not read as fast as it prints; only for one reader at a time.
 
     Raises:
         ClusterError: There is no record of the run.
@@ -443,9 +440,6 @@ async def follow(
 
     with contextlib.ExitStack() as stack:
         parts = Output(folder, output) if record.options.traits.is_script and output is not None else None
-        if parts is not None and is_owner and run is not None and run.is_active:
-            parts.hold = run.hold_output(parts.position)
-            stack.callback(parts.release)
         wait: Callable[[], Awaitable[None]] = _no_wait
         if run is not None and run.is_active:
             is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.notify))
@@ -501,12 +495,6 @@ class Output:
         self._path, self._index_path = folder / OUTPUT, folder / OUTPUT_INDEX
         self._index = _Lines(self._index_path)
         self.position = position  # the position in the whole output from which on to read next
-        self.hold: OutputHold | None = None  # keeps what was not read yet; None if nothing waits for this reader
-
-    def release(self) -> None:
-        """Give up the hold, if there is one."""
-        if self.hold is not None:
-            self.hold.close()
 
     async def read_events(self) -> AsyncIterator[Message]:
         """Yield an event for each part that has been written. Other asyncio tasks get to run after each block."""
@@ -540,8 +528,6 @@ class Output:
                         data = content.decode(errors="surrogateescape")
                         yield to_record(OutputEvent(part.stream, data, task=part.task))
                         self.position = part.offset + part.size
-                if self.hold is not None:
-                    self.hold.move(self.position)
 
     def _skip_to(self, position: int) -> Iterator[Message]:
         if (missing := position - self.position) > 0:

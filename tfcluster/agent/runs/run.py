@@ -24,7 +24,6 @@ from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.os.procfs import OomDetector
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
-from tfcluster.processes.runs.stored_output import OutputHold
 
 
 @dataclass
@@ -52,7 +51,6 @@ class Run:
     suspects: dict[str, str] = field(default_factory=dict)  # the same of tasks that might be why it has failed
     down: frozenset[str] = frozenset()  # names of tasks
     was_stopped: bool = False  # whether the driver had to be continued at the last check
-    output_hold: OutputHold | None = None  # keeps what the command has not read yet
 
     def __post_init__(self) -> None:
         if self.plan is not None:
@@ -111,20 +109,6 @@ class Run:
         if seconds is None:
             seconds = time.monotonic() - self.submitted_at
         return replace(self.record, seconds=round(seconds, 6))
-
-    def hold_output(self, position: int) -> OutputHold | None:
-        """Keep the output from a position on until the command that it is for has read it.
-
-        An earlier connection of this command, which is lost, is not waited for any more. Without locks in the file
-        system, nothing is kept.
-        """
-        if self.output_hold is not None:
-            self.output_hold.close()
-        try:
-            self.output_hold = OutputHold(self.folder, position)
-        except OSError:
-            self.output_hold = None
-        return self.output_hold
 
     def attach_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Record that the run's driver has been started.

@@ -80,8 +80,7 @@ def follow(
     def attach_again() -> RunResponse:
         if first:
             return first.pop()
-        is_owner = interrupt is not None
-        request = api.AttachRequest(run, events, output, cancel_on_disconnect, is_owner=is_owner, again=again)
+        request = api.AttachRequest(run, events, output, cancel_on_disconnect, again=again)
         return client.stream(request, start=True, interrupt=interrupt)
 
     context = _stream_context(client.transport.host, interrupt, placements)

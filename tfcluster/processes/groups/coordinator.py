@@ -41,7 +41,6 @@ from tfcluster.processes.groups.link import (
     Exited,
     GroupLink,
     GroupListener,
-    HoldOutput,
     Measured,
     Observed,
     Order,
@@ -222,7 +221,6 @@ class GroupCoordinator:
         self._cluster = cluster
         self._recorder = OutputRecorder(plan.folder, plan.output_limit)
         self._lines = LineBuffer(self._recorder.append)
-        self._holds_output = False
         self._states: dict[str, MemberState] = {}  # by the short names of the members' tasks
         self._written_states: dict[str, MemberState] = {}
         self._poll = select.poll()
@@ -312,8 +310,8 @@ class GroupCoordinator:
         """Coordinate the group to its end, write the final event of the run, and exit."""
         while not self._has_ended():
             timers = (self._end_at, self._resume_at, self._ready_by, self._stop_at)
-            longest = settings.OUTPUT_FULL_SECONDS if self._holds_output else settings.DRIVER_POLL_SECONDS
-            timeout = min(longest, max(0.0, min(timers) - time.monotonic()), self._lines.seconds_left())
+            seconds = max(0.0, min(timers) - time.monotonic())
+            timeout = min(settings.DRIVER_POLL_SECONDS, seconds, self._lines.seconds_left())
             for fd, _ in self._poll.poll(1000 * timeout):
                 self._handle(fd)
             self._lines.pass_on()
@@ -322,9 +320,6 @@ class GroupCoordinator:
                 write_states(self._plan.folder, self._states)
             self._continue_local_host()
             self._check_timers()
-            if self._recorder.is_full() is not self._holds_output:
-                self._holds_output = not self._holds_output
-                self._order(HoldOutput(self._holds_output))
         self._finish()
 
     def _continue_local_host(self) -> None:

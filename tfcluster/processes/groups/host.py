@@ -26,7 +26,6 @@ from tfcluster.processes.groups.link import (
     End,
     Exited,
     GroupLink,
-    HoldOutput,
     Measured,
     Observed,
     Order,
@@ -133,7 +132,6 @@ class GroupHost:
         self._idle = IdleMembers()
         self._observations: dict[int, MemberObservation] = {}  # as reported, by rank
         self._poll = select.poll()
-        self._holds_output = False
         # Whether the connection to the coordinator was lost before the group had ended.
         self.is_coordinator_lost = False
         self._wakeup = wake_on_signals()
@@ -164,8 +162,6 @@ class GroupHost:
                     self._report_exit(rank, program)
             if code is None and not self._plan.folder.exists():
                 code = self._leave()
-            if self._holds_output:
-                time.sleep(settings.OUTPUT_FULL_SECONDS)
         return code
 
     def _seconds_left(self) -> float:
@@ -228,8 +224,6 @@ class GroupHost:
         elif isinstance(order, SignalOrder):
             for program in self._programs.values():
                 program.pass_on(order.number)
-        elif isinstance(order, HoldOutput):
-            self._holds_output = order.is_full
 
     def _start(self, member: Member, order: Start) -> None:
         parameters = self._plan.options.parameters
@@ -240,7 +234,7 @@ class GroupHost:
             group=None,
             member=self._environment(member, order),
         )
-        sink = _MemberOutput(self._report, member.rank, lambda: self._holds_output)
+        sink = _MemberOutput(self._report, member.rank)
         report = partial(self._report_measured, member.rank)
         program = SupervisedProgram(plan, self._poll, sink, None, self._cluster, report, self._release)
         self._programs[member.rank] = program
@@ -304,10 +298,9 @@ class GroupHost:
 class _MemberOutput:
     """Sends what a member prints to the coordinator."""
 
-    def __init__(self, report: Callable[[Output], None], rank: int, is_full: Callable[[], bool]) -> None:
+    def __init__(self, report: Callable[[Output], None], rank: int) -> None:
         self._report = report
         self._rank = rank
-        self.is_full = is_full
 
     def append(self, stream: str, data: bytes) -> None:
         """Send what has arrived on a stream."""

@@ -63,13 +63,6 @@ class SignalOrder:
 
 
 @dataclass(frozen=True)
-class HoldOutput:
-    """The order to read what members print only when it can be stored; without that, members that print wait."""
-
-    is_full: bool  # it cannot be stored now: the command that follows the run has not read what is stored
-
-
-@dataclass(frozen=True)
 class End:
     """The order to exit: the group has ended."""
 
@@ -133,7 +126,7 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | StopIdle | SignalOrder | HoldOutput | End
+Order = Reserve | Start | Stop | StopIdle | SignalOrder | End
 Report = Ports | Started | Output | Measured | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 

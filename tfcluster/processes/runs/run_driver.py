@@ -166,8 +166,6 @@ def _supervise(
         program.check_time()
         if not plan.folder.exists():
             program.kill()
-        if recorder.is_full():
-            time.sleep(settings.OUTPUT_FULL_SECONDS)
     _record_end(plan, program, recorder, metrics, time.monotonic() - started_at, interrupted=interrupted)
 
 

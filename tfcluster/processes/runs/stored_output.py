@@ -5,18 +5,12 @@ a line `STREAM OFFSET SIZE TASK TIME` for each part. The task is the short name 
 else empty. The time is milliseconds after that in the first line, which is `time` and milliseconds since 1970. Earlier
 versions have written no times. What exceeds the limit is freed in the middle of both files, which leaves holes: no
 offset changes, and a reader finds what is missing from the offsets in the index.
-
-A command that the output is for, such as `run`, gets all of it. The agent holds what it has not yet read by a lock on
-this range of the file (of the open file description: it ends with the agent), and while it cannot be freed, the output
-of the program is not read either, as that of a program in a pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import struct
 import time
 from collections import deque
 from pathlib import Path
@@ -28,7 +22,6 @@ from tfcluster.os.files import UNSUPPORTED, first_data, first_hole, punch
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
-_NEVER = float("inf")
 _BEGIN = b"time "
 
 
@@ -84,8 +77,6 @@ class OutputRecorder:
         self._head = self._end  # the end of the beginning, which is kept
         self._marks = deque([self._end])  # the end of what is freed, and later ones up to which more can be freed
         self._can_punch = True
-        # Until when to wait for the command that the output is for, and whose agent died.
-        self._wait_until = _NEVER if _is_locked(self._output, 0) else 0.0
         self.lost_bytes = 0  # how many bytes could not be written, because the disk is full
 
     def append(self, stream: str, data: bytes, task: str = "") -> None:
@@ -99,6 +90,7 @@ class OutputRecorder:
             self._mark()
             data = data[end_of_lines:]
         self._append_part(stream, data, task)
+        self._free_excess()
 
     def _append_part(self, stream: str, data: bytes, task: str) -> None:
         size = _write(self._output, data)
@@ -124,32 +116,20 @@ class OutputRecorder:
             self._marks.clear()
         self._marks.append(self._end)
 
-    def is_full(self) -> bool:
-        """Free what exceeds the limit; return whether a command has to read it first, so that none is to be added."""
+    def _free_excess(self) -> None:
+        """Free what exceeds the limit."""
         while sum(self._end) - sum(self._marks[0]) + sum(self._head) > self._limit and len(self._marks) > 1:
             # Where no range can be freed, the rest of the file is written again: free as much as possible at once.
             count = 1 if self._can_punch else max(1, len(self._marks) - 2)
-            # A command that still reads while the rest is written again would miss parts of it.
-            if self._is_awaited(self._marks[count][0] if self._can_punch else self._end[0]):
-                return True
             try:
                 self._free(self._marks[count])
             except OSError as error:
                 if error.errno in UNSUPPORTED and self._can_punch:
                     self._can_punch = False
                     continue
-                return False  # such as an error of the disk: the program runs nevertheless
+                return  # such as an error of the disk: the program runs nevertheless
             for _ in range(count):
                 self._marks.popleft()
-        return False
-
-    def _is_awaited(self, end: int) -> bool:
-        """Return whether a command has to read the output up to a position; one whose agent died may still return."""
-        if _is_locked(self._output, 0):
-            self._wait_until = _NEVER
-            return _is_locked(self._output, end)
-        self._wait_until = min(self._wait_until, time.monotonic() + settings.RUN_OWNER_RECONNECT_SECONDS)
-        return time.monotonic() < self._wait_until
 
     def _free(self, mark: tuple[int, int]) -> None:
         """Free all between the beginning and a position.
@@ -182,50 +162,6 @@ def _write(fd: int, data: bytes) -> int:
     return size
 
 
-class OutputHold:
-    """Keeps the output of a run, from a position on, until it is read.
-
-    Raises OSError: the file system has no such locks, or no file can be created.
-    """
-
-    def __init__(self, folder: Path, position: int) -> None:
-        self._fd = os.open(folder / OUTPUT, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._is_open = True
-        try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, position, 0))
-        except OSError:
-            self.close()
-            raise
-
-    def move(self, position: int) -> None:
-        """Give up what is before a position."""
-        if self._is_open and position:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, 0, position))
-
-    def close(self) -> None:
-        """Give up all; a process that was forked meanwhile may have the descriptor for a moment longer."""
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, 0, 0))
-            os.close(self._fd)
-
-
-def _is_locked(fd: int, end: int) -> bool:
-    """Return whether a command has not read a file up to a position, or up to its end if that is 0."""
-    try:
-        found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, 0, end))
-    except OSError:
-        return False
-    kind: int = struct.unpack_from("h", found)[0]
-    return kind != fcntl.F_UNLCK
-
-
-def _lock(kind: int, start: int, length: int) -> bytes:
-    """Return a `struct flock`; without a length, it is about all that follows."""
-    return struct.pack("hhlli", kind, os.SEEK_SET, start, length, 0)
-
-
 def missing_text(size: int) -> str:
     """Return the line that a reader of a run's output gets in place of a part that is not stored."""
     return f"[tfcluster: {format_size(size)} of the output are not stored: `logs:` in the spec has the limits]"
@@ -253,10 +189,9 @@ def stored_bytes(folder: Path) -> int:
 
 
 def free_all(folder: Path) -> None:
-    """Free the output of a run that has ended, unless a command still has to read it."""
+    """Free the output of a run that has ended."""
     for name in (OUTPUT_INDEX, OUTPUT):
-        with open(folder / OUTPUT, "rb") as output, open(folder / name, "r+b") as file:
-            if not _is_locked(output.fileno(), 0):
-                size = file.seek(0, os.SEEK_END)
-                file.truncate(0)
-                file.truncate(size)
+        with open(folder / name, "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.truncate(0)
+            file.truncate(size)

@@ -12,7 +12,6 @@ import socket
 import struct
 import sys
 import termios
-import time
 import tty
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -31,9 +30,6 @@ class OutputSink(Protocol):
 
     def append(self, stream: str, data: bytes, /) -> None:
         """Take what has arrived on a stream."""
-
-    def is_full(self) -> bool:
-        """Return whether nothing is to be read for now: a command reads more slowly than the program prints."""
 
 
 class OutputCapture:
@@ -104,8 +100,6 @@ class OutputCapture:
                 self.read(fd)
                 if fd not in self.streams:
                     poll.unregister(fd)
-            while self._sink.is_full():
-                time.sleep(settings.OUTPUT_FULL_SECONDS)
 
 
 def _open_stream(is_terminal: bool, streams: OutputStreams) -> tuple[int, int]:

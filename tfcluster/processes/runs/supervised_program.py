@@ -140,7 +140,7 @@ class SupervisedProgram:
     def handle(self, fd: int, events: int) -> bool:
         """Handle the events of a descriptor; return whether it is one of this program."""
         if fd in self.capture.streams:
-            if not self._sink.is_full() and not self.capture.read(fd) and fd not in self.capture.streams:
+            if not self.capture.read(fd) and fd not in self.capture.streams:
                 self._poll.unregister(fd)
         elif fd == self._pidfd:
             self._receive()  # what the program sent before it exited

@@ -67,9 +67,6 @@ class AttachRequest(Request[EventRecord, Done], method="attach"):
     output: int | None
     cancel_on_disconnect: bool  # as for `RunRequest`
     only_result: bool = False  # whether to send nothing but the run's id, at once, and the result
-    # Whether the output is for this command: a script that prints faster than it reads waits for it, as if it wrote to
-    # a pipe.
-    is_owner: bool = False
     # The request that has submitted the run, with what is written to no file: if its agent died before the driver had
     # started, this agent starts it. None from other commands.
     again: RunRequest | None = None
