@@ -94,7 +94,7 @@ def test_the_runtime_folder_and_what_is_made_above_it_are_private(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_folder / "run"))
-    runtime_dir.socket_path("demo")
+    runtime_dir.secrets_path("demo")
     assert mode_of(open_folder / "run") == mode_of(open_folder / "run" / "tfcluster") == 0o700
 
 
@@ -104,7 +104,7 @@ def test_a_folder_with_a_random_name_is_recorded_in_a_private_state_home(
     monkeypatch.setattr(settings, "TEMPORARY_FOLDER", str(open_folder))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     (open_folder / f"tfcluster-{os.getuid()}").touch()  # as another account could
-    runtime_dir.socket_path("demo")
+    runtime_dir.secrets_path("demo")
     assert mode_of(open_folder / "state") == mode_of(open_folder / "state" / "tfcluster") == 0o700
 
 
@@ -113,10 +113,10 @@ def test_sockets_can_be_made_even_if_the_runtime_folder_is_too_long(
 ) -> None:
     (open_folder / ("x" * 100)).mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_folder / ("x" * 100)))
-    for path in (runtime_dir.socket_path("n" * 63, "h" * 63), runtime_dir.relay_socket_path("n" * 63, 1)):
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            path.unlink()
+    path = runtime_dir.relay_socket_path("n" * 63, 1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.unlink()
 
 
 def test_a_state_home_that_cannot_be_used_has_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

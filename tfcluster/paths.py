@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 
 #: The folder that has the package `tfcluster`, for the Pythons that are started with it.
@@ -17,6 +19,9 @@ LOCAL_HOST = "localhost"
 
 #: The lock file in a state directory, which an agent keeps locked as long as it runs.
 LOCK = "lock"
+
+#: The Unix socket in a state directory, on which the agent listens.
+SOCKET = "socket"
 
 #: The symbolic link in a state directory to the `PACKAGE_ROOT` of the agent that has written the journal.
 CODE_LINK = "code"
@@ -83,6 +88,25 @@ def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
 def code_cache() -> Path:
     """Return the folder of the code that commands have sent to this host, of all clusters; no cluster has this name."""
     return state_home() / ".code"
+
+
+def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """Return the socket of the cluster's agent on one host."""
+    return state_folder(cluster, host) / SOCKET
+
+
+def agent_pid(folder: Path) -> int | None:
+    """Return the pid in the lock file of a state folder, which the agent removes when it exits; None if it has none."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would block
+        try:
+            content = json.loads(os.read(fd, settings.LOCK_FILE_MAX_BYTES))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError, RecursionError):
+        return None
+    pid = content.get("pid") if isinstance(content, dict) else None
+    return pid if isinstance(pid, int) else None
 
 
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:

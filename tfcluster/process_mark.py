@@ -25,6 +25,15 @@ def mark_of(state_folder: Path) -> str:
     return hashlib.sha256(os.fsencode(identity)).hexdigest()[: len(NO_MARK)]
 
 
+def lock_name(kind: str, state_folder: Path) -> str:
+    """Return the name of a `NameLock` for what only one process may do for a cluster on a host.
+
+    Containers may share a network and have state directories of equal paths, so the root directory is part of the name.
+    """
+    root = os.stat("/")
+    return f"tfcluster-{kind}-{mark_of(state_folder)}-{root.st_dev}-{root.st_ino}"
+
+
 def marked_processes(mark: str) -> list[ProcessHandle]:
     """List the processes of this user that have a mark, except this one and its descendants."""
     found = [process for process, own in processes_with_marks() if own == mark]

@@ -1,23 +1,21 @@
-"""The private runtime directories of this user, and the sockets and lock files in them.
+"""The private runtime directory of this user, with the secrets of clusters, and the sockets of ssh and of relays.
 
-A socket and a lock must be in a directory that no other account can enter: $XDG_RUNTIME_DIR, or else one in /tmp.
+They must be in a directory that no other account can enter: $XDG_RUNTIME_DIR, or else one in /tmp.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.paths import LOCAL_HOST, LOCK, make_private_folder, state_folder, state_home
+from tfcluster.paths import LOCAL_HOST, make_private_folder, state_folder, state_home
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
@@ -30,61 +28,13 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
 _PRIVATE_LINK = ".private"
 
 
-def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Return the socket of the cluster's agent: the one in its lock file, else the one that a new agent would use."""
-    return _recorded_socket(state_folder(cluster, host) / LOCK) or socket_path(cluster, host)
+def secrets_path(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """Return the file for the secret values of the cluster's tasks on this machine.
 
-
-def agent_pid(cluster: str, host: str = LOCAL_HOST) -> int | None:
-    """Return the pid in the lock file of the cluster's agent, which it removes when it exits."""
-    pid = _read_lock(state_folder(cluster, host) / LOCK).get("pid")
-    return pid if isinstance(pid, int) else None
-
-
-def _recorded_socket(lock: Path) -> Path | None:
-    try:
-        path = Path(_read_lock(lock)["socket"])
-        fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
-    except (ValueError, KeyError, TypeError):
-        return None
-    return path if fits and path.is_absolute() and "\0" not in str(path) else None
-
-
-def _read_lock(lock: Path) -> dict[str, Any]:
-    """Return the content of an agent's lock file, which may be missing, damaged or not a file."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
-        try:
-            content = json.loads(os.read(fd, settings.LOCK_FILE_MAX_BYTES))
-        finally:
-            os.close(fd)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Return the path of the Unix socket of the cluster's agent on this machine.
-
-    State folders may contain clusters of the same name, so the name includes a digest of the state folder's path. The
-    digest alone is the name if the readable name would exceed the kernel's limit.
+    Its name includes a digest of the state folder's path: other state folders may have clusters of this name.
     """
     digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
-    folder = _runtime_dir()
-    readable = folder / f"{cluster}.{host}.{digest}"
-    if len(os.fsencode(readable)) <= _SOCKET_PATH_LIMIT:
-        return readable
-    return folder / digest
-
-
-def launch_lock(cluster: str) -> Path:
-    """Return the file that a `launch` locks on its machine while it has brought the cluster up."""
-    return socket_path(cluster).with_name(f"{cluster}.launch")
-
-
-def secrets_path(agent_socket: Path) -> Path:
-    """Return the file for the secret values of the cluster's tasks on this machine."""
-    return agent_socket.with_name(f"{agent_socket.name}.secrets")
+    return _runtime_dir() / f"{cluster}.{digest}.secrets"
 
 
 def certificate_path(secrets: Path) -> Path:
@@ -107,17 +57,6 @@ def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
 def relay_socket_path(cluster: str, version: int) -> Path:
     """Return the path of the socket of a cluster's relay, which speaks a version of its protocol."""
     return ssh_control_path(cluster, f"\0relay {version}")
-
-
-def locks_dir() -> Path:
-    """Return the private folder for the lock files shared by all of this user's agents on this machine.
-
-    It does not depend on $XDG_RUNTIME_DIR or $XDG_STATE_HOME, unless another account has created it in /tmp.
-    """
-    user = Path(settings.LOGIN_RUNTIME_FOLDERS, str(os.getuid()))
-    if _is_private(user) and _make_private(user / "tfcluster"):
-        return user / "tfcluster"
-    return _temporary_dir()
 
 
 def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:

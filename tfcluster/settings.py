@@ -19,7 +19,6 @@ UPGRADE_DRIVERS_SECONDS = 30.0  # until an older fork server has imported Tensor
 AGENT_END_SECONDS = 3.0  # between SIGTERM and SIGKILL to an agent that is replaced
 AGENT_FIRST_REQUEST_SECONDS = 10.0  # then an agent without a cluster exits; a stalled machine may delay the request
 AGENT_DRAIN_SECONDS = 1.0  # for an agent that exits to send the last messages of its streams
-AGENT_FILES_INTERVAL_SECONDS = 1.0  # between two checks of its socket and locks: commands search for much longer
 AGENT_BACKLOG = 64  # commands that connect at the same time
 AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
 HOST_CHECKS_SECONDS = 40.0  # a name server that does not answer delays each lookup; less than the command waits
@@ -332,7 +331,6 @@ PIPE_PROGRESS_FEW = 4  # hosts or tasks that are counted, until not every change
 PIPE_PROGRESS_FACTOR = 8  # with more: by what fewer remain at the next line
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
 LOGIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # the variable PATH of a login, where no shell sets it
-LOGIN_RUNTIME_FOLDERS = "/run/user"  # systemd creates a folder in it for each user who is logged in
 TEMPORARY_FOLDER = "/tmp"  # every user can create one in it
 
 # The page of `dashboard`.

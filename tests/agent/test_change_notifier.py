@@ -107,7 +107,7 @@ async def test_a_change_is_reported_though_too_many_others_were_not_read(tmp_pat
 
 
 async def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
+    def refuse(events: int) -> None:
         raise OSError(24, "Too many open files")
 
     before = os.listdir("/proc/self/fd")

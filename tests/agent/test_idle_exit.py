@@ -35,7 +35,7 @@ def test_an_agent_without_a_cluster_exits_if_no_command_connects_or_one_has_aske
     """As after an `up` that was killed as soon as it had started the agent."""
     variables = hosts.sandbox.with_settings({"AGENT_FIRST_REQUEST_SECONDS": 0.1})
     monkeypatch.setenv("TEST_SETTINGS", variables["TEST_SETTINGS"])
-    assert start_agent(CLUSTER, "a")
+    assert start_agent(CLUSTER, "a") is None
     wait_for(lambda: not hosts.sandbox.leftovers())
     connection = None
     while connection is None:  # the first agents may exit before this has connected

@@ -1,4 +1,4 @@
-"""The journal: what is written is read, what is damaged is read from the copy, and anything else is no journal."""
+"""The journal: what is written is read, what is damaged is refused, and a last line that was cut is ignored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +65,11 @@ def refuses(journal: Journal) -> bool:
     return False
 
 
-def copy_of(journal: Journal) -> Path:
-    return journal.path.with_suffix(".copy")
-
-
 @pytest.mark.parametrize(
     "text", [b"", b"x", b"{", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff\xfe", b"\0" * 100, b"{}{}"]
 )
 def test_garbage_is_refused(journal: Journal, text: bytes) -> None:
     journal.path.write_bytes(text)
-    assert refuses(journal)
-    copy_of(journal).write_bytes(text)
     assert refuses(journal)
 
 
@@ -84,18 +77,6 @@ def of_this_process(record: Record) -> Record:
     process = ProcessHandle.from_pid(os.getpid())
     ps = replace(record.tasks["/job:ps/task:0"], process=process)
     return replace(record, tasks={**record.tasks, "/job:ps/task:0": ps})
-
-
-def test_a_copy_alone_is_a_journal_as_long_as_a_task_runs(journal: Journal) -> None:
-    journal.write(RECORD)
-    journal.path.unlink()
-    assert journal.read() is None
-    record = of_this_process(RECORD)
-    journal.write(record)
-    journal.path.unlink()
-    assert journal.read() == record
-    os.truncate(copy_of(journal), 100)
-    assert journal.read() is None
 
 
 def test_the_processes_of_a_journal_are_found_whatever_its_format(journal: Journal) -> None:
@@ -106,7 +87,6 @@ def test_the_processes_of_a_journal_are_found_whatever_its_format(journal: Journ
     journal.write(record)
     assert journal.processes() == [process]
     written = journal.path.read_text()
-    copy_of(journal).unlink()
     for text in (
         written.replace("topology", "cluster"),
         written.replace(": ", ":"),
@@ -116,23 +96,20 @@ def test_the_processes_of_a_journal_are_found_whatever_its_format(journal: Journ
         assert journal.processes() == [process]
     journal.path.write_text(written.replace(boot_id(), "another boot"))
     assert journal.processes() == [], "another process has the pid and start time in this boot"
-    journal.path.write_bytes(b"\xff" * 100)
-    copy_of(journal).write_text(written)
-    assert journal.processes() == [process]
 
 
 NEW_PS = TaskRecord(ProcessHandle(18, 234567), 1700000003.0, 4, TaskState.STARTING, exit_times=(11.5, 12.25, 20.0))
 CHANGED = replace(RECORD, tasks={**RECORD.tasks, "/job:ps/task:0": NEW_PS})
 
 
-def test_a_change_is_appended_to_the_journal_and_its_copy(journal: Journal) -> None:
+def test_a_change_is_appended_to_the_journal(journal: Journal) -> None:
     journal.write(RECORD)
     snapshot = journal.path.read_bytes()
     assert journal.append({"/job:ps/task:0": NEW_PS})
     assert journal.path.read_bytes().startswith(snapshot)
     assert len(journal.path.read_bytes().splitlines()) == 2
-    assert copy_of(journal).read_bytes() == journal.path.read_bytes()
     assert Journal(journal.path).read("localhost") == CHANGED
+    assert not Journal(journal.path).append({"/job:ps/task:0": NEW_PS}), "another agent begins with a snapshot"
     assert journal.append({"/job:ps/task:0": RECORD.tasks["/job:ps/task:0"]})
     assert Journal(journal.path).read("localhost") == RECORD, "the latest change counts"
 
@@ -157,7 +134,6 @@ def test_of_a_journal_that_is_cut_a_torn_last_line_is_ignored_and_the_rest_is_re
     journal.write(RECORD)
     size = journal.path.stat().st_size
     journal.append({"/job:ps/task:0": NEW_PS})
-    copy_of(journal).unlink()
     for length in cuts(journal.path, size):
         os.truncate(journal.path, length)
         if length >= size - 1:  # without its newline it is whole
@@ -166,40 +142,14 @@ def test_of_a_journal_that_is_cut_a_torn_last_line_is_ignored_and_the_rest_is_re
             assert refuses(journal), length
 
 
-def test_a_journal_that_is_cut_is_read_from_its_copy(journal: Journal) -> None:
-    journal.write(Record(TOPOLOGY, {}, SECRETS))
-    journal.write(RECORD)
-    size = journal.path.stat().st_size
-    journal.append({"/job:ps/task:0": NEW_PS})
-    for length in cuts(journal.path, size):
-        os.truncate(journal.path, length)
-        assert journal.read("localhost") == CHANGED, length
-
-
 @pytest.mark.parametrize("line", [b"{}", b"x", b"", b"null", b'{"task": "/job:x/task:0", "record": null}', b"\xff"])
 def test_a_damaged_line_before_the_last_one_is_refused(journal: Journal, line: bytes) -> None:
     journal.write(RECORD)
     snapshot = journal.path.read_bytes()
     journal.append({"/job:ps/task:0": NEW_PS})
     change = journal.path.read_bytes()[len(snapshot) :]
-    copy_of(journal).unlink()
     journal.path.write_bytes(snapshot + line + b"\n" + change)
     assert refuses(journal)
-
-
-@pytest.mark.parametrize("suffix", [".json", ".copy"])
-def test_nothing_is_appended_to_a_file_of_another_agent_or_that_was_removed_or_replaced(
-    journal: Journal, suffix: str
-) -> None:
-    path = journal.path.with_suffix(suffix)
-    journal.write(RECORD)
-    assert not Journal(journal.path).append({"/job:ps/task:0": NEW_PS})
-    path.unlink()
-    assert not journal.append({"/job:ps/task:0": NEW_PS})
-    path.touch()
-    assert not journal.append({"/job:ps/task:0": NEW_PS})
-    journal.write(RECORD)
-    assert journal.append({"/job:ps/task:0": NEW_PS})
 
 
 def test_a_long_journal_asks_for_a_snapshot(journal: Journal) -> None:
@@ -219,21 +169,13 @@ def test_a_change_that_does_not_fit_on_the_disk_leaves_the_journal_as_it_was(
     real = os.write
     journal.write(RECORD)
     snapshot = journal.path.read_bytes()
-    for room in (0, 7):  # in the second file, too
-        for number in (1, 2):
-            calls = count(1)
-
-            def write_partly(
-                fd: int, data: bytes, calls: Iterator[int] = calls, room: int = room, number: int = number
-            ) -> int:
-                return real(fd, data[:room] if next(calls) == number else data)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "write", write_partly)
-                assert not journal.append({"/job:ps/task:0": NEW_PS})
-            assert journal.path.read_bytes() == copy_of(journal).read_bytes() == snapshot
-            assert not journal.append({"/job:ps/task:0": NEW_PS}), "a snapshot brings what could not be written"
-            journal.write(RECORD)
+    for room in (0, 7):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda fd, data, room=room: real(fd, data[:room]))
+            assert not journal.append({"/job:ps/task:0": NEW_PS})
+        assert journal.path.read_bytes() == snapshot
+        assert not journal.append({"/job:ps/task:0": NEW_PS}), "a snapshot brings what could not be written"
+        journal.write(RECORD)
 
 
 def test_unreleased_processes_are_known_until_the_next_snapshot(journal: Journal) -> None:
@@ -310,25 +252,19 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", [damage_by_folder, damage_by_pipe])
-@pytest.mark.parametrize("suffix", [".json", ".copy", ".json.new"])
-def test_a_file_is_written_even_if_something_else_is_at_its_path(
-    journal: Journal, suffix: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_file_is_written_whatever_an_earlier_write_has_left(journal: Journal, damage: Callable[[Path], None]) -> None:
     """To open a named pipe for writing would wait for ever for someone who reads."""
-    path = journal.path.with_suffix(suffix)
+    path = journal.path.with_suffix(".json.new")
     path.touch()
     damage(path)
     journal.write(RECORD)
     assert journal.read("localhost") == RECORD
-    assert copy_of(journal).read_bytes() == journal.path.read_bytes()
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_any_damage_is_repaired_from_the_copy(journal: Journal, damage: str) -> None:
+def test_any_damage_is_an_error_that_names_down(journal: Journal, damage: str) -> None:
     journal.write(RECORD)
     DAMAGE[damage][0](journal.path)
-    assert journal.read("localhost") == RECORD
-    damage_by_folder(copy_of(journal))
     with pytest.raises(JournalError) as caught:
         journal.read("localhost")
     assert str(journal.path) in caught.value.message
@@ -368,7 +304,6 @@ def test_a_journal_with_any_other_value_in_it_is_read_or_refused(data: st.DataOb
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "journal.json")
         journal.write(RECORD)
-        copy_of(journal).unlink()
         value = json.loads(journal.path.read_text())
         place = data.draw(st.sampled_from(list(places(value))))
         inner: Any = [value]
@@ -414,13 +349,8 @@ def make_newer(path: Path) -> None:
     path.write_text(json.dumps({"format": 99, "tfcluster": "9.9.9", "topology": "elsewhere"}))
 
 
-@pytest.mark.parametrize("damaged", ["", ".json", ".copy"])
-def test_a_journal_of_a_newer_version_is_not_damaged_and_stays(journal: Journal, damaged: str) -> None:
-    journal.write(RECORD)  # a copy that an older agent has left is not read
+def test_a_journal_of_a_newer_version_is_not_damaged_and_stays(journal: Journal) -> None:
     make_newer(journal.path)
-    if damaged:
-        make_newer(copy_of(journal))
-        journal.path.with_suffix(damaged).write_text("{")
     with pytest.raises(JournalError, match=r"written by tfcluster 9\.9\.9, which is newer") as caught:
         journal.read("localhost")
     assert caught.value.is_newer
@@ -428,7 +358,7 @@ def test_a_journal_of_a_newer_version_is_not_damaged_and_stays(journal: Journal,
     assert "Install that version" in caught.value.hint
 
 
-def test_a_write_leaves_only_the_file_its_copy_and_the_link_to_its_code(journal: Journal) -> None:
+def test_a_write_leaves_only_the_file_and_the_link_to_its_code(journal: Journal) -> None:
     journal.write(RECORD)
     with journal.path.open() as reader:
         journal.write(Record(TOPOLOGY, {}, SECRETS))
@@ -436,5 +366,5 @@ def test_a_write_leaves_only_the_file_its_copy_and_the_link_to_its_code(journal:
         assert json.load(reader)["tasks"].keys() == RECORD.tasks.keys()
     assert journal.read() == Record(TOPOLOGY, {}, SECRETS)
     code = journal.path.with_name("code")
-    assert sorted(journal.path.parent.iterdir()) == [code, copy_of(journal), journal.path]
+    assert sorted(journal.path.parent.iterdir()) == [code, journal.path]
     assert code.readlink() == PACKAGE_ROOT

@@ -154,9 +154,12 @@ def test_missing_ports_are_allocated_by_task_and_reserved(
 def test_a_port_that_cannot_be_used_is_reported_with_the_reason(
     ports: PortAllocator, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: socket.socket, address: tuple[object, ...]) -> None:
+    real = socket.socket.bind
+
+    def refuse(self: socket.socket, address: Any) -> None:
         if address[1] == port:
             raise PermissionError(13, "Permission denied")
+        real(self, address)
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
     (problem,) = problems_of(topology_of(f"ps: ['localhost:{port}']"), ports, [])

@@ -18,6 +18,7 @@ from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, ResponseStream
 from tfcluster.core.code import CodeLocation
 from tfcluster.errors import ClusterError
+from tfcluster.paths import socket_path
 from tfcluster.protocol.api import Done, Request, encode_request
 from tfcluster.protocol.api.cluster import (
     EnvironmentRequest,
@@ -32,7 +33,6 @@ from tfcluster.protocol.api.cluster import (
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions
 from tfcluster.protocol.api.runs import ATTACHED, AttachRequest, CancelRequest, EventRecord, JoinRequest, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
-from tfcluster.runtime_dir import agent_socket
 from tfcluster.transport.local import LocalTransport, connect
 
 FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})
@@ -91,7 +91,7 @@ def test_requests_are_served_side_by_side(up: Hosts, client: AgentClient, tmp_pa
 
 def own_connections() -> list[str]:
     sockets = Path("/proc/net/unix").read_text().splitlines()
-    return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
+    return [line for line in sockets if line.endswith(str(socket_path(CLUSTER, "a"))) and line.split()[5] == "03"]
 
 
 def test_a_command_of_exec_ends_with_its_request(client: AgentClient) -> None:
@@ -136,7 +136,7 @@ def test_what_is_not_read_of_a_stream_piles_up_nowhere(client: AgentClient, tmp_
 def response_to(data: bytes) -> bytes:
     """What an agent sends until it closes the connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(str(agent_socket(CLUSTER, "a")))
+        connection.connect(str(socket_path(CLUSTER, "a")))
         connection.sendall(data)
         received = b""
         while piece := connection.recv(1 << 16):

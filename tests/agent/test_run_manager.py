@@ -234,7 +234,7 @@ async def test_followers_are_notified_of_each_write_and_of_the_end(
 ) -> None:
     """Without polling if the folder can be watched."""
 
-    def refuse() -> None:
+    def refuse(events: int) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     if is_watched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -13,16 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster import paths, settings
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.errors import ClusterError
-from tfcluster.os import procfs
 
 _HOLDER = """
 import sys
 from pathlib import Path
 from tfcluster.agent.state.state_dir import StateDir
-print(StateDir(Path(sys.argv[1])).lock(), flush=True)
+folder = StateDir(Path(sys.argv[1]))
+print(folder.lock(), flush=True)
 sys.stdin.read()
 """
 
@@ -47,8 +47,7 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
 def folder(folders: Folders) -> StateDir:
     """A folder that this agent has locked."""
     made = folders()
-    made.make()
-    assert made.lock()
+    assert made.lock() is None
     return made
 
 
@@ -62,40 +61,76 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def holder(folder: StateDir) -> subprocess.Popen[str]:
-    """Another process that tries to lock the folder, says whether it could, and lives until its input ends."""
+def holder(folder: StateDir, *wrapper: str) -> subprocess.Popen[str]:
+    """Another process that tries to lock the folder, says who has it, and lives until its input ends."""
     return subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*wrapper, sys.executable, "-c", _HOLDER, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
 def test_one_process_has_the_lock_until_it_ends(folders: Folders) -> None:
     folder = folders()
-    folder.make()
     with holder(folder) as first:
         assert first.stdout is not None
-        assert first.stdout.readline() == "True\n"
+        assert first.stdout.readline() == "None\n"
         before = os.listdir("/proc/self/fd")
-        assert not folder.lock()
+        assert folder.lock() == first.pid
         assert os.listdir("/proc/self/fd") == before
         first.kill()
-    assert folder.lock()
+    assert folder.lock() is None
     with holder(folder) as second:
-        assert second.communicate()[0] == "False\n"
+        assert second.communicate()[0] == f"{os.getpid()}\n"
 
 
-@pytest.mark.parametrize("which", [0, 1])
+def test_a_deleted_lock_file_does_not_let_a_second_agent_start(folder: StateDir, other: StateDir) -> None:
+    shutil.rmtree(folder.path)
+    assert other.lock() == os.getpid()
+    folder.unlock()
+    assert other.lock() is None
+
+
+@pytest.mark.needs("root")
+def test_the_lock_file_excludes_an_agent_of_another_network_namespace(folder: StateDir) -> None:
+    folder.write_lock(folder.path / "demo.secrets")
+    with holder(folder, "unshare", "--net") as other:
+        assert other.communicate()[0] == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("damage", ["delete", "move", "replace", "delete folder", "move folder", "move cluster"])
+async def test_a_lock_file_that_is_gone_is_noticed(folder: StateDir, damage: str) -> None:
+    gone = asyncio.Event()
+    folder.watch_lock(gone.set)
+    lock, aside = folder.path / "lock", folder.path.parent.with_name("aside")
+    (folder.path / "socket").touch()  # what does not concern the lock
+    lock.write_text("changed")
+    damages: dict[str, Callable[[], object]] = {
+        "delete": lock.unlink,
+        "move": lambda: lock.rename(aside),
+        "replace": lambda: (folder.path / "socket").replace(lock),
+        "delete folder": lambda: shutil.rmtree(folder.path),
+        "move folder": lambda: folder.path.rename(aside),
+        "move cluster": lambda: folder.path.parent.rename(aside),
+    }
+    await asyncio.sleep(0)
+    assert not gone.is_set()
+    damages[damage]()
+    async with asyncio.timeout(60):
+        await gone.wait()
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_lock_file_removed_while_it_is_opened_is_recreated(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, replaced: bool, which: int
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
     folder, other = folders(), folders()
-    folder.make()
     real = fcntl.flock
     calls: list[int] = []
 
     def flock(fd: int, operation: int) -> None:
-        if len(calls) == which:  # the agent before us leaves just now, and perhaps another one comes and goes
+        if not calls:  # the agent before us leaves just now, and perhaps another one comes and goes
             path = Path(os.readlink(f"/proc/self/fd/{fd}"))
             path.unlink()
             if replaced:
@@ -105,94 +140,12 @@ def test_a_lock_file_removed_while_it_is_opened_is_recreated(
 
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(fcntl, "flock", flock)
-    assert folder.lock()
+    assert folder.lock() is None
     monkeypatch.undo()
-    assert len(calls) == 3
+    assert len(calls) == 2
     assert len(os.listdir("/proc/self/fd")) == before + 2  # the two locks
     # What is locked is what the next one opens.
-    assert not other.lock()
-
-
-def test_a_deleted_folder_stays_locked_and_is_recreated(folder: StateDir, other: StateDir, tmp_path: Path) -> None:
-    folder.publish_socket(tmp_path / "socket")
-    where = (folder.path / "lock").read_text()
-    on_recreated: list[None] = []
-    folder.on_recreated = lambda: on_recreated.append(None)
-    assert not folder.repair()
-    shutil.rmtree(folder.path.parent)
-    other.make()
-    assert not other.lock()
-    before = len(os.listdir("/proc/self/fd"))
-    assert folder.repair()
-    assert not folder.repair()
-    assert on_recreated == [None]
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert (folder.path / "lock").read_text() == where
-    assert not other.lock()
-    shutil.rmtree(folder.logs)
-    assert folder.repair()
-    assert folder.logs.is_dir()
-
-
-def test_a_folder_that_cannot_be_recreated_is_reported_and_recreated_later(folder: StateDir) -> None:
-    shutil.rmtree(folder.path)
-    folder.path.touch()
-    for _ in range(2):
-        with pytest.raises(ClusterError, match="cannot make the state folder"):
-            folder.repair()
-    folder.path.unlink()
-    assert folder.repair()
-
-
-def test_the_first_lock_excludes_an_agent_of_another_network_namespace(
-    folder: StateDir, other: StateDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(procfs, "namespace", lambda kind, pid=None: 1)  # the name of the second lock has it
-    before = os.listdir("/proc/self/fd")
-    assert not other.lock()
-    assert os.listdir("/proc/self/fd") == before
-    shutil.rmtree(folder.path)
-    other.make()
-    assert other.lock()
-    with pytest.raises(ClusterError, match="another agent has locked it"):
-        folder.repair()
-
-
-def test_a_removed_second_lock_is_recreated(folder: StateDir, other: StateDir, tmp_path: Path) -> None:
-    assert folder._second_lock is not None
-    path = folder._second_lock.path
-    before = os.listdir("/proc/self/fd")
-    for _ in range(2):
-        path.unlink()
-        folder.restore_second_lock()
-        assert len(os.listdir("/proc/self/fd")) == len(before)
-        shutil.rmtree(folder.path)
-        assert not other.lock(), "only the second one is left"
-        assert folder.repair()
-    folder.clean_up()
-    assert not path.exists()
-
-
-def test_without_a_runtime_folder_the_second_lock_is_in_a_private_one(
-    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings, "LOGIN_RUNTIME_FOLDERS", str(tmp_path / "run"))
-    monkeypatch.setattr(settings, "TEMPORARY_FOLDER", str(tmp_path))
-    state = tmp_path / "state"
-    monkeypatch.setattr(paths, "_state_home", state)
-    folder, other = folders(), folders()
-    folder.make()
-    assert folder.lock()
-    usual = tmp_path / f"tfcluster-{os.getuid()}"
-    assert len(list(usual.iterdir())) == 1
-    shutil.rmtree(usual)
-    usual.touch()  # as another account could
-    folder.restore_second_lock()
-    private = state / ".private"
-    assert len(list(private.iterdir())) == 1
-    assert mode_of(private) == 0o700
-    shutil.rmtree(folder.path)
-    assert not other.lock()
+    assert other.lock() == os.getpid()
 
 
 def test_folders_and_locks_are_for_this_user_alone(folders: Folders) -> None:
@@ -201,12 +154,11 @@ def test_folders_and_locks_are_for_this_user_alone(folders: Folders) -> None:
     try:
         for _ in range(2):
             folder.make()
-        assert folder.lock()
+        assert folder.lock() is None
     finally:
         os.umask(previous)
-    assert folder._second_lock is not None
     assert {mode_of(path) for path in (folder.path, folder.logs, folder.runs)} == {0o700}
-    assert {mode_of(path) for path in (folder.path / "lock", folder._second_lock.path)} == {0o600}
+    assert mode_of(folder.path / "lock") == 0o600
 
 
 def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
@@ -247,7 +199,6 @@ def test_cleanup_removes_empty_folders_and_keeps_that_of_another_host(folder: St
 def test_cleanup_keeps_only_logs_and_runs(folder: StateDir) -> None:
     folder.journal.path.write_text("{}")
     folder.journal.path.with_suffix(".json.new").write_text("{")
-    folder.journal.path.with_suffix(".copy").write_text("{}")
     folder.agent_log.write_text("a traceback")
     folder.fork_server_log.touch()
     folder.log_of("worker:0").write_text("served")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import COMMAND, Sandbox, running, wait_for
-from tfcluster.os import procfs
-from tfcluster.runtime_dir import locks_dir
+from tfcluster.os.unix_socket import NameLock
 
 SPEC = "name: heir\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -72,10 +70,8 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     sandbox("up", sandbox.spec(SPEC))
     sandbox.kill_agent()
     before = sandbox.task("worker:1")
-    # The folder of the locks is the same for all clusters of a user, whatever their state homes are.
-    path = locks_dir() / f"port-{procfs.namespace('net')}-{before['address'].rpartition(':')[2]}.lock"
-    with path.open() as lock, pytest.raises(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # The lock of a port is the same for all clusters of a user, whatever their state homes are.
+    assert NameLock.acquire(f"tfcluster-port-{os.getuid()}-{before['address'].rpartition(':')[2]}") is None
     os.kill(before["pid"], signal.SIGKILL)
     after = wait_for(lambda: next((task for task in sandbox.wait_until("running")["tasks"] if task["restarts"]), None))
     assert after["task"] == before["task"]

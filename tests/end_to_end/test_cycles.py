@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import Sandbox
-from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.os.unix_socket import NameLock
+from tfcluster.process_mark import lock_name
 
 SPEC = "name: cycle\njobs:\n  worker: {tasks: 1}\n"
 
@@ -19,24 +19,19 @@ def files(sandbox: Sandbox) -> set[str]:
     return {str(path) for path in found if path.name != "fork-server.log"}
 
 
-def locks(sandbox: Sandbox) -> list[Path]:
-    """The lock files of the agents of the sandbox's cluster that are outside its state folder."""
-    path = StateDir(sandbox.folder / "state/tfcluster/cycle/localhost")._second_lock_path()
-    return [path] if path.exists() else []
-
-
 @pytest.mark.slow
 def test_cycles_leave_nothing(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
     spec = sandbox.spec(SPEC)
+    name = lock_name("agent", sandbox.folder / "state/tfcluster/cycle/localhost")
     first: set[str] = set()
     for _ in range(pytestconfig.getoption("cycles")):
         sandbox("up", spec)
-        assert len(locks(sandbox)) == 1
+        assert NameLock.holder(name) == sandbox.recorded_agent()
         sandbox("down")
         assert sandbox.leftovers() == [], "down returns when the agent's process has ended"
         sandbox("logs", "-c", "cycle")
         assert sandbox.leftovers() == [], "so does a command for which one was started"
-        assert locks(sandbox) == []
+        assert NameLock.holder(name) is None
         first = first or files(sandbox)
         assert files(sandbox) == first
 

@@ -40,8 +40,7 @@ def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     sandbox("up", spec)
     before = sandbox.status()["tasks"]
     sandbox.kill_agent()
-    for path in (journal_of(sandbox), journal_of(sandbox).with_suffix(".copy")):
-        DAMAGE[damage](path)
+    DAMAGE[damage](journal_of(sandbox))
     for command in (["status"], ["run", "pi"], ["up", spec], ["restart", "ps:0", "--yes"]):
         error = sandbox(*command, code=1).stderr
         assert f"{journal_of(sandbox)} is damaged" in error
@@ -61,27 +60,11 @@ def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    pids = [task["pid"] for task in sandbox.status()["tasks"]]
-    for damage in ("cut", "deep", "folder"):
-        sandbox.kill_agent()
-        journal = journal_of(sandbox).read_text()
-        DAMAGE[damage](journal_of(sandbox))
-        assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == pids
-        if journal_of(sandbox).is_dir():
-            wait_for(journal_of(sandbox).is_file)  # the agent writes it again
-        else:
-            journal_of(sandbox).write_text(journal)
-
-
-@pytest.mark.slow
 def test_down_goes_on_when_its_command_dies_and_kills_what_takes_no_other_signal(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
     sandbox.kill_agent()
     journal_of(sandbox).write_text("{")
-    journal_of(sandbox).with_suffix(".copy").unlink()
     agents = set(sandbox.pids("agent on"))
     down = sandbox.start("down", "--grace", "1")
     wait_for(lambda: set(sandbox.pids("agent on")) - agents or down.poll() == 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import pwd
 import shutil
@@ -12,15 +11,15 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tests.descriptors import held_by
-from tfcluster.agent.ports import _lock_path
+from tfcluster.process_mark import lock_name
 
-SPEC = "name: other\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+SPEC = "name: other\njobs:\n  ps: {tasks: 1, env: {KEY: {secret: x}}}\n  worker: {tasks: 2}\n"
 
 AsOther = Callable[[Callable[[], None]], None]
 
@@ -71,33 +70,24 @@ def assert_usable(sandbox: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_names_of_sockets_that_another_account_has(sandbox: Sandbox, as_other: AsOther) -> None:
-    place = f"{os.getuid()}:{os.path.realpath(sandbox.folder / 'state/tfcluster/other/localhost')}"
-    names = [f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}", *(f"port-{n}" for n in range(2222, 2622))]
+    names = [lock_name("agent", sandbox.folder / "state/tfcluster/other/localhost")]
+    names += [f"tfcluster-port-{os.getuid()}-{port}" for port in range(2222, 2622)]
     kept = []
 
     def take_names() -> None:
-        for name in names:
-            kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            with contextlib.suppress(OSError):  # an older version's agents have some of them
-                kept[-1].bind(f"\0tfcluster-{name}")
+        for name, kind in zip(names, cycle(("listens", "datagrams", "full", "only bound")), strict=False):
+            taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM if kind == "datagrams" else socket.SOCK_STREAM)
+            kept.append(taken)
+            with contextlib.suppress(OSError):  # an agent of another test has it
+                taken.bind(f"\0{name}")
+                if kind in ("listens", "full"):
+                    taken.listen(0)
+                if kind == "full":
+                    kept.append(socket.socket(socket.AF_UNIX))
+                    kept[-1].connect(f"\0{name}")
 
     as_other(take_names)
     assert_usable(sandbox)
-
-
-def test_no_name_is_in_sight_of_other_accounts(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    lines = [line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()]
-    abstract = {f"socket:[{line[6]}]": line[7] for line in lines if line[-1].startswith("@")}
-    held = {held for pid in sandbox.processes() for held in held_by(pid)}
-    assert [name for number, name in abstract.items() if number in held] == []
-    ports = {int(task["address"].rpartition(":")[2]) for task in sandbox.status()["tasks"]}
-    for port in ports:
-        path = _lock_path(port)
-        assert path.exists()
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    sandbox("down")
-    assert not any(_lock_path(port).exists() for port in ports)
 
 
 @pytest.mark.slow
@@ -105,13 +95,13 @@ def test_a_folder_in_tmp_that_another_account_has_made(
     sandbox: Sandbox, as_other: AsOther, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sandbox.folder / "run").rmdir()
-    (sandbox.folder / "run").touch()  # no folder for sockets can be made there
+    (sandbox.folder / "run").touch()  # no folder for secrets can be made there
     temporary = Path(tempfile.mkdtemp())
     try:
         temporary.chmod(0o1777)
         usual = temporary / f"tfcluster-{os.getuid()}"
         as_other(lambda: usual.mkdir(0o777))
-        folders = sandbox.with_settings({"TEMPORARY_FOLDER": str(temporary), "LOGIN_RUNTIME_FOLDERS": "/nowhere"})
+        folders = sandbox.with_settings({"TEMPORARY_FOLDER": str(temporary)})
         monkeypatch.setenv("TEST_SETTINGS", folders["TEST_SETTINGS"])
         ups = [sandbox.start("up", sandbox.spec(SPEC)) for _ in range(3)]  # which must agree on a folder
         for up in ups:
@@ -120,7 +110,7 @@ def test_a_folder_in_tmp_that_another_account_has_made(
         [private] = set(temporary.iterdir()) - {usual}
         assert private.owner() == pwd.getpwuid(os.getuid()).pw_name
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
-        assert any(stat.S_ISSOCK(path.stat().st_mode) for path in private.iterdir())
+        assert [path.suffix for path in private.iterdir()] == [".secrets"]
         assert_usable(sandbox)
         assert set(temporary.iterdir()) == {usual, private}, "it is found again"
         assert list(private.iterdir()) == []

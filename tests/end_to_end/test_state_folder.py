@@ -1,11 +1,10 @@
-"""A state folder in trouble: deleted underneath, on a disk that is full or read-only; and no process is allowed."""
+"""A state folder in trouble: on a disk that is full or read-only, with other files in it; and no process is allowed."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import COMMAND, Sandbox, mostly_slow, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 from tests.control_groups import no_more_processes
 from tfcluster import settings
 
@@ -51,44 +50,6 @@ def fill(folder: Path) -> Path:
             except OSError:
                 continue
     return path
-
-
-def delete(folder: Path) -> None:
-    """Remove a folder, if it is there, at one stroke: one that is removed file by file can be mended meanwhile."""
-    if not folder.exists():
-        return
-    gone = folder.rename(folder.with_name("gone"))
-    shutil.rmtree(gone)
-
-
-@pytest.mark.slow
-def test_a_deleted_state_folder_is_recreated(sandbox: Sandbox, tmp_path: Path) -> None:
-    spec = sandbox.spec(SPEC)
-    sandbox("up", spec)
-    agent, pids = sandbox.agent(), sandbox.tasks("pid")
-    state = sandbox.folder / "state"
-    delete(state)
-    assert (sandbox.agent(), sandbox.tasks("pid")) == (agent, pids)
-    # A command that looks for the agent elsewhere starts another one, which calls the one that there is.
-    delete(state)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o700)
-    assert "already" in sandbox("up", spec, env={"XDG_RUNTIME_DIR": str(elsewhere)}).stdout
-    assert sandbox.tasks("pid") == pids
-    # What is written again is what the next agent needs.
-    delete(state)
-    wait_for(lambda: list(state.glob("tfcluster/tough/localhost/journal.json")))
-    sandbox.kill_agent()
-    sandbox.wait_until("running")
-    assert sandbox.tasks("pid") == pids
-    # A task that is started again finds a folder for its log.
-    delete(state)
-    os.kill(pids["worker:0"], signal.SIGKILL)
-    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != pids["worker:0"])
-    sandbox("logs", "worker:0")
-    delete(state)
-    sandbox("down")
-    assert sandbox.leftovers() == []
 
 
 @pytest.mark.slow
@@ -203,7 +164,8 @@ def test_a_disk_that_has_become_read_only(sandbox: Sandbox, mount: Mount) -> Non
     sandbox("down")
     assert sandbox.leftovers() == []
     # A host on which nothing can be written starts no agent.
-    subprocess.run(["mount", "-o", "remount,ro", state], check=True)
+    # The kernel lets go of the inodes that an agent has watched a moment after its end.
+    wait_for(lambda: not subprocess.run(["mount", "-o", "remount,ro", state], check=False).returncode)
     assert "Read-only file system" in sandbox("up", code=1).stderr
     assert sandbox.processes() == {}
 
@@ -217,25 +179,17 @@ def test_a_task_waits_until_a_process_is_allowed_for_it(sandbox: Sandbox) -> Non
     check_that_it_starts(sandbox, reason)
 
 
-def replace_by_file(path: Path) -> None:
-    shutil.rmtree(path)
-    path.touch()
-
-
 def replace_by_zeros(path: Path) -> None:
     path.unlink()
     path.symlink_to("/dev/zero")
 
 
 REPLACED: list[tuple[str, Callable[[Path], None]]] = [
-    ("state/tfcluster/tough/localhost/logs", replace_by_file),
-    ("state/tfcluster/tough/localhost/runs", replace_by_file),
     ("state/tfcluster/tough/localhost/logs/agent.log", damage_by_pipe),
     ("state/tfcluster/tough/localhost/logs/agent.log", damage_by_folder),
     ("state/tfcluster/tough/localhost/logs/events.log", damage_by_pipe),
     ("state/tfcluster/tough/localhost/logs/events.log", replace_by_zeros),
     ("state/tfcluster/tough/localhost/logs/worker:0.log", replace_by_zeros),
-    ("run/tfcluster/*", damage_by_folder),
 ]
 
 
@@ -256,22 +210,3 @@ def test_something_else_in_the_place_of_a_file_or_folder(sandbox: Sandbox, numbe
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != task["pid"])
     sandbox("down")
     assert sandbox.leftovers() == []
-
-
-@pytest.mark.needs("root")
-def test_an_agent_with_another_tmp_is_not_said_to_have_died(sandbox: Sandbox, tmp_path: Path) -> None:
-    """As a service of systemd with PrivateTmp=, whose socket others do not see."""
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    settings = {"TEMPORARY_FOLDER": str(temporary), "LOGIN_RUNTIME_FOLDERS": "/nowhere", "AGENT_CONNECT_SECONDS": 0.5}
-    env = {**sandbox.with_settings({**settings, "DRY_RUN_CONNECT_SECONDS": 0.5}), "XDG_RUNTIME_DIR": ""}
-    spec = sandbox.spec(SPEC)
-    inside = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {temporary} && exec "$@"', "sh")
-    assert sandbox.execute(*inside, *COMMAND, "up", spec, env=env).returncode == 0
-    agent = json.loads((sandbox.folder / "state/tfcluster/tough/localhost/lock").read_text())["pid"]
-    told = f"the agent of cluster 'tough' is running (pid {agent}), but has another {temporary} than this command"
-    for command, code in ((("doctor", spec), 1), (("up", "--dry-run", spec), 4), (("status",), 5), (("down",), 5)):
-        result = sandbox(*command, code=code, env=env)
-        assert told in result.stdout + result.stderr
-        assert f"`nsenter -t {agent} -m`" in result.stdout + result.stderr
-    assert sandbox.execute("nsenter", "-t", str(agent), "-m", *COMMAND, "down", env=env).returncode == 0

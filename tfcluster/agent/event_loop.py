@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.os.files import OVERFLOW, Inotify
+from tfcluster.os.files import IN_MODIFY, OVERFLOW, Inotify
 
 
 async def wait_for_first(*awaitables: Awaitable[object]) -> None:
@@ -149,7 +149,7 @@ class FolderWatcher:
     def _add(self, folder: Path, changed: Callable[[], None]) -> int | None:
         try:
             if self._inotify is None:
-                self._inotify = Inotify()
+                self._inotify = Inotify(IN_MODIFY)
                 asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._dispatch)
             watch = self._inotify.add(folder)
         except OSError:

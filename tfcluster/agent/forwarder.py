@@ -26,6 +26,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.paths import make_private_folder
 from tfcluster.processes.forwarder import forward, loaded_path
 from tfcluster.protocol.serialization import from_stored, to_stored
 from tfcluster.runtime_dir import certificate_path
@@ -152,22 +153,14 @@ class ForwarderSupervisor(HelperProcess):
         with contextlib.suppress(OSError, ValueError):
             self.watch(from_stored(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes())))
         if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
-            with contextlib.suppress(OSError):  # the periodic check tries again
-                self.restore()
+            self._config = replace(config, certificate=self._certificate_path())
+            with contextlib.suppress(OSError):  # it has loaded the file that there is
+                self._write_files(self._config, certificate)
+                self.signal(signal.SIGHUP)
                 config.certificate.unlink(missing_ok=True)
         if self.process is None:
             self.handle_exit()
             self.start_or_retry()
-
-    def restore(self) -> None:
-        """Write the files again if they were deleted, or have to be elsewhere; raise OSError if that fails."""
-        if self._config is None or self._certificate is None:
-            return
-        path = self._certificate_path()
-        if self._config.certificate != path or not (path.exists() and self._folder.forwarding.exists()):
-            self._config = replace(self._config, certificate=path)
-            self._write_files(self._config, self._certificate)
-            self.signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """Kill the forwarder, and remove its files and the certificate."""
@@ -185,6 +178,7 @@ class ForwarderSupervisor(HelperProcess):
             (config.certificate, certificate.to_pem()),
             (self._folder.forwarding, json.dumps(to_stored(config))),
         ):
+            make_private_folder(path.parent)  # a logout may have removed that of the certificate
             write_atomically(path, text.encode())
 
     def ensure_started(self) -> None:
@@ -196,6 +190,8 @@ class ForwarderSupervisor(HelperProcess):
             if self._network.private is None:
                 raise ProcessLookupError("the cluster's private network no longer exists")
             loaded_path(self._folder.forwarding).unlink(missing_ok=True)  # an earlier forwarder has loaded it
+            if self._config is not None and self._certificate is not None:
+                self._write_files(self._config, self._certificate)
         super().ensure_started()
 
     def handle_start(self) -> None:

@@ -33,7 +33,7 @@ from tfcluster.os import daemonize
 from tfcluster.os.files import remove_unless_file
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.os.procfs import boot_id
-from tfcluster.paths import set_state_home, state_folder
+from tfcluster.paths import STATE_HINT, set_state_home, state_folder
 from tfcluster.process_mark import NO_MARK, mark_of, set_mark
 from tfcluster.processes.runs.run_plan import driver_of
 from tfcluster.protocol.codec import OWN_GREETING, encode
@@ -45,11 +45,9 @@ _logger = logging.getLogger(__name__)
 class Agent:
     """The agent of one cluster on one host."""
 
-    def __init__(self, context: AgentContext, agent_socket: AgentSocket) -> None:
+    def __init__(self, context: AgentContext) -> None:
         self._context = context
-        self._socket = agent_socket
         self.dispatcher = Dispatcher(context)
-        self._last_repair_error = ""
 
     async def adopt(self, older_release: str | None = None) -> None:
         """Restore the cluster from the journal and adopt the processes of an earlier agent, if there was one.
@@ -97,7 +95,7 @@ class Agent:
         self.dispatcher.cluster.resume()
 
     async def watch(self) -> None:
-        """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled.
+        """Check the tasks, the log writer and the fork server periodically until cancelled.
 
         SIGTERM ends the agent, see `_terminate`. SIGURG, which a pod sends when it is deleted, ends the runs.
         """
@@ -106,6 +104,10 @@ class Agent:
         warn = partial(self._context.runs.warn_of_end, "the pod was deleted")
         for number, action in ((signal.SIGTERM, self._terminate), (signal.SIGURG, warn)):
             signal.signal(number, partial(_on_signal, asyncio.get_running_loop(), os.getpid(), action))
+        try:
+            self._context.state_dir.watch_lock(self._leave)
+        except OSError as error:
+            _logger.warning("a deleted lock file would not be noticed: %s", error.strerror)
         changed = self._context.supervisor.changed
 
         def pause() -> Awaitable[None]:
@@ -113,10 +115,7 @@ class Agent:
 
         await asyncio.gather(
             _run_forever(self.dispatcher.shutdown.expire_lease, pause),
-            _run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
-            _run_forever(self._context.ports.restore_locks, pause),
-            _run_forever(self._context.forwarder.ports.restore_locks, pause),
-            _run_forever(self._context.forwarder.restore, pause),
+            _run_forever(self._write_postponed_journal, pause),
             _run_forever(self._context.supervisor.check_all, pause),
             _run_forever(self._context.usage.sample_host, pause),
             _run_forever(self._check_helpers, pause),
@@ -128,15 +127,27 @@ class Agent:
         )
 
     def _terminate(self) -> None:
-        """Exit because of SIGTERM: tasks and runs continue, and the next agent adopts them.
+        """Exit because of SIGTERM."""
+        self._exit("by SIGTERM; the tasks continue, and the next command starts another agent")
+
+    def _leave(self) -> None:
+        """Exit because the lock file is gone: from now on another agent can start, and two must not supervise."""
+        context = self._context
+        if context.is_going_down:
+            return  # it removes the file itself
+        if not context.state_dir.events.exists():
+            os._exit(int(ExitCode.TERMINATED))  # the folder is being deleted: a new file would keep it from that
+        self._exit(f"as its lock file in {context.state_dir.path} was deleted; the tasks continue")
+
+    def _exit(self, cause: str) -> None:
+        """Exit; tasks and runs continue, and the next agent adopts them.
 
         This does not wait for anything and cancels nothing, because the end of a request would cancel its run.
         """
         if self._context.is_idle:
             self._context.quitting.set()
             return
-        detail = f"pid {os.getpid()}, by SIGTERM; the tasks continue, and the next command starts another agent"
-        self._context.supervisor.history.record("agent-stopped", detail=detail)
+        self._context.supervisor.history.record("agent-stopped", detail=f"pid {os.getpid()}, {cause}")
         os._exit(int(ExitCode.TERMINATED))
 
     def stop(self) -> None:
@@ -156,46 +167,11 @@ class Agent:
             context.secrets.delete()
         context.state_dir.clean_up()
 
-    def _restore_files(self) -> None:
-        """Restore the files through which commands and other agents find this agent, if they were deleted."""
-        if self._context.quitting.is_set():
-            return
-        errors = []
-        for restore in (self._repair_state_dir, self._context.state_dir.restore_second_lock, self._restore_socket):
-            try:
-                restore()
-            except (ClusterError, OSError) as error:
-                errors.append(str(error))
-        text = "\n".join(errors)
-        if text not in ("", self._last_repair_error):
-            _logger.warning("%s", text)
-        self._last_repair_error = text
-
-    def _repair_state_dir(self) -> None:
-        """Recreate the state directory if it was deleted, see `StateDir.repair`; write a journal that is outdated."""
-        state_dir, supervisor = self._context.state_dir, self._context.supervisor
-        if supervisor.topology is None or self._context.is_going_down:
-            return
-        if state_dir.repair() or not state_dir.journal.path.is_file():
-            supervisor.write_journal()
-            detail = "; ".join([f"{state_dir.path} had been deleted", *supervisor.deleted_log_warning()])
-            supervisor.history.record("state-dir-repaired", detail=detail)
-        elif supervisor.journal_obstacle:
-            supervisor.write_journal()  # tasks that could not be recorded wait for it
-
-    def _restore_socket(self) -> None:
-        """Recreate the socket, and the file with the secret values next to it, if they were deleted."""
-        context, supervisor = self._context, self._context.supervisor
-        if not self._socket.is_in_place():
-            self._socket.restore()
-            if not context.is_idle:
-                detail = f"the agent listens at {self._socket.path} again"
-                supervisor.history.record("state-dir-repaired", detail=detail)
-        context.state_dir.publish_socket(self._socket.path)
-        context.secrets.path = secrets_path(self._socket.path)
-        topology = supervisor.topology
-        if topology and context.secrets.is_missing_for(topology) and not context.is_going_down:
-            supervisor.write_journal()
+    def _write_postponed_journal(self) -> None:
+        """Write the journal if that has failed: tasks that it could not record wait for it."""
+        if self._context.supervisor.journal_obstacle and not self._context.is_going_down:
+            with contextlib.suppress(ClusterError):  # the obstacle is logged when it appears
+                self._context.supervisor.write_journal()
 
     async def _check_helpers(self) -> None:
         context, history = self._context, self._context.supervisor.history
@@ -284,22 +260,22 @@ def main(line: str) -> None:
     state_dir = StateDir(state_folder(cluster, host))
     agent_socket = None
     try:
-        state_dir.make()
         older = options["older"]
         if older:
             _end_older(state_dir, host, ProcessHandle(older["pid"], older["start_time"]))
-        if not state_dir.lock():
-            readiness.send({"reply": {"serves": False}})
+        if (other := state_dir.lock()) is not None:
+            readiness.send({"reply": {"other": other}})
             return
-        _redirect_stderr(state_dir.agent_stderr)
-        state_dir.on_recreated = partial(_redirect_stderr, state_dir.agent_stderr)
-        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AgentLogHandler(state_dir.agent_log)])
-        logging.getLogger("asyncio").setLevel(logging.WARNING)
-        agent_socket = AgentSocket(cluster, host)
-        state_dir.publish_socket(agent_socket.path)
+        secrets = secrets_path(cluster, host)
+        state_dir.write_lock(secrets)
         set_mark(mark_of(state_dir.path))  # commands know by the lock file whose process this is
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
-        asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness, older and older["release"]))
+        _redirect_stderr(state_dir.agent_stderr)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AgentLogHandler(state_dir.agent_log)])
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
+        agent_socket = _open_socket(state_dir.socket)
+        context = AgentContext(cluster, host, state_dir, secrets)
+        asyncio.run(_run(context, agent_socket, readiness, older and older["release"]))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else _describe(problem, state_dir.path)
         if agent_socket is not None:
@@ -307,6 +283,19 @@ def main(line: str) -> None:
         state_dir.unlock()
         readiness.send({"error": error.to_json()})
         sys.exit(int(error.exit_code))
+
+
+def _open_socket(path: Path) -> AgentSocket:
+    """Listen on the agent's socket. Raises ClusterError: the file system has no sockets."""
+    try:
+        return AgentSocket(path)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        raise ClusterError(
+            f"{path}: cannot create the agent's socket: {error.strerror}",
+            hint=f"Not every file system can have sockets. {STATE_HINT}",
+        ) from error
 
 
 def _describe(error: OSError, folder: Path) -> ClusterError:
@@ -346,18 +335,12 @@ def _wait_for_drivers(state_dir: StateDir) -> None:
 
 
 async def _run(
-    cluster: str,
-    host: str,
-    state_dir: StateDir,
-    agent_socket: AgentSocket,
-    readiness: _ReadinessPipe,
-    older_release: str | None,
+    context: AgentContext, agent_socket: AgentSocket, readiness: _ReadinessPipe, older_release: str | None
 ) -> None:
-    context = AgentContext(cluster, host, state_dir, secrets_path(agent_socket.path))
-    agent = Agent(context, agent_socket)
+    agent = Agent(context)
     await agent.adopt(older_release)
     watching = asyncio.ensure_future(agent.watch())
-    readiness.send({"reply": {"serves": True}})
+    readiness.send({"reply": {"other": None}})
     await RpcServer(context, agent.dispatcher).serve(agent_socket)
     watching.cancel()
     # Before the lock is released: after that the socket at this path may belong to the next agent.

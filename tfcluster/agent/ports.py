@@ -12,9 +12,8 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
-from tfcluster.os.files import FileLock
 from tfcluster.os.network import OWN_TABLES, bind_all_addresses, find_listener, has_listener, read_sockets
-from tfcluster.runtime_dir import locks_dir
+from tfcluster.os.unix_socket import NameLock
 
 _UNSEEN = "a process that this user cannot see"
 #: The folder of the socket tables of a private network that does not exist yet.
@@ -27,14 +26,13 @@ class PortAllocator:
     A reserved port is bound but does not listen: connections to it are refused, and the kernel does not assign it to
     another process, even while a task has no process because it restarts. SO_REUSEADDR, set after the bind, lets the
     task's own server (gRPC sets it too) bind the same port. The option would also admit another agent that finds
-    lingering connections on the port. For this reason the agents of a user exclude each other with a lock file per
-    port, in a directory that only this user can enter. The name of the lock file contains the network namespace,
-    because ports are per network namespace.
+    lingering connections on the port. For this reason the agents of a user exclude each other with a `NameLock` per
+    port, which belongs to a network namespace as ports do.
 
     A server that an agent adopts already listens. Nothing can bind the port of a listening socket except with
     SO_REUSEPORT on both sockets, and that would open the port to every gRPC server of this user, as these set the
-    option too. For this reason an adopted server's port is only locked, by its lock file, and is bound as soon
-    as the server has exited.
+    option too. For this reason an adopted server's port is only locked, and is bound as soon as the server has
+    exited.
 
     No other cluster is in a cluster's private network: its ports need no lock, and the agent, which is outside,
     cannot bind them. A port is free there unless a socket listens on it.
@@ -44,7 +42,7 @@ class PortAllocator:
         self._private: Path | None = None  # the tables of the sockets in the private network
         self._private_ports: set[int] = set()
         self._sockets: dict[int, socket.socket] = {}
-        self._locks: dict[int, FileLock] = {}
+        self._locks: dict[int, NameLock] = {}
         self._listeners = 0
 
     def move_to(self, private: Path | None) -> None:
@@ -59,24 +57,12 @@ class PortAllocator:
     def lock(self, port: int) -> None:
         """Keep other agents from a port on which one of this agent's servers listens; needless in a private network.
 
-        Raises OSError if the lock file cannot be created: no file descriptors are left, or the disk is full.
+        Raises OSError if no file descriptors are left.
         """
         if self._private is not None or port in self._locks:
             return
-        if (lock := FileLock.acquire(_lock_path(port))) is not None:
+        if (lock := NameLock.acquire(f"tfcluster-port-{os.getuid()}-{port}")) is not None:
             self._locks[port] = lock
-
-    def restore_locks(self) -> None:
-        """Recreate lock files that were removed, for example by a cleaner of temporary files.
-
-        Raises OSError if one cannot be created.
-        """
-        for port, lock in list(self._locks.items()):
-            if not (lock.path == _lock_path(port) and lock.is_in_place()):
-                new = FileLock.acquire(_lock_path(port))
-                if new is not None:  # None: another agent was faster; the port is still bound here
-                    lock.release()
-                    self._locks[port] = new
 
     def reserve(self, port: int) -> bool:
         """Reserve and bind a port if it is free; return whether this agent has reserved it now.
@@ -165,17 +151,6 @@ class PortAllocator:
             return "a process that does not listen on it, such as another cluster's agent while its server restarts"
         arguments = procfs.arguments(pid)
         return f"process {pid} ({' '.join(arguments).strip()[:80]})" if arguments else _UNSEEN
-
-
-def _lock_path(port: int) -> Path:
-    """Return the lock file by which agents of this user exclude each other from a port of this network namespace.
-
-    Raises OSError if there is no directory for the file.
-    """
-    try:
-        return locks_dir() / f"port-{procfs.namespace('net')}-{port}.lock"
-    except ClusterError as error:
-        raise OSError(errno.EACCES, error.message) from error
 
 
 def _is_in_use(port: int) -> bool:

@@ -24,8 +24,8 @@ from tfcluster.agent.handlers.files import Upload, list_files, read_files, recei
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.errors import ClusterError
-from tfcluster.os.files import remove_unless_file
 from tfcluster.os.process_handle import peer_credentials
+from tfcluster.os.unix_socket import socket_address
 from tfcluster.protocol.api import Reply, Request, Response, decode_request
 from tfcluster.protocol.api.cluster import (
     ApplyRequest,
@@ -56,7 +56,6 @@ from tfcluster.protocol.api.runs import (
 )
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting, encode_rejection
 from tfcluster.protocol.serialization import to_json
-from tfcluster.runtime_dir import socket_path
 
 _logger = logging.getLogger(__name__)
 # The requests that are answered without a journal.
@@ -262,86 +261,38 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class AgentSocket:
-    """The Unix domain socket on which the agent of a cluster listens.
+    """The Unix socket in the state folder, on which the agent of a cluster listens; `path` is of any length.
 
-    Raises ClusterError: there is no private directory for the socket. Raises OSError: the socket cannot be created.
+    It replaces the file that a dead agent has left: the agent holds the lock, so no other one uses it. Raises OSError:
+    the socket cannot be created.
     """
 
-    def __init__(self, cluster: str, host: str) -> None:
-        self._cluster = cluster
-        self._host = host
-        self._handler: Handler | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._server: asyncio.Server | None = None
-        self._starting: asyncio.Task[None] | None = None
-        self._open()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path.unlink(missing_ok=True)
+        previous = os.umask(0o177)
+        try:
+            with socket_address(path) as address:
+                self._listener.bind(address)
+        finally:
+            os.umask(previous)
+        self._listener.listen(settings.AGENT_BACKLOG)
 
     async def serve(self, handler: Handler) -> None:
-        """Start to accept connections on the event loop, and pass each to the handler."""
-        self._handler = handler
-        await self._serve()
-
-    def is_in_place(self) -> bool:
-        """Return whether a command that connects to the path reaches this socket."""
-        return self._identity == _identity(self.path)
-
-    def restore(self) -> None:
-        """Create the socket again after its file was removed or replaced.
-
-        If the socket cannot be created in its own directory, another directory is used. Open connections stay open.
-        Raises what the constructor raises.
-        """
-        if self._server is not None:
-            self._server.close()
-        self._listener.close()
-        self._open()
-        if self._handler is not None:
-            self._starting = asyncio.ensure_future(self._serve())
+        """Accept connections on the event loop from now on, and pass each to the handler."""
+        self._server = await asyncio.start_unix_server(handler, sock=self._listener, limit=settings.IO_BLOCK_BYTES)
 
     def close(self) -> None:
         """Stop accepting connections."""
-        if self._starting is not None:
-            self._starting.cancel()
         if self._server is not None:
             self._server.close()
         self._listener.close()
 
     def remove(self) -> None:
         """Remove the socket's file."""
-        if self.is_in_place():
-            self.path.unlink(missing_ok=True)
-
-    def _open(self) -> None:
-        """Bind the socket and listen on it.
-
-        Replaces the file that a dead agent left at the path: this agent holds the lock, so no other one uses it.
-        """
-        self._identity: tuple[int, int] | None = None
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.path: Path = socket_path(self._cluster, self._host)
-        remove_unless_file(self.path)  # a directory too
         self.path.unlink(missing_ok=True)
-        previous = os.umask(0o177)
-        try:
-            self._listener.bind(str(self.path))
-        finally:
-            os.umask(previous)
-        self._identity = _identity(self.path)
-        self._listener.listen(settings.AGENT_BACKLOG)
-
-    async def _serve(self) -> None:
-        assert self._handler is not None, "`serve` comes first"
-        self._server = await asyncio.start_unix_server(
-            self._handler, sock=self._listener, limit=settings.IO_BLOCK_BYTES
-        )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a file, or None if the file does not exist."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 class RpcServer:

@@ -87,13 +87,6 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         os.close(fd)
 
 
-def remove_unlocked(path: Path) -> None:
-    """Remove the lock file of a process that was killed; do nothing if a process holds the lock."""
-    with suppress(OSError):
-        if path.exists() and (lock := FileLock.acquire(path)) is not None:
-            lock.release()
-
-
 class FileLock:
     """A lock file that this process has created and locked; see `acquire`."""
 
@@ -194,7 +187,9 @@ def _seek(fd: int, position: int, whence: int, without_holes: int | None) -> int
         raise
 
 
-_IN_MODIFY = 0x2
+#: What an `Inotify` tells of: what is written to a file or to those in a folder; that the file or folder itself was
+#: unlinked or got another mode, was deleted, was moved.
+IN_MODIFY, IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF = 0x2, 0x4, 0x400, 0x800
 #: What `Inotify.read` returns if events were lost, as too many had not been read: any folder may have changed.
 OVERFLOW = -1
 # struct inotify_event: watch descriptor, mask, cookie, length of the name that follows.
@@ -202,18 +197,19 @@ _EVENT = struct.Struct("=iIII")
 
 
 class Inotify:
-    """An inotify instance, for changed files in folders; raises OSError if the user, or the process, has too many."""
+    """An inotify instance for some events of files or folders; raises OSError if there are too many."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: int) -> None:
+        self._events = events
         self._fd = libc.call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the descriptor, which is readable after a file has changed."""
+        """Return the descriptor, which is readable after an event."""
         return self._fd
 
-    def add(self, folder: Path) -> int:
-        """Watch a folder, or raise an OSError; return the watch descriptor, the same if it is watched already."""
-        return libc.call("inotify_add_watch", self._fd, os.fsencode(folder), _IN_MODIFY)
+    def add(self, path: Path) -> int:
+        """Watch a file or folder, or raise OSError; return the watch descriptor, the same if it is watched already."""
+        return libc.call("inotify_add_watch", self._fd, os.fsencode(path), self._events)
 
     def remove(self, watch: int) -> None:
         """Stop watching a folder; do nothing if the folder has been deleted."""
@@ -221,7 +217,7 @@ class Inotify:
             libc.call("inotify_rm_watch", self._fd, watch)
 
     def read(self) -> set[int]:
-        """Return the watch descriptors of the folders with changes since the last call; do not block."""
+        """Return the watch descriptors with events since the last call; do not block."""
         watches: set[int] = set()
         with suppress(BlockingIOError):
             while True:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tfcluster.core.topology import CLOSED, ClusterTopology
-from tfcluster.paths import CODE_LINK, LOCK
+from tfcluster.paths import CODE_LINK, LOCK, SOCKET
 from tfcluster.transport.provision import in_environment
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ kind: StatefulSet
           timeoutSeconds: 5
 {container_rest}"""
 _WARN = f'import json, os, signal; os.kill(json.load(open("{LOCK}"))["pid"], signal.SIGURG)'
-_PROBE = f'import json, socket; socket.socket(socket.AF_UNIX).connect(json.load(open("{LOCK}"))["socket"])'
+_PROBE = f'import socket; socket.socket(socket.AF_UNIX).connect("{SOCKET}")'
 _POD = f"""\
       automountServiceAccountToken: false
       enableServiceLinks: false

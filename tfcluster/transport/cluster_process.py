@@ -11,12 +11,14 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import boot, settings
 from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
 from tfcluster.os import libc
+from tfcluster.os.unix_socket import socket_address
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import decode_response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, ExecProcess
@@ -101,7 +103,8 @@ def main(path: str, exec_id: str, task: str, place: str, *command: str) -> NoRet
 
 def _request_environment(path: str, task: str | None, exec_id: str) -> EnvironmentReply:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(path)
+    with socket_address(Path(path)) as address:
+        connection.connect(address)
     request = EnvironmentRequest(task, ExecProcess(exec_id, os.getpid()) if exec_id else None)
     value = LocalAgentConnection(connection).call_once(request, settings.RPC_TIMEOUT_SECONDS)
     reply: EnvironmentReply = decode_response(EnvironmentRequest, value, is_reply=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
@@ -17,7 +18,8 @@ from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.files import read_file
 from tfcluster.os.process_handle import ProcessHandle, peer_credentials
-from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
+from tfcluster.os.unix_socket import socket_address
+from tfcluster.paths import LOCAL_HOST, LOCK, agent_pid, journal_path, socket_path, state_folder, state_home
 from tfcluster.process_mark import MARK, NO_MARK, describe_process, is_marked, mark_of, marked_processes
 from tfcluster.protocol.codec import (
     OWN_GREETING,
@@ -32,7 +34,6 @@ from tfcluster.protocol.codec import (
     parse_writer,
     version_error,
 )
-from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport import job_step
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
@@ -65,21 +66,12 @@ class AgentProcess:
             return False
 
     def no_socket_error(self) -> ClusterError:
-        """Return the error that the agent runs, but no agent listens at its socket's path as this process sees it."""
-        path = agent_socket(self.cluster, self.host)
-        own = f"/proc/{self.pid}/root{path.parent}"  # that folder as the agent sees it
-        if os.path.exists(own) and not (os.path.exists(path.parent) and os.path.samefile(path.parent, own)):
-            entered = f", or by `nsenter -t {self.pid} -m`" if os.getuid() == 0 else ""
-            return ClusterError(
-                f"the agent of cluster {self.cluster!r} is running (pid {self.pid}), but has another "
-                f"{path.parent.parent} than this command, which does not see its socket",
-                hint=f"PrivateTmp= of systemd does that: run commands from the service that ran `up`{entered}.",
-                exit_code=ExitCode.UNREACHABLE,
-            )
+        """Return the error that the agent runs, but does not listen at its socket's path."""
+        path = socket_path(self.cluster, self.host)
+        where = f" (pid {self.pid})" if self.pid else ", in another container or on another machine,"
         return ClusterError(
-            f"the agent of cluster {self.cluster!r} is running, but does not listen at {path}",
-            hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
-            "The tasks continue, and the next command starts another agent.",
+            f"the agent of cluster {self.cluster!r}{where} is running, but does not listen at {path}",
+            hint=f"Type `kill -9 {self.pid or 'PID'}`: the tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
 
@@ -171,6 +163,7 @@ class LocalTransport:
         the cluster is not up. With `upgrade`, replace an agent that speaks an older version of the protocol; otherwise
         such an agent is an error.
         """
+        other: int | None = None  # the pid of an agent that keeps another one from starting
         began = next_start = time.monotonic()
         while True:
             agent = connect(self.cluster, self.host)
@@ -186,24 +179,24 @@ class LocalTransport:
             now = time.monotonic()
             if not start and not self.is_up():
                 unrecorded = self.find_unrecorded()
-                runs = unrecorded is not None or self._is_locked()
+                runs = unrecorded is not None or self._is_alive(agent_pid(self._folder))
                 if not runs or now > began + settings.UNRECORDED_EXIT_SECONDS:
                     raise unrecorded or not_running(self.cluster)
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # an agent may exit, or restore its files
                 continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
-                pid = agent_pid(self.cluster, self.host) or 0
-                raise AgentProcess(self.cluster, self.host, pid).no_socket_error()
+                raise AgentProcess(self.cluster, self.host, other or agent_pid(self._folder) or 0).no_socket_error()
             # While the folder is locked, another agent could not start. It is tried nevertheless in the end: after a
             # reboot, the pid in the lock file may be that of any process.
-            if now < next_start or (self._is_locked() and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):
+            is_locked = self._is_alive(other or agent_pid(self._folder))
+            if now < next_start or (is_locked and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
                 continue
             if not upgrade and (writer := self._journal_writer()).is_older:
                 # The agent has died. Another one would lock out those who still use the older version.
                 raise version_error(writer, is_agent=False)
-            start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than the deadline
+            other = start_agent(self.cluster, self.host)  # on a busy host this can take longer than the deadline
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
 
     def _upgrade(self, agent: LocalAgentConnection, greeting: Greeting) -> None:
@@ -212,20 +205,18 @@ class LocalTransport:
         if process is None:  # it has just exited
             return
         older = {"pid": process.pid, "start_time": process.start_time, "release": str(greeting)}
-        if start_agent(self.cluster, self.host, older=older):
+        if start_agent(self.cluster, self.host, older=older) is None:
             self._note(f"agent upgraded from {greeting} to {OWN_GREETING}")
 
     def _journal_writer(self) -> Greeting:
         """Return the writer of the journal; this version if unknown."""
         journal = journal_path(self.cluster, self.host)
-        for path in (journal, journal.with_suffix(".copy")):
-            with contextlib.suppress(OSError, ValueError, RecursionError):
-                return parse_writer(read_file(path, settings.STATE_FILE_MAX_BYTES).partition(b"\n")[0])
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            return parse_writer(read_file(journal, settings.STATE_FILE_MAX_BYTES).partition(b"\n")[0])
         return OWN_GREETING
 
-    def _is_locked(self) -> bool:
-        """Return whether the process that the lock file names runs: an agent that shuts down, or has no socket."""
-        pid = agent_pid(self.cluster, self.host)
+    def _is_alive(self, pid: int | None) -> bool:
+        """Return whether a process runs that seems to be the agent: one that shuts down, or has no socket."""
         try:
             process = None if pid is None else ProcessHandle.from_pid(pid)
             return process is not None and process.is_alive()
@@ -237,8 +228,8 @@ class LocalTransport:
 
         They include an agent that exits, and its helpers.
         """
-        processes = marked_processes(mark_of(state_folder(self.cluster, self.host)))
-        if not processes or agent_pid(self.cluster, self.host) in {process.pid for process in processes}:
+        processes = marked_processes(mark_of(self._folder))
+        if not processes or agent_pid(self._folder) in {process.pid for process in processes}:
             return None
         from tfcluster.core.text import summarize_list  # rarely needed
 
@@ -248,12 +239,15 @@ class LocalTransport:
 
     def is_up(self) -> bool:
         """Return whether the cluster is up on the host, whether or not its agent is alive."""
-        journal = journal_path(self.cluster, self.host)
-        return journal.exists() or journal.with_suffix(".copy").exists()  # only the file was deleted
+        return journal_path(self.cluster, self.host).exists()
 
     def has_state(self) -> bool:
         """Return whether the cluster is up on the host or has left runs and logs; if not, close what commands share."""
-        return state_folder(self.cluster, self.host).exists()
+        return self._folder.exists()
+
+    @property
+    def _folder(self) -> Path:
+        return state_folder(self.cluster, self.host)
 
     def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return the argv on this machine that runs a command on the host, with the streams of this process.
@@ -276,11 +270,12 @@ class LocalTransport:
 
 def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     """Connect to the agent of a cluster; return None if no agent listens."""
-    path = agent_socket(cluster, host)
+    path = socket_path(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         set_send_timeout(connection, settings.RPC_TIMEOUT_SECONDS)
-        connection.connect(str(path))
+        with socket_address(path) as address:
+            connection.connect(address)
     except _NO_LISTENER:
         connection.close()
         return None
@@ -344,8 +339,8 @@ def _spawn() -> subprocess.Popen[bytes]:
     )
 
 
-def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> bool:
-    """Start the agent of a cluster, and wait until it listens; return False if another agent was first.
+def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None = None) -> int | None:
+    """Start the agent of a cluster, and wait until it listens; if another agent was first, return its pid, or 0.
 
     `older` is the process and release of an agent that it replaces, as `agent.main` reads them. The error of a failed
     start contains the agent's own error.
@@ -363,7 +358,7 @@ def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None =
     return _wait_until_ready(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -> bool:
+def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -> int | None:
     """Wait for the readiness message of an agent; see `start_agent`."""
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
@@ -384,9 +379,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -
     if "error" in message:
         process.wait()
         raise ClusterError.from_json(message["error"])
-    if not message["reply"]["serves"]:
-        process.wait()  # another agent was first, so this one exits
-        return False
+    other: int | None = message["reply"]["other"]
+    if other is not None:
+        process.wait()
+        return other
     # The agent outlives this process. With a return code, Popen neither waits for it nor warns that it still runs.
     process.returncode = 0
-    return True
+    return None

@@ -45,7 +45,6 @@ from tfcluster.protocol.api.processes import (
     Thread,
     TracePart,
 )
-from tfcluster.runtime_dir import agent_socket
 
 
 @dataclass
@@ -82,7 +81,7 @@ class AccessHandlers:
                 variables,
                 python=sys.executable,
                 code=str(PACKAGE_ROOT),
-                socket=str(agent_socket(context.cluster, context.host)),
+                socket=str(context.state_dir.socket),
                 state=str(context.state_dir.path),
                 network=context.network.find(context.supervisor.require_cluster().network),
             )

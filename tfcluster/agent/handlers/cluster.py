@@ -26,9 +26,7 @@ from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import ClusterTopology, check_address, check_numbers, matching_tasks
 from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
-from tfcluster.os.files import remove_unlocked
 from tfcluster.os.process_handle import ProcessHandle, send_signal
-from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_mark import describe_process, mark_of, marked_processes
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
@@ -50,7 +48,6 @@ from tfcluster.protocol.api.cluster import (
     UsageRequest,
     WatchRequest,
 )
-from tfcluster.runtime_dir import launch_lock
 
 
 class ClusterHandlers:
@@ -393,8 +390,6 @@ class Shutdown:
                 hint="Make it writable and type `tfcluster down` again.",
             ) from error
         self._supervisor.history.record("down")
-        if self._context.host == LOCAL_HOST:
-            remove_unlocked(launch_lock(self._context.cluster))
         self._context.quitting.set()
 
     async def _end_unrecorded(self) -> list[str]:

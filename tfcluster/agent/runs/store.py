@@ -126,7 +126,7 @@ class RunStore:
     def make_folder(self, run: str) -> bool:
         """Create the folder of a new run; return False if an earlier run has this id, else True."""
         try:
-            self.folder(run).mkdir(mode=0o700)
+            self.folder(run).mkdir(mode=0o700, parents=True)
             (self.folder(run) / FILES).mkdir(mode=0o700)
         except FileExistsError:
             return False

@@ -16,7 +16,7 @@ from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.os.files import read_file, remove, remove_unless_file, write_atomically, write_file
+from tfcluster.os.files import read_file, remove, write_atomically
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.os.procfs import boot_id
 from tfcluster.paths import CODE_LINK, PACKAGE_ROOT
@@ -122,17 +122,13 @@ class Journal:
     changes, by each new agent, and when many changes have accumulated.
 
     A symbolic link next to it names the code that has written it, which a boot unit starts.
-
-    The same is written to a copy, for the case that something else damages the file. The copy is written after the
-    file: it contains the same bytes or, after a kill, the beginning of them.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._copy = path.with_suffix(".copy")
         self._unreleased = path.with_suffix(".unreleased")
         self._code = path.with_name(CODE_LINK)
-        self._fds: list[int] = []  # the file and its copy; empty if only a snapshot can be written
+        self._fd: int | None = None  # None if only a snapshot can be written
         self._snapshot_size = self._size = 0
 
     def write(self, record: Record) -> None:
@@ -142,20 +138,13 @@ class Journal:
         """
         data = json.dumps(to_stored(record)).encode() + b"\n"
         self.close()
-        remove_unless_file(self.path)
         write_atomically(self.path, data, durable=True)
-        try:
-            write_file(self._copy, data)
-        except OSError:
-            with suppress(OSError):  # no copy is better than an outdated one
-                remove(self._copy)
         with suppress(OSError):  # the snapshot names every process that the file named
             remove(self._unreleased)
         self._link_code()
         self._snapshot_size = self._size = len(data)
-        with suppress(OSError):  # no descriptor is left, or the copy could not be written: each change is a snapshot
-            for path in (self.path, self._copy):
-                self._fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        with suppress(OSError):  # no descriptor is left: each change is a snapshot
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def _link_code(self) -> None:
         new = self._code.with_suffix(".new")
@@ -169,100 +158,58 @@ class Journal:
         """Append the new records of some tasks, which are given by the task's name.
 
         Return False if nothing was done because a snapshot must be written instead: there is none of this agent, the
-        file was removed, it has grown long, or the records cannot be written.
+        file has grown long, or the records cannot be written.
         """
         changes = self._size - self._snapshot_size
-        if (
-            changes > max(settings.JOURNAL_CHANGES_MIN_BYTES, settings.JOURNAL_CHANGES_FACTOR * self._snapshot_size)
-            or not self._is_in_place()
-        ):
+        most = max(settings.JOURNAL_CHANGES_MIN_BYTES, settings.JOURNAL_CHANGES_FACTOR * self._snapshot_size)
+        if self._fd is None or changes > most:
             return False
         changed = (_Change(name, record) for name, record in tasks.items())
         data = b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in changed)
         is_written = False
         with suppress(OSError):
-            is_written = all(os.write(fd, data) == len(data) for fd in self._fds)
+            is_written = os.write(self._fd, data) == len(data)
         if is_written:
             self._size += len(data)
-        else:
-            self._truncate()
+        else:  # remove what was written in part; then only a snapshot can follow
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            self.close()
         return is_written
 
-    def _truncate(self) -> None:
-        """Remove a change that was written in part; then only a snapshot can follow."""
-        for fd in self._fds:
-            with suppress(OSError):
-                os.ftruncate(fd, self._size)
-        self.close()
-
-    def _is_in_place(self) -> bool:
-        """Return whether the files that this agent has opened are still those at their paths."""
-        try:
-            return len(self._fds) == 2 and all(
-                os.path.samestat(os.fstat(fd), os.stat(path))
-                for fd, path in zip(self._fds, (self.path, self._copy), strict=True)
-            )
-        except OSError:
-            return False
-
     def close(self) -> None:
-        """Close the files; the next change has to be a snapshot."""
-        while self._fds:
-            os.close(self._fds.pop())
+        """Close the file; the next change has to be a snapshot."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
     def read(self, host: str | None = None) -> Record | None:
-        """Read the record, from the copy if the file is damaged; return None if the file does not exist.
+        """Read the record; return None if the file does not exist.
 
         `host` is the cluster's name for this host: the record must be about its tasks. None skips this check. Raises
-        JournalError: both the file and the copy are damaged, or a newer version of tfcluster has written one of them.
-        They are left unchanged.
+        JournalError: the file is damaged, or a newer version of tfcluster has written it. It is left unchanged.
         """
-        copy = None
-        with suppress(OSError, ValueError):
-            copy = read_file(self._copy, settings.STATE_FILE_MAX_BYTES)
         try:
-            data = read_file(self.path, settings.STATE_FILE_MAX_BYTES)
-            if copy is not None and copy.startswith(data):  # the end of the file was cut off
-                data = copy
-            return _parse(data, host)
+            return _parse(read_file(self.path, settings.STATE_FILE_MAX_BYTES), host)
         except FileNotFoundError:
-            return self._parse_lone_copy(copy, host)
-        except _UNREADABLE as error:
-            cause: BaseException = error
-            if copy is not None and not isinstance(error, NewerFormatError):  # then the copy can be an older one
-                try:
-                    return _parse(copy, host)
-                except _UNREADABLE as other:
-                    cause = other if isinstance(other, NewerFormatError) else error
-            raise JournalError(self.path, cause) from cause
-
-    def _parse_lone_copy(self, copy: bytes | None, host: str | None) -> Record | None:
-        """Return the record of a copy whose file was deleted; None unless a task that it names still runs.
-
-        When a cluster goes down, `remove` removes the copy first.
-        """
-        try:
-            record = _parse(copy or b"", host)
-        except NewerFormatError as error:
-            raise JournalError(self.path, error) from error
-        except _UNREADABLE:
             return None
-        processes = [task.process for task in record.tasks.values() if task.process is not None]
-        return record if any(process.is_alive() for process in processes) else None
+        except _UNREADABLE as error:
+            raise JournalError(self.path, error) from error
 
     def processes(self) -> list[ProcessHandle]:
-        """Return the processes that the file or its copy names and that still run, even if neither can be parsed.
+        """Return the processes that the file names and that still run, even if it cannot be parsed.
 
         Unlike `read`, this also understands what an older or newer version has written: every version writes a process
         in the same way.
         """
-        found = set()
-        for path in (self.path, self._copy):
-            with suppress(OSError, ValueError):
-                data = read_file(path, settings.STATE_FILE_MAX_BYTES)
-                boots = _BOOT.findall(data)
-                if not boots or boot_id().encode() in boots:
-                    found |= {ProcessHandle(int(pid), int(start)) for pid, start in _PROCESS.findall(data)}
+        try:
+            data = read_file(self.path, settings.STATE_FILE_MAX_BYTES)
+        except (OSError, ValueError):
+            return []
+        boots = _BOOT.findall(data)
+        if boots and boot_id().encode() not in boots:
+            return []
+        found = {ProcessHandle(int(pid), int(start)) for pid, start in _PROCESS.findall(data)}
         return [process for process in found if process.is_alive()]
 
     def remove(self) -> None:
@@ -272,7 +219,7 @@ class Journal:
         """
         self.close()
         new = self.path.with_name(f"{self.path.name}.new")  # what an agent has left that was killed
-        for path in (new, self._unreleased, self._code, self._copy, self.path):
+        for path in (new, self._unreleased, self._code, self.path):
             remove(path)
 
     def note_unreleased(self, process: ProcessHandle) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.os.files import write_atomically
+from tfcluster.paths import make_private_folder
 
 Values = Mapping[str, Mapping[str, str]]
 # The key of the webhook's URL among the names of the tasks.
@@ -18,8 +19,8 @@ _NOTIFY = "notify"
 class SecretStore:
     """Removes the secret values from a topology (redaction) and restores them.
 
-    The file is next to the agent's socket, in a directory that only this user can enter. If XDG_RUNTIME_DIR names the
-    place, that directory is in memory, and the file disappears when the machine shuts down.
+    The file is in a directory that only this user can enter. If XDG_RUNTIME_DIR names the place, that directory is in
+    memory, and the file disappears when the machine shuts down, or after the user's last logout.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +43,7 @@ class SecretStore:
         # Keep the values of the old topology: the journal still contains it, also if this agent dies before it
         # writes the new one.
         data = json.dumps({**self._journaled, **values}).encode()
-        if data != self._written or not self.path.exists():
+        if data != self._written:
             self._write(data)
         self._journaled = values
         return without_values(topology)
@@ -59,12 +60,9 @@ class SecretStore:
             self._write(data)
 
     def _write(self, data: bytes) -> None:
+        make_private_folder(self.path.parent)  # a logout may have removed it
         write_atomically(self.path, data)
         self._written = data
-
-    def is_missing_for(self, topology: ClusterTopology) -> bool:
-        """Return whether a topology has secret values but the file does not exist."""
-        return _has_secrets(topology) and not self.path.exists()
 
     def restore(self, topology: ClusterTopology, path: Path) -> ClusterTopology:
         """Restore the secret values that an earlier agent wrote to a file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -11,18 +11,15 @@ from pathlib import Path
 
 from tfcluster.agent.state.journal import Journal
 from tfcluster.errors import ClusterError
-from tfcluster.os import procfs
-from tfcluster.os.files import FileLock
-from tfcluster.paths import LOCK, STATE_HINT
+from tfcluster.os.files import IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, FileLock, Inotify
+from tfcluster.os.unix_socket import NameLock
+from tfcluster.paths import LOCK, SOCKET, STATE_HINT, agent_pid
+from tfcluster.process_mark import lock_name
 from tfcluster.protocol.codec import encode
-from tfcluster.runtime_dir import locks_dir
 
 
 class StateDir:
-    """The state directory of one cluster on one host.
-
-    `on_recreated` is called after the directory was recreated because it, or a part of it, had been deleted.
-    """
+    """The state directory of one cluster on one host."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,11 +38,11 @@ class StateDir:
         self.fork_server_log = self.logs / "fork-server.log"  # what TensorFlow prints while it is imported
         self.forwarder_log = self.logs / "forwarder.log"  # see `ForwarderLog`
         self.forwarder_stderr = self.logs / "forwarder.stderr"  # what Python prints if the forwarder fails
-        self.on_recreated: Callable[[], None] = lambda: None
+        self.socket = path / SOCKET  # on which the agent listens
         self._lock_path = path / LOCK
         self._lock: FileLock | None = None
-        self._second_lock: FileLock | None = None
-        self._socket_path: Path | None = None
+        self._name_lock: NameLock | None = None
+        self._watch: Inotify | None = None
 
     def make(self) -> None:
         """Create the directory so that only this user can access it, because logs may contain what programs print."""
@@ -53,14 +50,7 @@ class StateDir:
         previous = os.umask(0o077)
         try:
             for folder in (self.logs, self.runs):
-                try:
-                    folder.mkdir(parents=True, exist_ok=True)
-                except FileExistsError:
-                    if folder.is_symlink():  # it may lead to a disk that is not mounted
-                        raise
-                    with suppress(IsADirectoryError):  # another agent, which starts now too, has made it
-                        folder.unlink(missing_ok=True)
-                    folder.mkdir(exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ClusterError(
                 f"{error.filename}: cannot make the state folder: {error.strerror}",
@@ -81,84 +71,56 @@ class StateDir:
         """Return the short names of the tasks that have a log, sorted."""
         return sorted({path.name.rpartition(".log")[0] for path in self.logs.glob("*:*.log*")})
 
-    def lock(self) -> bool:
+    def lock(self) -> int | None:
         """Lock the directory, so that this agent is the only one that uses it.
 
-        There are two lock files. The one inside the directory disappears if the directory is deleted, and a second
-        agent could then start; the second lock file, outside the directory, prevents that. The second one alone would
-        not exclude agents on two machines, or in two network namespaces, that share the directory.
+        There are two locks. The lock file excludes agents in other network namespaces, and on other machines that share
+        the directory. If it is deleted, the agent exits (see `watch_lock`); until then, and if a signal has stopped
+        that agent, the abstract socket keeps a second agent from starting.
 
-        Return False if another agent has locked the directory.
+        Return None if it is locked now; otherwise the pid of the agent that has locked it, 0 if this cannot be known.
+        Raises ClusterError: the directory or the lock file cannot be created.
         """
-        second = _acquire(self._second_lock_path())
-        if second is None:
-            return False
+        name = lock_name("agent", self.path)
         try:
-            self.make()  # the previous agent may have removed the directory before it unlocked
-            lock = _acquire(self._lock_path)
+            self._name_lock = NameLock.acquire(name)
+        except OSError as error:
+            raise ClusterError(f"{self.path}: cannot be locked: {error.strerror}") from error
+        if self._name_lock is None:
+            return NameLock.holder(name) or 0
+        try:
+            self.make()  # the previous agent may have removed the directory before it freed the name
+            self._lock = _acquire(self._lock_path)
         except ClusterError:
-            second.release()
+            self.unlock()
             raise
-        if lock is None:
-            second.release()
-            return False
-        self._lock, self._second_lock = lock, second
-        return True
+        if self._lock is None:
+            self.unlock()
+            return agent_pid(self.path) or 0
+        return None
 
-    def _second_lock_path(self) -> Path:
-        """Return the path of the lock file outside the directory.
-
-        Its name contains the network namespace, because containers may share /tmp. Raises ClusterError: there is no
-        private directory for the lock file.
-        """
-        place = f"{os.getuid()}:{procfs.namespace('net')}:{os.path.realpath(self.path)}"
-        return locks_dir() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
-
-    def restore_second_lock(self) -> None:
-        """Recreate the lock file outside the directory if it was removed, for example by a cleaner of temporary files.
-
-        Raises ClusterError: the lock file cannot be created, or another agent has locked it in the meantime.
-        """
-        assert self._second_lock is not None, "only the agent that holds the lock looks after it"
-        path = self._second_lock_path()
-        if path == self._second_lock.path and self._second_lock.is_in_place():
-            return
-        second = _acquire(path)
-        if second is None:
-            raise ClusterError(f"{path}: another agent has locked it")
-        self._second_lock.release()
-        self._second_lock = second
-
-    def publish_socket(self, socket_path: Path) -> None:
-        """Write the agent's pid and the path of its socket to the lock file.
-
-        Commands read the path there because their XDG_RUNTIME_DIR may differ from the agent's.
-        """
+    def write_lock(self, secrets: Path) -> None:
+        """Write the agent's pid and the path of its secrets to the lock file, for commands and for the end of a job."""
         assert self._lock is not None, "only who holds the lock writes to it"
-        self._socket_path = socket_path
-        self._lock.write(encode({"pid": os.getpid(), "socket": str(socket_path)}))
+        self._lock.write(encode({"pid": os.getpid(), "secrets": str(secrets)}))
 
-    def repair(self) -> bool:
-        """Recreate missing parts of the state directory.
+    def watch_lock(self, on_deleted: Callable[[], None]) -> None:
+        """Have the event loop call a function once the lock file, or a folder above it, was deleted or moved away.
 
-        The content of a deleted journal or log is lost; the caller must write the journal again.
-
-        Return whether anything was recreated. Raises ClusterError: the directory cannot be created, or another agent
-        has locked it.
+        The kernel tells of it: to look once a second would block the agent while the file system hangs, as NFS does.
+        Raises OSError: the user has too many watches; a deleted lock file is not noticed then.
         """
-        if self._lock is None or (self._lock.is_in_place() and self.logs.is_dir() and self.runs.is_dir()):
-            return False
-        self.make()
-        if not self._lock.is_in_place():
-            lock = _acquire(self._lock_path)
-            if lock is None:
-                raise ClusterError(f"{self._lock_path}: another agent has locked it")
-            self._lock.close()
-            self._lock = lock
-            if self._socket_path is not None:
-                self.publish_socket(self._socket_path)
-        self.on_recreated()
-        return True
+        self._watch = Inotify(IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF)
+
+        def check() -> None:
+            assert self._watch is not None, "it has been read"
+            self._watch.read()
+            if self._lock is not None and not self._lock.is_in_place():
+                on_deleted()
+
+        for path in (self._lock_path, self.path, self.path.parent, self.path.parent.parent):
+            self._watch.add(path)
+        asyncio.get_running_loop().add_reader(self._watch, check)
 
     def clean_up(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
@@ -180,11 +142,11 @@ class StateDir:
         self.unlock()
 
     def unlock(self) -> None:
-        """Release the locks and remove their files. Call this last: another agent may start from then on."""
-        for lock in (self._lock, self._second_lock):
+        """Release the locks. Call this last: another agent may start from then on."""
+        for lock in (self._lock, self._name_lock):
             if lock is not None:
                 lock.release()
-        self._lock = self._second_lock = None
+        self._lock = self._name_lock = None
 
 
 def _acquire(path: Path) -> FileLock | None:

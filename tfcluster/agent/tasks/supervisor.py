@@ -171,15 +171,6 @@ class TaskSupervisor:
         self._set_timer(task)
         return event
 
-    def deleted_log_warning(self) -> list[str]:
-        """Return a warning that names the running tasks whose log buffer was deleted, so that their output is lost.
-
-        The list has one sentence, or is empty if no output is lost.
-        """
-        running = [task for task in self.tasks.values() if task.process is not None]
-        names = [task.spec.short for task in running if not task.log_buffer.exists()]
-        return [f"the output of {', '.join(names)} is lost until they are restarted"] if names else []
-
     def generations(self) -> dict[str, int]:
         """Return, by task name, the topology generation in which each task that has a process was started."""
         return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
@@ -256,7 +247,6 @@ class TaskSupervisor:
         assert self.topology is not None, "events come to tasks, and tasks from a topology"
         tasks = {name: task.to_record() for name, task in self.tasks.items()}
         try:
-            self._folder.repair()
             # Write the secret values first: without them the next agent could not start the tasks.
             topology = self._secrets.redact(self.topology, self.next)
             following = without_values(self.next) if self.next else None
@@ -379,8 +369,6 @@ class TaskSupervisor:
         except OSError as error:  # no descriptor is left to look for the library
             raise StartBlockedError(_explain(error, self._folder.path)) from error
         try:
-            if not task.log_buffer.parent.is_dir():  # it is the first start, or the state directory was deleted
-                self._folder.repair()
             prepare(task.log_buffer, task.log)
             child = subprocesses.fork_child(body, partial(self.on_exit, task), self._network.enter)
         except (ClusterError, OSError) as error:

@@ -27,11 +27,11 @@ from tfcluster.core.script_source import find_change
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.os.files import FileLock
-from tfcluster.paths import LOCAL_HOST, running_clusters
+from tfcluster.os.unix_socket import NameLock
+from tfcluster.paths import LOCAL_HOST, running_clusters, state_folder
+from tfcluster.process_mark import lock_name
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import JoinRequest
-from tfcluster.runtime_dir import launch_lock
 from tfcluster.transport.errors import HostUnreachableError
 
 
@@ -236,7 +236,7 @@ def claim_cluster(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _claim(name: str) -> Iterator[bool]:
     """Lock the name of a cluster, which the kernel unlocks with the end of this process; yield whether it is locked."""
-    lock = FileLock.acquire(launch_lock(name))
+    lock = NameLock.acquire(lock_name("launch", state_folder(name)))
     try:
         yield lock is not None
     finally:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.os.files import FileLock, Inotify
+from tfcluster.os.files import IN_MODIFY, FileLock, Inotify
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.logs.log_buffer import LogBuffer
 from tfcluster.processes.logs.rotating_log import RotatingLog
@@ -58,7 +58,7 @@ def run(log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agen
 def _watch(folder: Path) -> Inotify | None:
     """Watch a folder for files that are written to; return None if the system cannot watch it."""
     try:
-        inotify = Inotify()
+        inotify = Inotify(IN_MODIFY)
     except OSError:
         return None
     try:

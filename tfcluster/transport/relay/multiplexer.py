@@ -21,8 +21,10 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.os.unix_socket import socket_address
 
 #: The version of the frames: a relay serves only commands with the same one, which also start the other end.
 VERSION = 1
@@ -232,7 +234,8 @@ async def _serve(on_connected: Callable[[], None]) -> None:
         if isinstance(target, int):
             streams = await asyncio.open_connection("127.0.0.1", target)
         else:
-            streams = await asyncio.open_unix_connection(target)
+            with socket_address(Path(target)) as address:
+                streams = await asyncio.open_unix_connection(address)
         on_connected()
         return streams
 

@@ -15,11 +15,11 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, STATE_HINT, closest_existing, set_state_home, state_folder
+from tfcluster.paths import STATE_HINT, agent_pid, closest_existing, set_state_home, state_folder
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import FailedCheck, Observation, ObserveRequest, PrepareRequest
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.runtime_dir import agent_pid, check_runtime_dir
+from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.local import AgentProcess, LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote.bootstrap import CANNOT_STORE, STORE_HINT, cache_folders, send_message
 from tfcluster.transport.remote.session import serve_requests, survey
@@ -141,11 +141,9 @@ class _Server:
         """
         deadline = time.monotonic() + settings.DRY_RUN_CONNECT_SECONDS
         while True:
-            # Without this check, looking for the socket would create the folder for sockets.
-            if (self._folder / LOCK).exists():
-                agent = connect(self._transport.cluster, self._transport.host)
-                if agent is not None:
-                    return agent
+            agent = connect(self._transport.cluster, self._transport.host)
+            if agent is not None:
+                return agent
             if (problem := self._why_not_examined()) is None:
                 return None
             if time.monotonic() > deadline:
@@ -156,7 +154,7 @@ class _Server:
         """Return why the host cannot be examined although no agent listens; None if nothing of the cluster runs."""
         cluster = self._transport.cluster
         if self._transport.is_up():
-            agent = AgentProcess(cluster, self._transport.host, agent_pid(cluster, self._transport.host) or 0)
+            agent = AgentProcess(cluster, self._transport.host, agent_pid(self._folder) or 0)
             if agent.is_agent():
                 problem = agent.no_socket_error()
                 return ClusterError(f"{problem.message}: not checked", hint=problem.hint, exit_code=ExitCode.UNHEALTHY)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import select
@@ -143,14 +142,13 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def clear(folder: str) -> None:
-    """Remove what a cluster's state folder has besides logs and runs, and the socket and the secrets of its agent."""
+    """Remove what a cluster's state folder has besides logs and runs, and the secrets of its agent."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         with open(os.path.join(folder, "lock")) as lock:
-            path = json.load(lock)["socket"]
-        for ending in ("", ".secrets", ".certificate"):
+            secrets = json.load(lock)["secrets"]
+        for path in (secrets, secrets.removesuffix(".secrets") + ".certificate"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + ending)
-        _remove_free_locks(os.path.dirname(path))
+                os.unlink(path)
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             if entry.name in KEPT:
@@ -158,15 +156,6 @@ def clear(folder: str) -> None:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
-                os.unlink(entry.path)
-
-
-def _remove_free_locks(folder: str) -> None:
-    """Remove the lock files in a folder that nobody has locked; who locks one checks whether it is still in place."""
-    for entry in os.scandir(folder):
-        if entry.name.endswith(".lock"):
-            with contextlib.suppress(OSError), open(entry.path) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
 
 

@@ -17,12 +17,12 @@ from tfcluster.paths import (
     PACKAGE_ROOT,
     closest_existing,
     set_state_home,
+    socket_path,
     state_folder,
     state_home,
     system_error,
 )
 from tfcluster.process_mark import mark_of
-from tfcluster.runtime_dir import agent_socket
 from tfcluster.tf_install import is_managed_by_system, missing_packages, tensorflow_version
 from tfcluster.transport import job_step
 from tfcluster.transport.errors import UnrecordedProcessesError
@@ -114,7 +114,7 @@ class _Server:
         state = state_folder(self._transport.cluster, self._transport.host)
         with contextlib.suppress(OSError):  # it is there already
             (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
-        path = agent_socket(self._transport.cluster, self._transport.host)
+        path = socket_path(self._transport.cluster, self._transport.host)
         return {"socket": str(path), "pid": self._agent.pid, "notes": self._notes}
 
     def leave_agent(self) -> None:
