@@ -132,7 +132,9 @@ SLURM_COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be 
 SLURM_POLL_SECONDS = 0.5  # while a job is in the queue, at first; then twice as long each time, up to
 SLURM_POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
 SLURM_COMPLETING_SECONDS = 60.0  # for a job that has ended to end its processes; Slurm kills them after 30
-SLURM_END_POLL_SECONDS = 60.0  # between two questions of an agent when its job ends: its time may be changed
+SLURM_END_RETRY_SECONDS = 60.0  # until an agent asks again when its job ends, if Slurm has not answered
+SLURM_END_AGE_SECONDS = 10.0  # of that answer, for a status: the time of the job may have been changed
+SLURM_END_WAIT_SECONDS = 1.0  # of a status for that answer: it shows the last one if Slurm is slow
 SLURM_HOLDER_SECONDS = 60.0  # for the step that holds the nodes of a job to start there, once the job runs
 KUBERNETES_COMMAND_SECONDS = 120.0  # for a command of kubectl
 KUBERNETES_POLL_SECONDS = 1.0  # while pods start
@@ -283,6 +285,7 @@ PLACEMENT_POLL_SECONDS = 0.1  # of the servers' logs on this host
 PLACEMENT_REMOTE_POLL_SECONDS = 1.0  # on other hosts each poll sends a request to every host
 
 # Python stacks of programs, and programs that wait for tasks.
+HOST_END_SIGNAL = 30  # SIGPWR, to an agent and to drivers: this host ends soon, as its job or its pod does
 STACK_SIGNAL = 23  # SIGURG: a process that has just executed another program ignores it, and few programs use it
 STACK_FD_MAX = 1024  # a descriptor far beyond it would cost the kernel memory
 STACK_FDS = 16  # the descriptor of the stacks is one of the last ones

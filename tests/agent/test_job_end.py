@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.core.clusters import topology_of
+from tfcluster import settings
 from tfcluster.agent.job_end import JobEnd
 from tfcluster.core.slurm import HostJob
 
@@ -43,6 +45,13 @@ def job_end(job: Job, host: str, warnings: list[None], grace: int = GRACE) -> Jo
     return JobEnd("a question", host, supervisor, lambda: warnings.append(None))
 
 
+def ends_in(end: JobEnd) -> float:
+    status = end.status()
+    assert status is not None
+    assert status.ends_in_s is not None
+    return status.ends_in_s
+
+
 async def test_runs_are_warned_once_of_each_end_that_is_near(job: Job) -> None:
     warnings: list[None] = []
     end = job_end(job, "a", warnings)
@@ -51,10 +60,31 @@ async def test_runs_are_warned_once_of_each_end_that_is_near(job: Job) -> None:
             job.end_in(seconds)
         await end.check()
         assert len(warnings) == count, seconds
-        status = end.status()
-        assert status is not None
-        assert status.ends_in_s is not None
-        assert 0 <= status.ends_in_s <= seconds + 1
+        assert 0 <= ends_in(end) <= seconds + 1
+
+
+async def test_runs_are_warned_when_the_end_is_near_and_a_status_knows_of_more_time(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[None] = []
+    end = job_end(job, "a", warnings)
+    job.end_in(GRACE + 60)
+    await end.check()
+    job.end_in(GRACE + 1000)
+    await end.refresh()
+    assert ends_in(end) <= GRACE + 61, "the answer is young"
+    monkeypatch.setattr(settings, "SLURM_END_AGE_SECONDS", 0.0)
+    waiting = asyncio.ensure_future(end.pause())
+    await asyncio.sleep(0)
+    await end.refresh()
+    assert ends_in(end) > GRACE + 900
+    await waiting  # for the other time
+    assert warnings == []
+    job.end_in(GRACE + 1)
+    await end.refresh()
+    await end.pause()  # until then
+    await end.check()
+    assert warnings == [None]
 
 
 async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> None:
@@ -63,8 +93,7 @@ async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> No
     job.end_in(1000, 100, 2000)
     await end.check()
     assert len(warnings) == 1
-    assert (status := end.status()) is not None
-    assert 0 <= (status.ends_in_s or 0) <= 101
+    assert 0 <= ends_in(end) <= 101
 
 
 async def test_the_agent_of_the_heads_host_alone_asks_and_without_a_grace_nothing_is_warned(job: Job) -> None:

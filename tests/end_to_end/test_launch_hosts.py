@@ -331,7 +331,7 @@ def test_members_can_save_their_state_when_their_host_is_a_pod_that_is_deleted(l
     command = lab.start("launch", lab.spec(text, "saves.py"))
     for _ in range(3):
         read_until(command.stdout, "trains")
-    os.kill(agent_on(lab, "beta"), signal.SIGURG)  # what the container of a pod sends; alpha coordinates
+    os.kill(agent_on(lab, "beta"), signal.SIGPWR)  # what the container of a pod sends; alpha coordinates
     out, error = command.communicate(timeout=60)
     assert "worker:1 | saved" in out
     assert command.returncode == 143, "that of the member"

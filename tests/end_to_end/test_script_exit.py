@@ -253,7 +253,7 @@ def test_a_run_can_save_its_state_when_its_pod_is_deleted(demo: Sandbox, command
     (demo.folder / "checkpoint").unlink(missing_ok=True)
     process = demo.start(command, *(["--each", "ps"] if command == "launch" else []), "saves.py")
     assert process.stdout.readline().endswith("trains\n")
-    os.kill(demo.agent(), signal.SIGURG)  # what the container of a pod sends
+    os.kill(demo.agent(), signal.SIGPWR)  # what the container of a pod sends
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the pod was deleted" in error

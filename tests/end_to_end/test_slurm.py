@@ -78,7 +78,7 @@ def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters:
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
     inherited = {name: os.environ[name] for name in ("TEST_RUN",) if name in os.environ}
     changes = {**json.loads(os.environ.get("TEST_CHANGES", "{}")), "tfcluster.processes.gpus": GPUS}
-    changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "SLURM_END_POLL_SECONDS": 2.0}
+    changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "SLURM_END_AGE_SECONDS": 0.0}
     variables = {
         **{"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), "TEST_SETTINGS": json.dumps(changed)},
         "TEST_CHANGES": json.dumps(changes),
@@ -501,9 +501,10 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state_and_the_end_is_name
         assert run.stdout.readline() == "trains\n"
         job = f"JobId={status['job']['id']}"
         site.site("scontrol", "update", job, "TimeLimit=60")
-        wait_for(lambda: site.status()["job"]["ends_in_s"] > 1200)
+        assert site.status()["job"]["ends_in_s"] > 1200
         assert not saved.exists()
         site.site("scontrol", "update", job, "TimeLimit=9")
+        assert site.status()["job"]["ends_in_s"] < 600
         _, error = run.communicate(timeout=60)
         assert saved.exists(), error
         assert "the time limit of the Slurm job was reached" in error
@@ -523,7 +524,8 @@ def test_the_end_of_an_allocation_is_asked_for(site: InSlurm) -> None:
     shown = site.allocated(
         2,
         f"scontrol update JobId=$SLURM_JOB_ID TimeLimit=20; {command} up; "
-        f"(until [ -e {runs} ]; do sleep 0.1; done; scontrol update JobId=$SLURM_JOB_ID TimeLimit=9) & "
+        f"(until [ -e {runs} ]; do sleep 0.1; done; scontrol update JobId=$SLURM_JOB_ID TimeLimit=9; "
+        f"{command} status >/dev/null) & "
         f"{command} run {script} 2>&1; {command} down",
     )
     assert "the time limit of the Slurm job was reached" in shown

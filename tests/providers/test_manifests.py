@@ -87,7 +87,7 @@ def test_a_pod_that_is_deleted_gives_runs_the_time_to_save_their_state(tmp_path:
         "import json, os, signal, sys, time\n"
         "def save(*_):\n"
         f"    time.sleep(1); open({str(tmp_path / 'saved')!r}, 'w').write('all'); sys.exit()\n"
-        "signal.signal(signal.SIGURG, save)\n"
+        "signal.signal(signal.SIGPWR, save)\n"
         f"json.dump({{'pid': os.getpid()}}, open({str(state / 'lock')!r}, 'w'))\n"
         f"open({str(tmp_path / 'ready')!r}, 'w').close(); time.sleep(60)\n"
     )

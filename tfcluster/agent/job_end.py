@@ -1,13 +1,16 @@
 """When the job of Slurm ends in which this agent runs; runs get SIGTERM some time before.
 
-The time of a job can be changed while it runs, and Slurm's own signal (`--signal` of sbatch) is sent once, so the agent
-asks for the end each minute. Only the agent of the head task's host does, where runs are: one question for a job.
+Slurm's own signal (`--signal` of sbatch) is sent once, and the time of a job can be changed while it runs. So the agent
+has a timer, and asks Slurm again before it warns, and when a status is asked for. Only the agent of the head task's
+host does, where runs are: one question for a job.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from tfcluster import settings
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.slurm import HostJob, JobStatus, seconds_until
@@ -35,6 +39,9 @@ class JobEnd:
         self._last_error = ""
         self._ends: int | None = None  # in Unix seconds; None if the time is not limited
         self._warned_of: int | None = None  # the end that runs have been warned of
+        self._asked_at = -math.inf  # in monotonic seconds
+        self._changed = ChangeNotifier()  # of the end
+        self._background = BackgroundTasks()
 
     def _job(self) -> HostJob | None:
         topology = self._supervisor.topology
@@ -55,7 +62,8 @@ class JobEnd:
         job = self._job()
         if job is None:
             return
-        limit = settings.SLURM_COMMAND_SECONDS
+        limit, before = settings.SLURM_COMMAND_SECONDS, self._ends
+        self._asked_at = time.monotonic()
         try:
             self._ends = await run_in_child(self._title, lambda: _ask(job, limit), 2 * limit)
             self._is_known = True
@@ -63,22 +71,34 @@ class JobEnd:
             if error.message != self._last_error:
                 _logger.warning("when Slurm job %d ends is not known: %s: %s", job.id, job.squeue, error.message)
             self._last_error = error.message
+        if self._ends != before:
+            self._changed.notify()
         if self._ends is None or self._ends == self._warned_of or self._ends - time.time() > job.grace:
             return
         self._warned_of = self._ends
         if job.grace:
             self._warn()
 
+    async def refresh(self) -> None:
+        """Ask again for a status, unless that was a moment ago; wait for a slow Slurm only for a moment."""
+        if self._job() is not None and time.monotonic() - self._asked_at >= settings.SLURM_END_AGE_SECONDS:
+            self._background.start(self.check, key=self)
+            await asyncio.wait(self._background.tasks.values(), timeout=settings.SLURM_END_WAIT_SECONDS)
+
     async def pause(self) -> None:
-        """Wait until the next question, at the latest when runs are to be warned, or until the cluster changes."""
-        job, wait = self._job(), settings.SLURM_END_POLL_SECONDS
+        """Wait until runs are to be warned; until the next attempt, if Slurm has not answered; or for a change."""
+        job, changed = self._job(), self._changed
         if job is None:
-            changed = self._supervisor.changed
-            await changed.wait_for_change(changed.count)
-            return
-        if self._ends is not None and self._ends != self._warned_of:
-            wait = min(wait, max(0.0, self._ends - job.grace - time.time()))
-        await asyncio.sleep(wait)
+            changed, wait = self._supervisor.changed, None
+        elif not self._is_known:
+            wait = settings.SLURM_END_RETRY_SECONDS
+        elif self._ends is None or self._ends == self._warned_of:
+            wait = None
+        else:
+            wait = max(0.0, self._ends - job.grace - time.time())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await changed.wait_for_change(changed.count)
 
 
 def _ask(job: HostJob, limit: float) -> int | None:

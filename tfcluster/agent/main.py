@@ -97,12 +97,12 @@ class Agent:
     async def watch(self) -> None:
         """Check the tasks, the log writer and the fork server periodically until cancelled.
 
-        SIGTERM ends the agent, see `_terminate`. SIGURG, which a pod sends when it is deleted, ends the runs.
+        SIGTERM ends the agent, see `_terminate`. SIGPWR, which a pod sends when it is deleted, ends the runs.
         """
         # Not add_signal_handler: through its wakeup descriptor, a signal to a process that was just forked would reach
         # the agent.
         warn = partial(self._context.runs.warn_of_end, "the pod was deleted")
-        for number, action in ((signal.SIGTERM, self._terminate), (signal.SIGURG, warn)):
+        for number, action in ((signal.SIGTERM, self._terminate), (settings.HOST_END_SIGNAL, warn)):
             signal.signal(number, partial(_on_signal, asyncio.get_running_loop(), os.getpid(), action))
         try:
             self._context.state_dir.watch_lock(self._leave)

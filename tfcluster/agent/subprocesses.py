@@ -24,7 +24,7 @@ from tfcluster.os.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.
-_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGURG)
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, settings.HOST_END_SIGNAL)
 # What a child process runs; the argument is its end of the connection to the agent.
 _Body = Callable[[socket.socket], None]
 

@@ -107,7 +107,7 @@ kind: StatefulSet
               exec {probe}
           timeoutSeconds: 5
 {container_rest}"""
-_WARN = f'import json, os, signal; os.kill(json.load(open("{LOCK}"))["pid"], signal.SIGURG)'
+_WARN = f'import json, os, signal; os.kill(json.load(open("{LOCK}"))["pid"], signal.SIGPWR)'
 _PROBE = f'import socket; socket.socket(socket.AF_UNIX).connect("{SOCKET}")'
 _POD = f"""\
       automountServiceAccountToken: false

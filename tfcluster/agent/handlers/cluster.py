@@ -167,6 +167,7 @@ class ClusterHandlers:
 
     async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
         """Return the status of the cluster."""
+        await self._context.job_end.refresh()
         yield Reply(self._context.recent_status())
 
     async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:

@@ -123,7 +123,7 @@ class Run:
     def warn_of_end(self) -> None:
         """Tell the driver that this host ends soon, unless it has exited."""
         if self.pidfd is not None:
-            send_signal(self.pidfd, signal.SIGURG)
+            send_signal(self.pidfd, settings.HOST_END_SIGNAL)
 
     def terminate(self) -> None:
         """Send SIGTERM to the driver, unless it has exited."""

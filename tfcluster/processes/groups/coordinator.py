@@ -61,7 +61,7 @@ from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR
 from tfcluster.processes.runs.supervised_program import (
-    JOB_END_SIGNAL,
+    HOST_END_SIGNAL,
     TERMINAL_SIGNALS,
     USER_SIGNALS,
     wake_on_signals,
@@ -405,7 +405,7 @@ class GroupCoordinator:
             self._order(SignalOrder(number))
         if signal.SIGTERM in numbers:
             self._stop_all(settings.DRIVER_TERMINATE_SECONDS)
-        elif JOB_END_SIGNAL in numbers and not self._is_cancelled:  # it may arrive more than once
+        elif HOST_END_SIGNAL in numbers and not self._is_cancelled:  # it may arrive more than once
             self._stop_all(settings.JOB_END_SECONDS)
 
     def _stop_all(self, seconds: float) -> None:

@@ -43,7 +43,7 @@ from tfcluster.processes.groups.link import (
 from tfcluster.processes.groups.member_states import read_observations
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.supervised_program import (
-    JOB_END_SIGNAL,
+    HOST_END_SIGNAL,
     SupervisedProgram,
     reap_orphans,
     restore_signals,
@@ -173,7 +173,7 @@ class GroupHost:
     def _handle_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:  # the agent ends its part of the run
             self._terminate(settings.DRIVER_TERMINATE_SECONDS)
-        elif JOB_END_SIGNAL in numbers and self._group.coordinator is not None:  # else the coordinator orders it
+        elif HOST_END_SIGNAL in numbers and self._group.coordinator is not None:  # else the coordinator orders it
             self._terminate(settings.JOB_END_SECONDS)
         reap_orphans([program.pid for program in self._programs.values()])
 

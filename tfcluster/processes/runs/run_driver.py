@@ -37,7 +37,7 @@ from tfcluster.processes.runs.run_program import report_error
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR, receive_stdin
 from tfcluster.processes.runs.supervised_program import (
-    JOB_END_SIGNAL,
+    HOST_END_SIGNAL,
     TERMINAL_SIGNALS,
     USER_SIGNALS,
     SupervisedProgram,
@@ -158,7 +158,7 @@ def _supervise(
                     program.capture.resize(plan.folder)
                 program.pass_on(number)
             interrupted |= signal.SIGINT in numbers
-            if JOB_END_SIGNAL in numbers and not program.is_terminated:  # it may arrive more than once
+            if HOST_END_SIGNAL in numbers and not program.is_terminated:  # it may arrive more than once
                 program.terminate(settings.JOB_END_SECONDS)
             if signal.SIGTERM in numbers:
                 program.terminate(settings.DRIVER_TERMINATE_SECONDS)

@@ -363,7 +363,7 @@ TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWIN
 #: What a user sends to one process.
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 #: A driver that gets this signal ends its program as with SIGTERM, with the time that the job of Slurm or the pod has.
-JOB_END_SIGNAL = signal.SIGURG
+HOST_END_SIGNAL = signal.Signals(settings.HOST_END_SIGNAL)
 
 
 def reap_orphans(programs: Collection[int]) -> None:
@@ -386,7 +386,7 @@ def wake_on_signals() -> socket.socket:
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, JOB_END_SIGNAL, signal.SIGTERM, signal.SIGCHLD):
+    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, HOST_END_SIGNAL, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *arguments: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return reading
@@ -395,7 +395,7 @@ def wake_on_signals() -> socket.socket:
 def restore_signals() -> None:
     """Undo `wake_on_signals` in a forked process, in which a program is to find the signals as they are by default."""
     signal.set_wakeup_fd(-1)
-    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, JOB_END_SIGNAL, signal.SIGTERM, signal.SIGCHLD):
+    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, HOST_END_SIGNAL, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
 
 
