@@ -18,7 +18,7 @@ from typing import IO, NoReturn
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, warn
-from tfcluster.client.runs.leader import read_topology
+from tfcluster.client.runs.locate import read_topology
 from tfcluster.core.environment import client_variables, no_proxy_env
 from tfcluster.core.topology import OPEN, join_address, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode, usage_error

@@ -16,7 +16,7 @@ from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
 from tfcluster.client.rpc.parallel import StreamContext, call_hosts, map_hosts, merge_streams, unreachable
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.text import compile_patterns
 from tfcluster.core.topology import latest_topology, matching_tasks

@@ -13,7 +13,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import map_hosts, unreachable
-from tfcluster.client.runs.leader import read_topology
+from tfcluster.client.runs.locate import read_topology
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.processes import ProfileReply, ProfileRequest

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.exec import ExecTarget, end_supervised, pipe, request_environment, start_supervised
-from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.runs.runs import list_runs
 from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.errors import ClusterError, ExitCode, usage_error

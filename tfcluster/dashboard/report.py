@@ -19,7 +19,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.run_history import RunHistory, read_run_events
 from tfcluster.client.logs import read_events, read_logs
 from tfcluster.client.rpc.parallel import StreamContext
-from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.runs.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
@@ -27,7 +27,7 @@ from tfcluster.core.run_events import LatestMetrics, OutputEvent, to_record
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import PRIVATE, PS_JOB, ClusterTopology, Task, check_address
+from tfcluster.core.topology import PRIVATE, ClusterTopology, check_address
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
@@ -264,8 +264,7 @@ async def plan_run(context: AgentContext, request: RunRequest, run_id: str | Non
     devices = [device for device in every if device.task not in missing]
     context.reject_if_going_down()
     topology = context.supervisor.require_cluster()
-    head = _head(topology, context.host, missing)
-    selection = _select(topology, head, devices, missing, options)
+    selection = _select(topology, devices, missing, options)
     context.network.find(topology.network)  # before the folder: it may be gone
     run_id = run_id or context.runs.store.new_run(options.run_name)
     refused = refusal_notes(topology.addresses()) if options.traits.is_script else []
@@ -274,7 +273,6 @@ async def plan_run(context: AgentContext, request: RunRequest, run_id: str | Non
         missing = missed(missing, options.devices, [task.name for task in topology.tasks])
     return replace(
         _make_plan(context, run_id, options, [*selection.notes, *missing_notes(missing), *refused]),
-        head=head.address,
         devices=[device.name for device in selection.devices],
         late_devices=late,
         missing=missing,
@@ -376,17 +374,8 @@ async def _probe_devices(context: AgentContext) -> tuple[list[Device], dict[str,
     return sorted(existing, key=lambda device: names[device.task]), missing
 
 
-def _head(topology: ClusterTopology, host: str, missing: Collection[str]) -> Task:
-    """Return the head task or, if its host is away, so that this one leads the run, a task that is ready here."""
-    head = topology.head()
-    if head.name not in missing or head.host == host:
-        return head
-    ready = [task for task in topology.on(host) if task.name not in missing]
-    return next((task for task in ready if task.job != PS_JOB), ready[0] if ready else head)
-
-
 def _select(
-    topology: ClusterTopology, head: Task, devices: list[Device], missing: Mapping[str, str], options: RunOptions
+    topology: ClusterTopology, devices: list[Device], missing: Mapping[str, str], options: RunOptions
 ) -> Selection:
     """Select the devices of a run, which does without the tasks that are not ready unless it needs them.
 
@@ -398,7 +387,7 @@ def _select(
     if missing and not selection.devices:
         raise not_ready(missing.values())
     names = [device.name for device in selection.devices]
-    required = required_tasks(options.traits, names, topology.addresses(), head.address)
+    required = required_tasks(options.traits, names, topology.addresses(), topology.head().address)
     if problems := [missing[task] for task in required if task in missing]:
         raise not_ready(problems)
     return selection

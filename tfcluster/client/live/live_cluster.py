@@ -26,7 +26,7 @@ from tfcluster.client.live.run_history import RunHistory, read_run_events
 from tfcluster.client.logs import Line, read_host
 from tfcluster.client.rpc.parallel import StreamContext, StreamStoppedError
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.states import ACTIVE_RUN_STATES

@@ -22,7 +22,7 @@ from tfcluster.client.rpc.parallel import (
 )
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
-from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology

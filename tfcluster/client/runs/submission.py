@@ -20,7 +20,6 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.interrupts import GracefulInterrupt, ScriptTerminal, terminal_size
-from tfcluster.client.runs.leader import find_leader
 from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation, digest_of
@@ -124,7 +123,7 @@ class RunSubmission:
         """Submit the run and follow it up to its result; an interrupt cancels the run.
 
         A run on another host continues while the connection to it is lost, and is followed again as soon as the host
-        can be reached. If the head's host cannot be reached in the first place, another host leads the run.
+        can be reached.
 
         Yields:
             The events of the run; if it is detached, the first event only, unless the run has ended by then.
@@ -134,8 +133,6 @@ class RunSubmission:
         """
         options, is_group = self.options, self.options.jobs is not None
         is_script = options.traits.is_script
-        if not is_group:
-            cluster = find_leader(cluster, options.devices)
         client = cluster.connect_head()
         placements = None
         if options.log_placement and not self.detach:

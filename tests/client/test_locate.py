@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.client.tensorboard import find_folders
 from tfcluster.core.states import TaskState
