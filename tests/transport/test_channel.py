@@ -76,9 +76,9 @@ def test_agents_and_sessions_with_large_descriptors(monkeypatch: pytest.MonkeyPa
     assert session.connection.fileno() > _SELECT_MAX
     assert session.receive(60) == {"reply": {}}
     session.end()
-    monkeypatch.setattr(boot, "_FROM_FOLDER", 'print(\'{"reply": {"serves": false}}\')')
+    monkeypatch.setattr(boot, "_FROM_FOLDER", 'print(\'{"reply": {"other": 7}}\')')
     monkeypatch.setattr(settings, "AGENT_START_SECONDS", 60)
-    local.start_agent("many", "localhost")
+    assert local.start_agent("many", "localhost") == 7
 
 
 def start_session(program: str) -> Session:

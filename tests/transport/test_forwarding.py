@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -29,6 +28,7 @@ from tests.transport.conftest import (
     wait_until_connected,
 )
 from tfcluster.errors import ClusterError
+from tfcluster.paths import SOCKET
 from tfcluster.protocol.codec import encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
 from tfcluster.transport.remote_transport import RemoteTransport
@@ -44,9 +44,8 @@ def sockets_here(hosts: SshHosts) -> list[Path]:
 def kept_alive(transport: RemoteTransport, hosts: SshHosts) -> Iterator[None]:
     """Have the agent connected, as it would exit after a request otherwise: it has no cluster."""
     process = Path(f"/proc/{agent_pid(transport, hosts)}")
-    lock = agent_folder(transport, hosts) / "lock"
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(json.loads(lock.read_text())["socket"])
+        connection.connect(str(agent_folder(transport, hosts) / SOCKET))
         connection.sendall(encode_greeting() + REQUEST)
         assert connection.recv(1)  # the agent has accepted the connection: it does not exit when another one ends
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import signal
@@ -33,7 +32,7 @@ from tests.transport.conftest import (
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK
+from tfcluster.paths import LOCK, SOCKET
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.channel import Channel
@@ -50,7 +49,7 @@ def relays(hosts: SshHosts) -> list[int]:
 
 def agent_socket(transport: RemoteTransport, hosts: SshHosts) -> str:
     """Where the agent of a host listens."""
-    return str(json.loads((agent_folder(transport, hosts) / LOCK).read_text())["socket"])
+    return str(agent_folder(transport, hosts) / SOCKET)
 
 
 @contextmanager
@@ -61,8 +60,7 @@ def played(transport: RemoteTransport, hosts: SshHosts, play: Callable[[socket.s
     """
     folder = agent_folder(transport, hosts)
     folder.mkdir(parents=True)
-    path = hosts.home(transport.host) / "run" / "played"
-    (folder / LOCK).write_text(json.dumps({"socket": str(path)}))
+    path = folder / SOCKET
     (folder / "journal.json").touch()
     with socket.create_server(str(path), family=socket.AF_UNIX) as listener:
 
@@ -84,8 +82,7 @@ def played(transport: RemoteTransport, hosts: SshHosts, play: Callable[[socket.s
         finally:
             playing.join(60)
             path.unlink()
-            for file in (LOCK, "journal.json"):
-                (folder / file).unlink()
+            (folder / "journal.json").unlink()
     assert not playing.is_alive()
 
 
