@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -19,7 +18,7 @@ from tfcluster.client.logs import read_logs
 from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError
 from tfcluster.client.status import NoStatusError, take_snapshot
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, state_folder
+from tfcluster.paths import socket_path
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.cluster import ReachReply, ReachRequest, RestartRequest, StatusRequest
 from tfcluster.protocol.api.logs import LogEvent, LogLine, LogPositions, LogsRequest
@@ -44,10 +43,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)  # the played agent is this process
-    path = tmp_path / "agent"
-    folder = state_folder("played")
-    folder.mkdir(parents=True)
-    (folder / LOCK).write_text(json.dumps({"pid": 1, "socket": str(path)}))
+    path = socket_path("played")
+    path.parent.mkdir(parents=True)
     threads: list[threading.Thread] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
@@ -359,16 +356,15 @@ def test_agents_that_die_one_after_the_other_are_given_up(agent: Agent, monkeypa
 def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = state_folder("played") / LOCK
-    where = lock.read_text()
-    lock.write_text(where.replace("agent", "nobody"))
+    path = socket_path("played")
+    aside = path.rename(path.with_name("aside"))
     monkeypatch.setattr(settings, "AGENT_CONNECT_SECONDS", 0.05)
 
     def start_agent(cluster: str, host: str) -> None:
         over = time.monotonic() + 0.1
         while time.monotonic() < over:  # longer than a meeting
             time.sleep(0.01)
-        lock.write_text(where)
+        aside.rename(path)
 
     def play(command: Command) -> None:
         command.send(reply(command.receive().id))
