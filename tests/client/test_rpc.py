@@ -18,7 +18,7 @@ from tfcluster.client.logs import read_logs
 from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError
 from tfcluster.client.status import NoStatusError, take_snapshot
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import socket_path
+from tfcluster.paths import LOCK, socket_path
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.cluster import ReachReply, ReachRequest, RestartRequest, StatusRequest
 from tfcluster.protocol.api.logs import LogEvent, LogLine, LogPositions, LogsRequest
@@ -45,6 +45,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     monkeypatch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)  # the played agent is this process
     path = socket_path("played")
     path.parent.mkdir(parents=True)
+    (path.parent / LOCK).write_text('{"pid": 1}')
     threads: list[threading.Thread] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
