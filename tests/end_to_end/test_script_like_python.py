@@ -171,6 +171,16 @@ with tf.Graph().as_default() as graph:
 """
 # Whether it runs in a fork of the fork server, which no fresh interpreter imports.
 SHOW_WARM = "import os, sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
+# Whether HDF5 has locked the file that it writes, which HDF5_USE_FILE_LOCKING decides when h5py is imported.
+SHOW_LOCK = """
+import fcntl, h5py
+with h5py.File("data.h5", "w"), open("data.h5") as file:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("not locked")
+    except BlockingIOError:
+        print("locked")
+"""
 CASES = {
     "place": Case(SHOW_PLACE, ("--flag", "a b", "", "--", "-m", "x")),
     "a safe path": Case("import sys\nprint(sys.path[0])\n", env={"PYTHONSAFEPATH": "1"}),
@@ -199,6 +209,13 @@ CASES = {
     "a variable that the script sets": Case(
         SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
         "import tensorflow as tf\nprint(int(tf.constant(1) + 1))\n"
+    ),
+    "a variable that HDF5 reads": Case(SHOW_LOCK, env={"HDF5_USE_FILE_LOCKING": "FALSE"}),
+    "a variable that an update sets": Case(
+        SHOW_WARM + f"os.environ.update(HDF5_USE_FILE_LOCKING='FALSE')\n{SHOW_LOCK}"
+    ),
+    "another folder for temporary files": Case(
+        "import tempfile\nprint(tempfile.gettempdir())\n", env={"TMPDIR": "{folder}/more"}
     ),
     "a neighbour that has the name of a library": Case("import six\nprint(six.__file__)\n", script="six/script.py"),
     "a module": Case(SHOW_MODULE, ("--", "-m", "x"), script="package/part.py", module="package.part"),
@@ -260,6 +277,9 @@ FAST_CASES = [
         "a folder without __init__.py",
         "an unknown module",
         "handlers of signals",
+        "a variable that HDF5 reads",
+        "a variable that an update sets",
+        "another folder for temporary files",
     ),
     *("a file that only the end of the interpreter closes", "an exception that is no Exception", "exit by a thread"),
 ]
@@ -318,6 +338,25 @@ def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: st
     assert files == expected_files
     if case.error:
         assert demo.json("runs")[-1]["error"]["message"] == f"script.py {case.error}"
+
+
+def test_a_variable_that_other_code_sets_too_late_is_noted_once(demo: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "own.env").write_text("HDF5_USE_FILE_LOCKING=FALSE\n")
+    (tmp_path / "setter.py").write_text(
+        "import dotenv\nfor _ in range(2): dotenv.load_dotenv('own.env', override=True)\n"
+    )
+    (tmp_path / "script.py").write_text(f"{SHOW_WARM}import setter\n{SHOW_LOCK}raise SystemExit(3)\n")
+    warm = demo("run", "script.py", cwd=tmp_path, code=3)
+    assert warm.stdout == "True\nlocked\n"
+    note = "note: HDF5_USE_FILE_LOCKING was set when TensorFlow was already imported, so it might have no effect: "
+    assert warm.stderr.startswith(f"{note}with `tfcluster run script --cold`, ")
+    assert warm.stderr.count("note: HDF5") == 1
+    run = demo.json("runs", "-n", "1")[0]["run"]
+    assert note in demo("logs", run).stdout
+    cold = demo("run", "script", "--cold", "script.py", cwd=tmp_path, code=3)
+    assert (cold.stdout, cold.stderr) == ("False\nnot locked\n", "")
+    launched = demo("launch", "--each", "ps", "script.py", cwd=tmp_path, code=3)
+    assert f" | {note}name the variable in the script itself" in launched.stderr
 
 
 @pytest.mark.slow

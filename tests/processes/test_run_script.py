@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
+from tfcluster.processes.runs import load_variables
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.run_script import needs_fresh_interpreter
 
@@ -29,16 +31,28 @@ def is_fresh(plan: RunPlan, **environment: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process be the warm interpreter."""
+    """Let this process be the warm interpreter. Imports have changed its environment since."""
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(load_variables, "_kept", dict(os.environ))
 
 
 def test_variables_that_are_read_at_load_time(plan: RunPlan) -> None:
     assert not is_fresh(plan)
     assert not is_fresh(plan, DATA_DIR="/data", TF_CONFIG="{}", TF_USE_LEGACY_KERAS="1")
-    for name in ("PYTHONPATH", "LANG", "OMP_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "LD_LIBRARY_PATH"):
+    names = (
+        "PYTHONPATH LANG LD_LIBRARY_PATH HOME OMP_NUM_THREADS TF_CPP_MIN_LOG_LEVEL TF2_BEHAVIOR HDF5_USE_FILE_LOCKING"
+    )
+    for name in [*names.split(), "NUMPY_MADVISE_HUGEPAGE", "GCS_APPEND_MODE"]:
         assert is_fresh(plan, **{name: "another"}), name
+
+
+def test_the_environment_is_compared_with_the_one_before_the_imports(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dict(os.environ)
+    monkeypatch.setenv("HDF5_PLUGIN_PATH", "disable")  # as `import tensorflow` does
+    assert not needs_fresh_interpreter(before, plan)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +60,11 @@ def test_variables_that_are_read_at_load_time(plan: RunPlan) -> None:
     [
         ("os.environ['OMP_NUM_THREADS'] = '1'", True),
         ('os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")', True),
+        ("os.environ.update(HDF5_USE_FILE_LOCKING='FALSE')", True),
+        ("os.environ |= dict(A=1, OMP_NUM_THREADS = '1')", True),
         ("config = os.environ['TF_CONFIG']", False),
+        ("os.environ['PYTHONHASHSEED'] = '0'", False),  # too late in any interpreter
+        ("print(name.startswith('TF_'), name == (OMP_NUM_THREADS == 1))", False),
         ("OMP_NUM_THREADS = 1", False),
     ],
 )
@@ -69,3 +87,28 @@ def test_a_module_beside_the_script_that_hides_an_imported_one(plan: RunPlan, tm
 
 def test_a_user_may_ask_for_one(plan: RunPlan) -> None:
     assert is_fresh(replace(plan, options=replace(plan.options, parameters={**plan.options.parameters, "cold": True})))
+
+
+def test_variables_that_are_set_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    for change in ("putenv", "unsetenv"):
+        monkeypatch.setattr(os, change, getattr(os, change))
+    monkeypatch.setattr(
+        load_variables, "_kept", {"OMP_NUM_THREADS": "2", "XLA_FLAGS": "--dump", **load_variables._kept}
+    )
+    names: list[str] = []
+    library = {"__name__": "tensorflow.python.distribute", "os": os}
+    with mock.patch.dict(os.environ):
+        load_variables.watch(names.append)
+        os.environ.update(OMP_NUM_THREADS="2", TF_CPP_MIN_LOG_LEVEL="2", DATA_DIR="/data")  # the first two as they were
+        exec("os.environ['TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY'] = 'True'", library)
+        assert names == []
+        os.environ.update(HDF5_USE_FILE_LOCKING="FALSE", DATA_DIR="/more")
+        os.environ["HDF5_USE_FILE_LOCKING"] = "TRUE"
+        os.environ.setdefault("GOTO_NUM_THREADS", "1")
+        os.environ |= {"NPY_DISABLE_CPU_FEATURES": ""}
+        del os.environ["OMP_NUM_THREADS"]
+        os.unsetenv("XLA_FLAGS")
+        assert names == [
+            *("HDF5_USE_FILE_LOCKING", "GOTO_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES"),
+            *("OMP_NUM_THREADS", "XLA_FLAGS"),
+        ]

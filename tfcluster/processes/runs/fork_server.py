@@ -22,9 +22,9 @@ from tfcluster.core.programs import BUNDLED
 from tfcluster.os import daemonize, libc
 from tfcluster.os.huge_pages import collapse_memory
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.runs import run_driver
+from tfcluster.processes.runs import load_variables, run_driver
 from tfcluster.processes.runs.run_plan import RunPlan
-from tfcluster.processes.runs.run_script import WARM_ENVIRONMENT, ScriptStart, keep_modules
+from tfcluster.processes.runs.run_script import ScriptStart, keep_modules
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
@@ -47,7 +47,8 @@ def main(title: str, fd: str, code_cache: str, warm: str = "") -> Callable[[], N
     plan = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         # A driver is a client of the servers and must not take a GPU's memory from them.
-        os.environ.update({**WARM_ENVIRONMENT, **os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+        os.environ.update({**load_variables.WARM_ENVIRONMENT, **os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
+        load_variables.keep_environment()
         if warm == WARM:
             _import_programs()
         plan = _serve(agent)

@@ -13,10 +13,10 @@ import inspect
 import json
 import os
 import pkgutil
-import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -33,6 +33,7 @@ from tfcluster.core.environment import no_proxy_env
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
 from tfcluster.process_mark import MARK
+from tfcluster.processes.runs import load_variables
 from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.run_program import (
     begin_run,
@@ -152,6 +153,7 @@ def prepare(plan_fd: str, link_fd: str) -> Callable[[], NoReturn]:
     with open(int(plan_fd), "rb") as file:
         plan = decode(RunPlan, json.loads(file.read()))
     os.set_inheritable(int(link_fd), False)
+    load_variables.keep_environment()
     daemonize.set_process_title(title_of(plan))
     handle_signals()
     enable_stack_dump(plan.folder)
@@ -188,6 +190,7 @@ def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    tempfile.tempdir = None  # imports have determined it, without this TMPDIR
     redraw_randomness()
     open_streams()
     raise ScriptStart(_prepare(plan, context, link))
@@ -197,7 +200,7 @@ def _prepare(plan: RunPlan, context: Context, link: socket.socket) -> Callable[[
     """Return the function that runs a script in this interpreter."""
     main: MainModule = load_function(plan)(context, **plan.options.parameters)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the function is called, which handles it
-    return partial(_run_script, main, context, _report_to_driver(link), link)
+    return partial(_run_script, main, context, _report_to_driver(plan, link), link)
 
 
 def _run_script(main: MainModule, context: Context, reporter: MetricReporter, link: socket.socket) -> NoReturn:
@@ -243,10 +246,10 @@ def _run_script(main: MainModule, context: Context, reporter: MetricReporter, li
     raise SystemExit(code)
 
 
-def _report_to_driver(link: socket.socket) -> MetricReporter:
+def _report_to_driver(plan: RunPlan, link: socket.socket) -> MetricReporter:
     """Have `tfcluster.metric` report to the driver of this process, and Python that it handles an interrupt.
 
-    The reporter has to be flushed at the end.
+    Variables that the script sets too late are reported too. The reporter has to be flushed at the end.
     """
     own, pid = os.fstat(link.fileno()).st_ino, os.getpid()
 
@@ -264,22 +267,27 @@ def _report_to_driver(link: socket.socket) -> MetricReporter:
         if os.getpid() == pid:  # not in a child that the script has forked
             send(INTERRUPT_HANDLED, False)
 
+    def report_late(variable: str) -> None:
+        if os.getpid() == pid:
+            send({"note": _describe_late(variable, plan)}, True)
+
     watch_interrupts(report_handled)
+    if "tensorflow" in sys.modules:
+        load_variables.watch(report_late)
     reporter = MetricReporter(send)
     set_reporter(reporter)
     return reporter
 
 
-#: What the warm interpreter has set, unless it has been given another value.
-WARM_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-_LOADED = (
-    "(?:PYTHON|TF_|XLA_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|GOTO_|DNNL_|ONEDNN_|NPY_|KERAS_|MPL|PROTOCOL_BUFFERS_|LD_|CUDA_|"
-    "NVIDIA_|GRPC_|MALLOC_|GLIBC_|LC_|LANG)[A-Z0-9_]*"
-)
-_NAME = re.compile(_LOADED)
-_QUOTED_NAME = re.compile(rf"""(["'])({_LOADED})\1""".encode())
-# Variables that are read when they are needed.
-_LAZY = {"TF_CONFIG", "TF_USE_LEGACY_KERAS"}
+def _describe_late(variable: str, plan: RunPlan) -> str:
+    """Return the note about a variable that a script has set too late, with what to do instead."""
+    if not _kept_modules:
+        advice = "--seed and --log-placement import it before the script; set the variable before the command starts"
+    elif plan.member is not None:
+        advice = "name the variable in the script itself, and it is imported only when the script does so"
+    else:
+        advice = "with `tfcluster run script --cold`, it is imported only when the script does so"
+    return f"{variable} was set when TensorFlow was already imported, so it might have no effect: {advice}"
 
 
 def needs_fresh_interpreter(environment: Mapping[str, str], plan: RunPlan) -> bool:
@@ -287,9 +295,9 @@ def needs_fresh_interpreter(environment: Mapping[str, str], plan: RunPlan) -> bo
 
     That is so if a variable that is read early differs or is named in the script, which may set it before it imports
     TensorFlow; and if a module beside the script has the name of one that is imported already. The user may also ask
-    for a fresh one.
+    for a fresh one. A variable that other code than the script sets cannot be foreseen: a note says when that happens.
     """
-    if plan.options.parameters.get("cold") or _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
+    if plan.options.parameters.get("cold") or load_variables.differ(environment):
         return True
     module = plan.options.parameters.get("module")
     if module is None:
@@ -304,8 +312,7 @@ def needs_fresh_interpreter(environment: Mapping[str, str], plan: RunPlan) -> bo
         folder = Path(plan.options.parameters["cwd"])
         files = _files_of_module(module, folder)
     try:
-        named = {name.decode() for file in files for _, name in _QUOTED_NAME.findall(file.read_bytes())}
-        return bool(named - _LAZY) or _is_hidden(folder)
+        return any(load_variables.are_named(file.read_bytes()) for file in files) or _is_hidden(folder)
     except OSError:  # the script will fail
         return False
 
@@ -325,11 +332,6 @@ def _files_of_module(module: str, folder: Path) -> list[Path]:
             break
         path = list(spec.submodule_search_locations)
     return files
-
-
-def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are read when Python and libraries are loaded."""
-    return {name: value for name, value in environment.items() if _NAME.fullmatch(name) and name not in _LAZY}
 
 
 def _is_hidden(folder: Path) -> bool:

@@ -289,6 +289,8 @@ class SupervisedProgram:
         elif message.get("event") == MetricEvent.event:
             metric = decode(MetricEvent, message, lenient=True)
             self._report(to_record(replace(metric, task=self._task)))
+        elif isinstance(note := message.get("note"), str):
+            self._sink.append(STDERR, f"note: {note}\n".encode())
         else:
             self.end = decode(ProgramEnd, message)
             self._handle_by = _NEVER
