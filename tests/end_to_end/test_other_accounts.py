@@ -81,7 +81,7 @@ def test_names_of_sockets_that_another_account_has(sandbox: Sandbox, as_other: A
             with contextlib.suppress(OSError):  # an agent of another test has it
                 taken.bind(f"\0{name}")
                 if kind in ("listens", "full"):
-                    taken.listen(0)
+                    taken.listen(0 if kind == "full" else 128)
                 if kind == "full":
                     kept.append(socket.socket(socket.AF_UNIX))
                     kept[-1].connect(f"\0{name}")
