@@ -394,6 +394,8 @@ def make_sandbox(folder: Path, command: tuple[str, ...] = COMMAND) -> Iterator[S
     sandbox = Sandbox(folder, command=command)
     try:
         yield sandbox
+        # Whatever the test has asked agents for: each of them forks, which must be done before any thread exists.
+        assert [pid for pid in sandbox.pids(" agent on ") if threads_of(pid) > 1] == []
     finally:
         sandbox.end_commands()
         if sandbox.leftovers():
@@ -405,6 +407,13 @@ def make_sandbox(folder: Path, command: tuple[str, ...] = COMMAND) -> Iterator[S
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert not leftovers
+
+
+def threads_of(pid: int) -> int:
+    """Return the number of threads of a process; 0 if it has exited."""
+    with contextlib.suppress(FileNotFoundError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
 
 
 @contextlib.contextmanager

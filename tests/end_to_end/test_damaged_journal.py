@@ -1,4 +1,4 @@
-"""A journal that is damaged, as is its copy: `down` always works, and logs and events can be read."""
+"""A damaged journal: `down` always works, and logs and events can be read."""
 
 from __future__ import annotations
 

@@ -32,3 +32,18 @@ def test_every_device_of_every_task(sandbox: Sandbox) -> None:
     assert "worker:0" in rest.stderr
     assert "/job:ps/replica:0/task:0/device:CPU:0" in rest.stdout
     assert "/job:worker" not in rest.stdout
+
+
+def test_a_driver_of_gpus_that_hangs_blocks_no_agent(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: dev\njobs: {worker: {tasks: 1}}\n")
+    hangs = sandbox.with_fault("tfcluster.processes.gpus", "def list_gpus():\n    import time\n    time.sleep(600)\n")
+    sandbox("up", spec, env=hangs)  # no task needs one
+    sandbox.spec("name: dev\njobs: {worker: {tasks: 1, gpus: 1}}\n")
+    up = sandbox.start("up", "--yes", env=hangs)
+    wait_for(lambda: sandbox.pids("GPUs"))
+    assert sandbox.status()["state"] == "running"
+    os.kill(sandbox.pids("GPUs")[0], signal.SIGKILL)
+    assert "the process 'tfcluster: GPUs' died" in up.communicate(timeout=60)[1]
+    sandbox("down")
+    sooner = {**hangs, **sandbox.with_settings({"HOST_CHECKS_SECONDS": 0.5})}
+    assert "the driver of the GPUs has not answered within 0.5 s" in sandbox("up", code=1, env=sooner).stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.runs.waits import WaitMonitor
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.subprocesses import ChildTimeoutError, run_in_child
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.usage import UsageMeter
@@ -150,8 +151,24 @@ class AgentContext:
         private = self.network.private
         self.ports.move_to(None if private is None else private.socket_tables)
 
-    def make_check_input(self, topology: ClusterTopology) -> HostCheckInput:
-        """Return a topology that this host is checked for, with what the host has for it.
+    async def find_gpus(self, topology: ClusterTopology) -> list[str]:
+        """List the GPUs that a topology's tasks on this host may use, in a child process: the driver may block.
+
+        None are listed if no task needs one. Raises ClusterError: the driver does not answer.
+        """
+        if not any(task.gpus for task in topology.on(self.host)):
+            return []
+        # On this machine an agent has the environment of the command, without that of the host in the spec.
+        env = next((host.env for host in topology.hosts if host.name == self.host), {})
+        limit = settings.HOST_CHECKS_SECONDS
+        try:
+            return list(await run_in_child("tfcluster: GPUs", lambda: gpu_ids({**os.environ, **env}), limit))
+        except ChildTimeoutError as problem:
+            message = f"{self.host}: the driver of the GPUs has not answered within {limit:g} s"
+            raise ClusterError(message, hint="`nvidia-smi` there shows whether it works.") from problem
+
+    def make_check_input(self, topology: ClusterTopology, gpus: Sequence[str] = ()) -> HostCheckInput:
+        """Return a topology that this host is checked for, with what the host has for it, such as these GPUs.
 
         If its tasks will be in another network than those of the cluster are now, the ports are those of an allocator
         of its own: the agent reserves them when it moves there.
@@ -163,9 +180,6 @@ class AgentContext:
             if topology.network == PRIVATE:
                 ports.move_to(NO_SOCKET_TABLES)
         folder, forwarder = self.state_dir.path, self.forwarder
-        # On this machine an agent has the environment of the command, without that of the host in the spec.
-        env = next((host.env for host in topology.hosts if host.name == self.host), {})
-        gpus = gpu_ids({**os.environ, **env})
         return HostCheckInput(topology, self.host, folder, ports, gpus, own_ports, forwarder.ports, forwarder.port)
 
     def _record_network(self) -> None:

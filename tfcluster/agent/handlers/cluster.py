@@ -91,9 +91,10 @@ class ClusterHandlers:
             is_for_a_run = request.topology.warm and not request.topology.has_servers
             if is_for_a_run and request.topology.head().host == self._host:
                 self._context.runs.fork_server.ensure_started()
-        failed_checks = await check_host_in_child(self._context.make_check_input(request.topology))
+        gpus = await self._context.find_gpus(request.topology)
+        failed_checks = await check_host_in_child(self._context.make_check_input(request.topology, gpus))
         current, ports_before = self._supervisor.topology, self._ports.reserved
-        inputs = self._context.make_check_input(request.topology)
+        inputs = self._context.make_check_input(request.topology, gpus)
         preparation = prepare_host(inputs, self._supervisor.load_tensorflow, failed_checks)
         self._release_foreign(inputs)
         if current is not None:
