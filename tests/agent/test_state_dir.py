@@ -99,6 +99,13 @@ def test_the_lock_file_excludes_an_agent_of_another_network_namespace(folder: St
         assert other.communicate()[0] == f"{os.getpid()}\n"
 
 
+async def test_a_lock_file_that_was_deleted_before_is_noticed(folder: StateDir) -> None:
+    gone = asyncio.Event()
+    (folder.path / "lock").unlink()
+    folder.watch_lock(gone.set)
+    assert gone.is_set()
+
+
 @pytest.mark.parametrize("damage", ["delete", "move", "replace", "delete folder", "move folder", "move cluster"])
 async def test_a_lock_file_that_is_gone_is_noticed(folder: StateDir, damage: str) -> None:
     gone = asyncio.Event()

@@ -42,7 +42,6 @@ class StateDir:
         self._lock_path = path / LOCK
         self._lock: FileLock | None = None
         self._name_lock: NameLock | None = None
-        self._watch: Inotify | None = None
 
     def make(self) -> None:
         """Create the directory so that only this user can access it, because logs may contain what programs print."""
@@ -110,17 +109,18 @@ class StateDir:
         The kernel tells of it: to look once a second would block the agent while the file system hangs, as NFS does.
         Raises OSError: the user has too many watches; a deleted lock file is not noticed then.
         """
-        self._watch = Inotify(IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF)
+        watch = Inotify(IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF)
 
         def check() -> None:
-            assert self._watch is not None, "it has been read"
-            self._watch.read()
+            watch.read()
             if self._lock is not None and not self._lock.is_in_place():
                 on_deleted()
 
         for path in (self._lock_path, self.path, self.path.parent, self.path.parent.parent):
-            self._watch.add(path)
-        asyncio.get_running_loop().add_reader(self._watch, check)
+            with suppress(FileNotFoundError):
+                watch.add(path)
+        asyncio.get_running_loop().add_reader(watch, check)
+        check()  # it may be gone already
 
     def clean_up(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
