@@ -5,6 +5,7 @@ They must be in a directory that no other account can enter: $XDG_RUNTIME_DIR, o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -60,7 +61,7 @@ def relay_socket_path(cluster: str, version: int) -> Path:
 
 
 def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
-    """Return the private folder for sockets, in $XDG_RUNTIME_DIR or else in /tmp; create it if it is missing.
+    """Return the private folder for secrets and sockets, in $XDG_RUNTIME_DIR or in /tmp; create it if it is missing.
 
     `room` is the number of bytes that must fit after the path of a socket in it. A `plain` path needs no quoting in
     ssh's options. Raises ClusterError if the folder in $XDG_RUNTIME_DIR is this user's, and others can enter it.
@@ -75,7 +76,7 @@ def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
 
 
 def check_runtime_dir() -> None:
-    """Raise a ClusterError if other users can enter this user's folder for sockets, which need not exist."""
+    """Raise a ClusterError if other users can enter this user's folder for secret values, which need not exist."""
     folder = _xdg_dir()
     if folder is not None:
         _refuse_shared(folder)
@@ -137,9 +138,15 @@ def _random_dir() -> Path:
             os.close(root)
     except OSError as error:
         raise ClusterError(
-            f"{error.filename or link.parent}: cannot make a private folder for sockets: {error.strerror}",
+            f"{error.filename or link.parent}: cannot make a private folder for secrets: {error.strerror}",
             hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
         ) from error
+
+
+def make_again(folder: Path) -> None:
+    """Make a runtime directory that may have been deleted; raises PermissionError if others can enter what is there."""
+    if not _make_private(folder):
+        raise PermissionError(errno.EACCES, "not a folder that only you can enter", str(folder))
 
 
 def _make_private(folder: Path) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.core.clusters import topology_of
 from tfcluster import settings
+from tfcluster.agent.event_loop import ChangeNotifier
 from tfcluster.agent.job_end import JobEnd
 from tfcluster.core.slurm import HostJob
 
@@ -41,7 +42,7 @@ def job(tmp_path: Path) -> Job:
 def job_end(job: Job, host: str, warnings: list[None], grace: int = GRACE) -> JobEnd:
     topology = topology_of("hosts: {a: , b: }\njobs: {worker: {tasks: 2}}")
     topology = topology.on_hosts(replace(each, job=HostJob(7, str(job.squeue), grace)) for each in topology.hosts)
-    supervisor: Any = SimpleNamespace(topology=topology)
+    supervisor: Any = SimpleNamespace(topology=topology, changed=ChangeNotifier())
     return JobEnd("a question", host, supervisor, lambda: warnings.append(None))
 
 
@@ -78,12 +79,11 @@ async def test_runs_are_warned_when_the_end_is_near_and_a_status_knows_of_more_t
     await asyncio.sleep(0)
     await end.refresh()
     assert ends_in(end) > GRACE + 900
-    async with asyncio.timeout(60):
-        await waiting  # for the other time
-    assert warnings == []
+    assert not waiting.done()
     job.end_in(GRACE + 1)
     await end.refresh()
-    await end.pause()  # until then
+    async with asyncio.timeout(60):
+        await waiting  # for the new time
     await end.check()
     assert warnings == [None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -106,3 +107,23 @@ def test_the_values_are_kept_until_the_journal_has_the_next_topology(values: Sec
     assert "hunter2" not in values.path.read_text()
     later = SecretStore(values.path)
     assert later.restore(without_values(following), values.path) == following
+
+
+def test_only_values_of_secrets_are_restored_and_only_from_a_file_of_this_user(values: SecretStore) -> None:
+    redacted = values.redact(TOPOLOGY)
+    stored = json.loads(values.path.read_text())
+    for of_tasks in stored.values():
+        of_tasks[TASK.name]["LD_PRELOAD"] = "/tmp/theirs.so"
+    values.path.write_text(json.dumps(stored))
+    assert SecretStore(values.path).restore(redacted, values.path) == TOPOLOGY
+    link = values.path.with_name("link.secrets")
+    link.symlink_to(values.path)
+    assert SecretStore(link).restore(redacted, link) == redacted, "others could have made the link"
+
+
+def test_nothing_is_written_to_a_folder_that_others_can_enter(values: SecretStore) -> None:
+    values.path.parent.mkdir(mode=0o755)
+    values.path.parent.chmod(0o755)
+    with pytest.raises(PermissionError, match="only you can enter"):
+        values.redact(TOPOLOGY)
+    assert list(values.path.parent.iterdir()) == []

@@ -96,7 +96,7 @@ def test_a_deleted_lock_file_does_not_let_a_second_agent_start(folder: StateDir,
 def test_the_lock_file_excludes_an_agent_of_another_network_namespace(folder: StateDir) -> None:
     folder.write_lock(folder.path / "demo.secrets")
     with holder(folder, "unshare", "--net") as other:
-        assert other.communicate()[0] == f"{os.getpid()}\n"
+        assert other.communicate()[0] == "0\n", "it may be on another machine, where pids are others"
 
 
 async def test_a_lock_file_that_was_deleted_before_is_noticed(folder: StateDir) -> None:

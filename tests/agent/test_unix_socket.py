@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster.os import unix_socket
 from tfcluster.os.unix_socket import NameLock, socket_address
 
 _HOLDER = """
@@ -38,7 +39,7 @@ def test_a_socket_has_a_path_of_any_length(tmp_path: Path, length: int) -> None:
 
 def test_one_process_has_a_name_until_it_ends() -> None:
     name = f"tfcluster-test-{os.getpid()}"
-    assert NameLock.holder(name) is None
+    assert NameLock.holder(name) == 0
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -53,13 +54,32 @@ def test_one_process_has_a_name_until_it_ends() -> None:
     assert lock is not None
     assert NameLock.acquire(name) is None, "even for the process that has it"
     lock.release()
-    assert NameLock.holder(name) is None
+    assert NameLock.holder(name) == 0
 
 
-def test_a_name_that_is_taken_at_this_moment_counts_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between bind and listen."""
+def test_a_name_stays_taken_however_often_it_is_asked_for() -> None:
     name = f"tfcluster-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as taken:
-        taken.bind(f"\0{name}")
-        monkeypatch.setattr("time.sleep", lambda seconds: taken.listen())
-        assert NameLock.acquire(name) is None
+    lock = NameLock.acquire(name)
+    assert lock is not None
+    before = os.listdir("/proc/self/fd")
+    assert [NameLock.acquire(name) for _ in range(300)] == [None] * 300
+    assert os.listdir("/proc/self/fd") == before
+    lock.release()
+
+
+def test_a_name_that_is_freed_at_this_moment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"tfcluster-test-{os.getpid()}"
+    first = NameLock.acquire(name)
+    assert first is not None
+    real = unix_socket._inode_of
+
+    def free_and_look(name: str) -> int | None:
+        first.release()
+        return real(name)
+
+    monkeypatch.setattr(unix_socket, "_inode_of", free_and_look)
+    lock = NameLock.acquire(name)
+    monkeypatch.undo()
+    assert lock is not None
+    assert NameLock.acquire(name) is None, "it is held"
+    lock.release()

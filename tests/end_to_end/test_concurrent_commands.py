@@ -71,7 +71,7 @@ def test_up_that_meets_down(meet: Sandbox) -> None:
 #: What has come of an `up` when it is interrupted.
 MOMENTS: dict[str, Callable[[Sandbox], Any]] = {
     "an agent": lambda sandbox: sandbox.pids("agent on"),
-    "a socket": lambda sandbox: list(sandbox.folder.glob("run/tfcluster/*")),
+    "a socket": lambda sandbox: list(sandbox.folder.glob("state/**/socket")),
     "a journal": lambda sandbox: list(sandbox.folder.glob("state/**/journal.json")),
     "a server": lambda sandbox: sandbox.pids(" worker:"),
 }

@@ -154,9 +154,9 @@ class AgentContext:
     async def find_gpus(self, topology: ClusterTopology) -> list[str]:
         """List the GPUs that a topology's tasks on this host may use, in a child process: the driver may block.
 
-        None are listed if no task needs one. Raises ClusterError: the driver does not answer.
+        None are listed if no task needs one, or names one. Raises ClusterError: the driver does not answer.
         """
-        if not any(task.gpus for task in topology.on(self.host)):
+        if not any(task.gpus or "CUDA_VISIBLE_DEVICES" in task.env for task in topology.on(self.host)):
             return []
         # On this machine an agent has the environment of the command, without that of the host in the spec.
         env = next((host.env for host in topology.hosts if host.name == self.host), {})

@@ -24,12 +24,11 @@ from tfcluster.agent.subprocesses import HelperProcess
 from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.os.files import write_atomically
+from tfcluster.os.files import read_own_file, write_atomically
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.paths import make_private_folder
 from tfcluster.processes.forwarder import forward, loaded_path
 from tfcluster.protocol.serialization import from_stored, to_stored
-from tfcluster.runtime_dir import certificate_path
+from tfcluster.runtime_dir import certificate_path, make_again
 
 _logger = logging.getLogger(__name__)
 
@@ -37,8 +36,8 @@ _logger = logging.getLogger(__name__)
 class ForwarderSupervisor(HelperProcess):
     """Keeps a forwarder running as long as the cluster is private and on several hosts.
 
-    It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to theirs and the
-    agent's socket, which only this user can read.
+    It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to theirs, which
+    only this user can read.
     """
 
     outlives_agent = True
@@ -136,7 +135,7 @@ class ForwarderSupervisor(HelperProcess):
         try:
             loaded = loaded_path(self._folder.forwarding).read_text()
             desired_hash = hashlib.sha256(self._folder.forwarding.read_bytes()).hexdigest()
-        except OSError:  # it has loaded nothing yet; or the folder was deleted, and is about to be made again
+        except OSError:  # it has loaded nothing yet, or the folder was deleted
             return False
         return self.process is not None and loaded == desired_hash
 
@@ -144,7 +143,9 @@ class ForwarderSupervisor(HelperProcess):
         """Adopt the forwarder of an earlier agent; start another one if it has died."""
         try:
             config = from_stored(Forwarding, json.loads(self._folder.forwarding.read_bytes()))
-            certificate = Certificate.from_pem(config.certificate.read_text(), config.until)
+            certificate = Certificate.from_pem(
+                read_own_file(config.certificate, settings.STATE_FILE_MAX_BYTES).decode(), config.until
+            )
         except (OSError, ValueError):  # there is no forwarder; or the machine was started again, without secrets
             return
         self._certificate, self._config = certificate, config
@@ -174,12 +175,9 @@ class ForwarderSupervisor(HelperProcess):
         self.ports.release_except(())
 
     def _write_files(self, config: Forwarding, certificate: Certificate) -> None:
-        for path, text in (
-            (config.certificate, certificate.to_pem()),
-            (self._folder.forwarding, json.dumps(to_stored(config))),
-        ):
-            make_private_folder(path.parent)  # a logout may have removed that of the certificate
-            write_atomically(path, text.encode())
+        make_again(config.certificate.parent)  # a logout may have removed it
+        write_atomically(config.certificate, certificate.to_pem().encode())
+        write_atomically(self._folder.forwarding, json.dumps(to_stored(config)).encode())
 
     def ensure_started(self) -> None:
         """Fork the forwarder unless there is one.

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from tfcluster import settings
-from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier
+from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, wait_for_first
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.slurm import HostJob, JobStatus, seconds_until
@@ -86,19 +86,21 @@ class JobEnd:
             await asyncio.wait(self._background.tasks.values(), timeout=settings.SLURM_END_WAIT_SECONDS)
 
     async def pause(self) -> None:
-        """Wait until runs are to be warned; until the next attempt, if Slurm has not answered; or for a change."""
-        job, changed = self._job(), self._changed
-        if job is None:
-            changed, wait = self._supervisor.changed, None
-        elif not self._is_known:
-            wait = settings.SLURM_END_RETRY_SECONDS
-        elif self._ends is None or self._ends == self._warned_of:
-            wait = None
-        else:
-            wait = max(0.0, self._ends - job.grace - time.time())
+        """Wait until runs are to be warned; until the next attempt, if Slurm has not answered; or for another job."""
+        job = self._job()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await changed.wait_for_change(changed.count)
+            while self._job() == job:
+                changed = self._changed, self._supervisor.changed
+                async with asyncio.timeout(self._seconds(job)):
+                    await wait_for_first(*(each.wait_for_change(each.count) for each in changed))
+
+    def _seconds(self, job: HostJob | None) -> float | None:
+        """Return how long to wait until Slurm is asked about a job; None if that depends on a change."""
+        if job is not None and not self._is_known:
+            return settings.SLURM_END_RETRY_SECONDS
+        if job is None or self._ends is None or self._ends == self._warned_of:
+            return None
+        return max(0.0, self._ends - job.grace - time.time())
 
 
 def _ask(job: HostJob, limit: float) -> int | None:

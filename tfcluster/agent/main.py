@@ -256,6 +256,7 @@ def main(line: str) -> None:
     cluster, host = options["cluster"], options["host"]
     set_state_home(Path(options["state"]))
     readiness = _ReadinessPipe()
+    signal.signal(settings.HOST_END_SIGNAL, signal.SIG_IGN)  # until there is an event loop
     daemonize.raise_descriptor_limit()  # a task needs two descriptors
     state_dir = StateDir(state_folder(cluster, host))
     agent_socket = None

@@ -1,4 +1,4 @@
-"""The agent's RPC server: its Unix domain socket, restored if the file is removed, and the connections to it.
+"""The agent's RPC server: its Unix domain socket, and the connections to it.
 
 A connection serves many requests at the same time, each by the handler of its type.
 """

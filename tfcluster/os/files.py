@@ -87,6 +87,17 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         os.close(fd)
 
 
+def read_own_file(path: Path, max_bytes: int) -> bytes:
+    """Read a file as `read_file` does; raises PermissionError if another account has made it, or the link to it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_uid != os.getuid():
+            raise PermissionError(errno.EACCES, "another account has made it", str(path))
+        return read_file(Path(f"/proc/self/fd/{fd}"), max_bytes)
+    finally:
+        os.close(fd)
+
+
 class FileLock:
     """A lock file that this process has created and locked; see `acquire`."""
 

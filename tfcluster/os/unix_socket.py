@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tfcluster.os.process_handle import peer_credentials
+from tfcluster.os import procfs
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _PATH_LIMIT = 107
-_BACKLOG = 128  # of a lock: nobody accepts the connections of those who ask for its holder
-_LOOKS, _LOOK_SECONDS = 5, 0.01  # until a name that was taken just now has a listener
+# From linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
+_ANY_STATE = _NO_COOKIE = 2**32 - 1
+_SHOW_UID, _UNIX_DIAG_UID = 0x40, 7  # since Linux 5.3
+_HEADER, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
+_MESSAGE_BYTES = 16  # of struct unix_diag_msg, before the attributes
 
 
 @contextmanager
@@ -42,41 +47,66 @@ class NameLock:
 
     @classmethod
     def acquire(cls, name: str) -> NameLock | None:
-        """Take a name; return None if a process of this user has it already, even this one.
+        """Take a name; return None if a process of this user holds it already, even this one.
 
         Other accounts must not be able to keep this user from anything, so a name that one of them has counts as free.
         Raises OSError: no descriptor is left.
         """
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            bound.bind(f"\0{name}")
-            bound.listen(_BACKLOG)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE and cls.holder(name) is None:
-                return cls(bound)
+            while True:
+                try:
+                    bound.bind(f"\0{name}")
+                    return cls(bound)
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                inode = _inode_of(name)
+                if inode is not None:  # otherwise it was freed just now
+                    if _owner_of(inode) in (os.getuid(), None):
+                        bound.close()
+                        return None
+                    return cls(bound)
+        except OSError:
             bound.close()
-            if error.errno == errno.EADDRINUSE:
-                return None
             raise
-        return cls(bound)
 
     @staticmethod
-    def holder(name: str) -> int | None:
-        """Return the pid of this user's process that has a name, 0 if it is in another pid namespace; else None."""
-        for _ in range(_LOOKS):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.setblocking(False)
-                try:
-                    connection.connect(f"\0{name}")
-                except ConnectionRefusedError:  # nobody has it, or somebody who does not listen yet
-                    time.sleep(_LOOK_SECONDS)
-                except OSError:  # not a socket that `acquire` has made
-                    return None
-                else:
-                    pid, uid = peer_credentials(connection)
-                    return pid if uid == os.getuid() else None
-        return None
+    def holder(name: str) -> int:
+        """Return the pid of this user's process that holds a name; 0 if none can be seen."""
+        held = f"socket:[{_inode_of(name)}]"
+        return next((pid for pid in procfs.pids() if held in procfs.open_files(pid)), 0)
 
     def release(self) -> None:
         """Free the name, unless a fork of this process has the socket too."""
         self._socket.close()
+
+
+def _inode_of(name: str) -> int | None:
+    """Return the inode of the abstract datagram socket with a name in this network namespace; None if there is none.
+
+    Sockets of other types can have the same name.
+    """
+    rows = (line.split() for line in Path("/proc/self/net/unix").read_text(errors="replace").splitlines())
+    kind = f"{int(socket.SOCK_DGRAM):04x}"
+    return next((int(row[6]) for row in rows if row[7:] == [f"@{name}"] and row[4] == kind), None)
+
+
+def _owner_of(inode: int) -> int | None:
+    """Return the uid of the account that has made a Unix socket, by sock_diag(7); None if the kernel does not tell."""
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _ANY_STATE, inode, _SHOW_UID, _NO_COOKIE, _NO_COOKIE)
+    header = struct.pack("=IHHII", _HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
+            kernel.send(header + request)
+            reply = kernel.recv(1 << 12)
+    except OSError:
+        return None
+    length, kind, *_ = _HEADER.unpack_from(reply)
+    at = _HEADER.size + _MESSAGE_BYTES
+    while kind == _SOCK_DIAG_BY_FAMILY and at + _ATTRIBUTE.size <= length:
+        size, attribute = _ATTRIBUTE.unpack_from(reply, at)
+        if attribute == _UNIX_DIAG_UID:
+            return int.from_bytes(reply[at + _ATTRIBUTE.size : at + size], sys.byteorder)
+        at += -(-max(size, _ATTRIBUTE.size) // 4) * 4  # each is aligned
+    return None

@@ -40,6 +40,7 @@ from tfcluster import settings
 from tfcluster.core.forwarding import Forwarding
 from tfcluster.core.text import pluralize
 from tfcluster.os.daemonize import raise_descriptor_limit
+from tfcluster.os.files import read_own_file
 from tfcluster.os.network import bind_all_addresses, detect_loss
 from tfcluster.private_network import PrivateNetwork, enter_network
 from tfcluster.processes.logs.rotating_log import LineLog
@@ -302,8 +303,8 @@ def make_context(certificate: Path, *, is_server: bool) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     if is_server:
         context.num_tickets = 0  # what a client has not read when it closes the connection would reset it
+    text = read_own_file(certificate, settings.STATE_FILE_MAX_BYTES).decode()
     context.load_cert_chain(certificate)
-    text = certificate.read_text()
     context.load_verify_locations(cadata=text[text.rindex(_BEGIN) :])
     return context
 

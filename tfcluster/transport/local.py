@@ -68,10 +68,15 @@ class AgentProcess:
     def no_socket_error(self) -> ClusterError:
         """Return the error that the agent runs, but does not listen at its socket's path."""
         path = socket_path(self.cluster, self.host)
-        where = f" (pid {self.pid})" if self.pid else ", in another container or on another machine,"
+        if not self.is_agent():
+            return ClusterError(
+                f"an agent of cluster {self.cluster!r} that cannot be seen here has locked {path.parent}",
+                hint="It is in another container, or on another machine with the same folder: run commands there.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
         return ClusterError(
-            f"the agent of cluster {self.cluster!r}{where} is running, but does not listen at {path}",
-            hint=f"Type `kill -9 {self.pid or 'PID'}`: the tasks continue, and the next command starts another agent.",
+            f"the agent of cluster {self.cluster!r} (pid {self.pid}) is running, but does not listen at {path}",
+            hint=f"Type `kill -9 {self.pid}`: the tasks continue, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
 
@@ -117,6 +122,12 @@ class LocalAgentConnection(Channel):
 
     def timeout_error(self, duration: str) -> ClusterError:
         """See `Channel.timeout_error`."""
+        if self.pid == 0:
+            return ClusterError(
+                f"the agent, which is in another container, has not answered within {duration}",
+                hint="Run commands there.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
         return ClusterError(
             f"the agent (pid {self.pid}) has not answered within {duration}",
             hint=f"If a signal has stopped it, `kill -CONT {self.pid}` continues it. If it hangs, `kill -9 {self.pid}`:"
@@ -182,7 +193,7 @@ class LocalTransport:
                 runs = unrecorded is not None or self._is_alive(agent_pid(self._folder))
                 if not runs or now > began + settings.UNRECORDED_EXIT_SECONDS:
                     raise unrecorded or not_running(self.cluster)
-                time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # an agent may exit, or restore its files
+                time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # an agent may exit
                 continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):

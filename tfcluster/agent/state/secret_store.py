@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.core.topology import ClusterTopology, Task
-from tfcluster.os.files import write_atomically
-from tfcluster.paths import make_private_folder
+from tfcluster.os.files import read_own_file, write_atomically
+from tfcluster.runtime_dir import make_again
 
 Values = Mapping[str, Mapping[str, str]]
 # The key of the webhook's URL among the names of the tasks.
@@ -60,7 +61,7 @@ class SecretStore:
             self._write(data)
 
     def _write(self, data: bytes) -> None:
-        make_private_folder(self.path.parent)  # a logout may have removed it
+        make_again(self.path.parent)  # a logout may have removed it
         write_atomically(self.path, data)
         self._written = data
 
@@ -70,7 +71,7 @@ class SecretStore:
         Values that are lost are left out.
         """
         try:
-            by_generation = json.loads(path.read_bytes())
+            by_generation = json.loads(read_own_file(path, settings.STATE_FILE_MAX_BYTES))
             # The file format of an earlier version has one topology only, without generations.
             values = by_generation.get(str(topology.generation), by_generation)
             restored = _with(topology, values)
@@ -110,7 +111,8 @@ def _with(topology: ClusterTopology, values: Values) -> ClusterTopology:
 
     def fill_in(task: Task) -> Task:
         env = {name: value for name, value in task.env.items() if name not in task.secrets}
-        return replace(task, env={**env, **values.get(task.name, {})})
+        known = values.get(task.name, {})
+        return replace(task, env={**env, **{name: known[name] for name in task.secrets if name in known}})
 
     notify = topology.notify and replace(topology.notify, webhook=values.get(_NOTIFY, {}).get("webhook"))
     tasks, reserved = tuple(map(fill_in, topology.tasks)), tuple(map(fill_in, topology.reserved))

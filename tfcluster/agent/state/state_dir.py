@@ -13,7 +13,7 @@ from tfcluster.agent.state.journal import Journal
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, FileLock, Inotify
 from tfcluster.os.unix_socket import NameLock
-from tfcluster.paths import LOCK, SOCKET, STATE_HINT, agent_pid
+from tfcluster.paths import LOCK, SOCKET, STATE_HINT
 from tfcluster.process_mark import lock_name
 from tfcluster.protocol.codec import encode
 
@@ -42,6 +42,7 @@ class StateDir:
         self._lock_path = path / LOCK
         self._lock: FileLock | None = None
         self._name_lock: NameLock | None = None
+        self._on_deleted: Callable[[], None] = lambda: None
 
     def make(self) -> None:
         """Create the directory so that only this user can access it, because logs may contain what programs print."""
@@ -77,7 +78,7 @@ class StateDir:
         the directory. If it is deleted, the agent exits (see `watch_lock`); until then, and if a signal has stopped
         that agent, the abstract socket keeps a second agent from starting.
 
-        Return None if it is locked now; otherwise the pid of the agent that has locked it, 0 if this cannot be known.
+        Return None if it is locked now; otherwise the pid of the agent that has locked it, 0 if it cannot be seen here.
         Raises ClusterError: the directory or the lock file cannot be created.
         """
         name = lock_name("agent", self.path)
@@ -86,7 +87,7 @@ class StateDir:
         except OSError as error:
             raise ClusterError(f"{self.path}: cannot be locked: {error.strerror}") from error
         if self._name_lock is None:
-            return NameLock.holder(name) or 0
+            return NameLock.holder(name)
         try:
             self.make()  # the previous agent may have removed the directory before it freed the name
             self._lock = _acquire(self._lock_path)
@@ -95,7 +96,7 @@ class StateDir:
             raise
         if self._lock is None:
             self.unlock()
-            return agent_pid(self.path) or 0
+            return 0
         return None
 
     def write_lock(self, secrets: Path) -> None:
@@ -109,18 +110,31 @@ class StateDir:
         The kernel tells of it: to look once a second would block the agent while the file system hangs, as NFS does.
         Raises OSError: the user has too many watches; a deleted lock file is not noticed then.
         """
+        self._on_deleted = on_deleted
+        self.check_lock()
         watch = Inotify(IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF)
+        try:
+            for path in (self._lock_path, self.path, self.path.parent, self.path.parent.parent):
+                with suppress(FileNotFoundError):
+                    watch.add(path)
+        except OSError:
+            watch.close()
+            raise
 
         def check() -> None:
             watch.read()
-            if self._lock is not None and not self._lock.is_in_place():
-                on_deleted()
+            self.check_lock()
 
-        for path in (self._lock_path, self.path, self.path.parent, self.path.parent.parent):
-            with suppress(FileNotFoundError):
-                watch.add(path)
         asyncio.get_running_loop().add_reader(watch, check)
-        check()  # it may be gone already
+        self.check_lock()  # it may have been deleted before it was watched
+
+    def check_lock(self) -> None:
+        """Call the function of `watch_lock` if the lock file is gone, of which the kernel does not tell everything.
+
+        It does not tell what another machine does on a network file system.
+        """
+        if self._lock is not None and not self._lock.is_in_place():
+            self._on_deleted()
 
     def clean_up(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""

@@ -246,6 +246,7 @@ class TaskSupervisor:
     def _write_snapshot(self) -> None:
         assert self.topology is not None, "events come to tasks, and tasks from a topology"
         tasks = {name: task.to_record() for name, task in self.tasks.items()}
+        self._folder.check_lock()
         try:
             # Write the secret values first: without them the next agent could not start the tasks.
             topology = self._secrets.redact(self.topology, self.next)

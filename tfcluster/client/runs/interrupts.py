@@ -150,10 +150,11 @@ class GracefulInterrupt:
         _, errors = call_hosts(self._cluster, [self._cluster.head], request, settings.CANCEL_TIMEOUT_SECONDS)
         for error in errors.values():
             if error.exit_code is ExitCode.UNREACHABLE:  # else the cluster went down meanwhile, which ended the run too
+                first = error.hint or "Wait until the host can be reached."
                 raise ClusterError(
                     f"run {self.run} continues: {error.message}",
-                    hint=f"{error.hint} Then `tfcluster cancel {self.run}` stops the run, "
-                    f"`tfcluster attach {self.run}` shows it.".strip(),
+                    hint=f"{first} Then `tfcluster cancel {self.run}` stops the run, "
+                    f"`tfcluster attach {self.run}` shows it.",
                     exit_code=ExitCode.UNREACHABLE,
                 )
 

@@ -25,6 +25,7 @@ from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs import load_variables, run_driver
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.processes.runs.run_script import ScriptStart, keep_modules
+from tfcluster.processes.runs.supervised_program import DEFERRED_SIGNALS
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
@@ -42,8 +43,8 @@ def main(title: str, fd: str, code_cache: str, warm: str = "") -> Callable[[], N
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
-    # A Ctrl-C would end a driver that cannot handle it yet; each driver unblocks the signal when it can.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A Ctrl-C, or the end of the host, would end a driver that cannot handle it yet; each unblocks them when it can.
+    signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED_SIGNALS)
     plan = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         # A driver is a client of the servers and must not take a GPU's memory from them.

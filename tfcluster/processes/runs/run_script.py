@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 from zipimport import zipimporter
 
-from tfcluster import boot
+from tfcluster import boot, settings
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
@@ -213,8 +213,8 @@ def _run_script(main: MainModule, context: Context, reporter: MetricReporter, li
     code, failure = 0, ""
     try:
         try:
-            # The driver blocks SIGINT while the program starts.
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+            # The driver blocks the first two while the program starts.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, settings.HOST_END_SIGNAL, signal.SIGTERM})
             execute, arguments = main.load()
             try:
                 execute(*arguments)

@@ -116,11 +116,11 @@ class SupervisedProgram:
             self._poll.register(fd, select.POLLIN)
 
     def _fork(self, program_link: socket.socket) -> int:
-        """Fork the process; in the program, SIGINT is blocked until it can receive it, and no garbage is collected yet.
+        """Fork the process; in the program, signals are blocked until it can receive them, and no garbage is collected.
 
         An object that owns a descriptor of this process could otherwise close the program's file of the same number.
         """
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED_SIGNALS)
         gc.disable()
         pid = -1
         try:
@@ -333,7 +333,7 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
             start_script(plan, link)
         os.environ.pop(MARK, None)
         os.environ.update(no_proxy_env(os.environ, hosts_of(plan)), TFCLUSTER_OUTPUT=str(plan.output_folder))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFERRED_SIGNALS)
         code = run_program(plan)
     except TerminatedError:
         code = ExitCode.TERMINATED
@@ -367,6 +367,9 @@ USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 #: A driver that gets this signal ends its program as with SIGTERM, with the time that the job of Slurm or the pod has.
 HOST_END_SIGNAL = signal.Signals(settings.HOST_END_SIGNAL)
 
+#: What drivers and programs block while they start.
+DEFERRED_SIGNALS = (signal.SIGINT, HOST_END_SIGNAL)
+
 
 def reap_orphans(programs: Collection[int]) -> None:
     """Reap the daemons of programs that have exited, since this process is their parent; not the programs."""
@@ -390,7 +393,7 @@ def wake_on_signals() -> socket.socket:
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
     for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, HOST_END_SIGNAL, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *arguments: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFERRED_SIGNALS)
     return reading
 
 
