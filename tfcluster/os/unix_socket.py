@@ -15,6 +15,7 @@ from tfcluster.os import procfs
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _PATH_LIMIT = 107
+_ATTEMPTS = 10  # to take a name that is freed just now
 # From linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _ANY_STATE = _NO_COOKIE = 2**32 - 1
@@ -52,24 +53,27 @@ class NameLock:
         Other accounts must not be able to keep this user from anything, so a name that one of them has counts as free.
         Raises OSError: no descriptor is left.
         """
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        lock = cls(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        for _ in range(_ATTEMPTS):
+            if lock._bind(name):
+                return lock
+            inode = _inode_of(name)
+            if inode is not None and _owner_of(inode) not in (os.getuid(), None):
+                return lock
+            if inode is not None:
+                break
+        lock.release()
+        return None
+
+    def _bind(self, name: str) -> bool:
         try:
-            while True:
-                try:
-                    bound.bind(f"\0{name}")
-                    return cls(bound)
-                except OSError as error:
-                    if error.errno != errno.EADDRINUSE:
-                        raise
-                inode = _inode_of(name)
-                if inode is not None:  # otherwise it was freed just now
-                    if _owner_of(inode) in (os.getuid(), None):
-                        bound.close()
-                        return None
-                    return cls(bound)
-        except OSError:
-            bound.close()
+            self._socket.bind(f"\0{name}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            self.release()
             raise
+        return True
 
     @staticmethod
     def holder(name: str) -> int:
