@@ -89,6 +89,7 @@ class NodeHolder:
         try:
             if "folder" in request:
                 if request["folder"] not in self._folders:
+                    _end_earlier(request["folder"])
                     clear(request["folder"])
                     self._folders.add(request["folder"])
                 _send(connection, {})
@@ -157,6 +158,32 @@ def clear(folder: str) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 os.unlink(entry.path)
+
+
+def _end_earlier(folder: str) -> None:
+    """Kill the agent of a state folder that an earlier step has left, and what it has started, and wait for their end.
+
+    Slurm kills the step's own processes when its srun dies, but finds these only if it tracks processes by cgroups.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with open(os.path.join(folder, "lock")) as lock:
+            pid = int(json.load(lock)["pid"])
+        with open(f"/proc/{pid}/environ", "rb") as environment:  # readable for processes of this user alone
+            if b"\0TFCLUSTER_AGENT_MARK=" not in b"\0" + environment.read():
+                return  # the pid is that of another process now
+        left = [pid, *_descendants(pid)]
+        for each in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        deadline = time.monotonic() + _REQUEST_SECONDS / 2
+        while any(map(_is_alive, left)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as status:
+        return status.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    return False
 
 
 def _descendants(pid: int) -> Iterator[int]:
