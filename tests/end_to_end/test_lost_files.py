@@ -48,7 +48,7 @@ def test_a_logout_that_removes_the_runtime_folder(sandbox: Sandbox) -> None:
     assert (sandbox.agent(), sandbox.tasks("pid")) == (agent, pids)
     # The agent knows the secrets, also for a new process.
     assert kill_worker(sandbox)["state"] == "ready"
-    # The next one does not, and names the command that gives them again; what runs goes on.
+    # The next one does not, and names the command that gives them again. Tasks that run continue.
     sandbox.kill_agent()
     assert sandbox.tasks("pid")["worker:1"] == pids["worker:1"]
     failed = kill_worker(sandbox)

@@ -47,3 +47,13 @@ def test_an_agent_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
     assert match, caught.value.message
     os.kill(int(match[1]), signal.SIGKILL)
     os.waitpid(int(match[1]), 0)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_no_pid_is_named_that_is_not_the_agents(is_known: bool) -> None:
+    """The pid in a lock file may be one of another machine, with the same home folder."""
+    error = local.AgentProcess("far", "localhost", os.getpid() if is_known else 0).no_socket_error()
+    assert "cannot be seen here" in error.message
+    assert "on another machine" in error.hint
+    assert "kill" not in error.message + error.hint
+    assert error.exit_code is ExitCode.UNREACHABLE

@@ -131,7 +131,7 @@ class Agent:
         self._exit("by SIGTERM; the tasks continue, and the next command starts another agent")
 
     def _leave(self) -> None:
-        """Exit because the lock file is gone: from now on another agent can start, and two must not supervise."""
+        """Exit because the lock file was deleted: another agent can start now, and only one may supervise the tasks."""
         context = self._context
         if context.is_going_down:
             return  # it removes the file itself

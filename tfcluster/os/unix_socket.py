@@ -50,18 +50,18 @@ class NameLock:
     def acquire(cls, name: str) -> NameLock | None:
         """Take a name; return None if a process of this user holds it already, even this one.
 
-        Other accounts must not be able to keep this user from anything, so a name that one of them has counts as free.
+        A name that another account holds counts as free, because no account may keep this user from anything.
         Raises OSError: no descriptor is left.
         """
         lock = cls(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         for _ in range(_ATTEMPTS):
             if lock._bind(name):
                 return lock
-            inode = _inode_of(name)
-            if inode is not None and _owner_of(inode) not in (os.getuid(), None):
-                return lock
-            if inode is not None:
-                break
+            if (inode := _inode_of(name)) is None:  # it was freed just now
+                continue
+            if _owner_of(inode) not in (os.getuid(), None):
+                return lock  # without the name
+            break
         lock.release()
         return None
 

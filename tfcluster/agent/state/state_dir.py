@@ -107,7 +107,7 @@ class StateDir:
     def watch_lock(self, on_deleted: Callable[[], None]) -> None:
         """Have the event loop call a function once the lock file, or a folder above it, was deleted or moved away.
 
-        The kernel tells of it: to look once a second would block the agent while the file system hangs, as NFS does.
+        The kernel reports it: to look once a second would block the agent while the file system hangs, as NFS does.
         Raises OSError: the user has too many watches; a deleted lock file is not noticed then.
         """
         self._on_deleted = on_deleted
@@ -129,9 +129,9 @@ class StateDir:
         self.check_lock()  # it may have been deleted before it was watched
 
     def check_lock(self) -> None:
-        """Call the function of `watch_lock` if the lock file is gone, of which the kernel does not tell everything.
+        """Call the function of `watch_lock` if the lock file was deleted or replaced.
 
-        It does not tell what another machine does on a network file system.
+        The kernel does not report what another machine does on a network file system.
         """
         if self._lock is not None and not self._lock.is_in_place():
             self._on_deleted()
