@@ -21,7 +21,8 @@ from tfcluster import settings
 from tfcluster.agent.handlers import access, files
 from tfcluster.agent.handlers.files import CodeStore, list_files
 from tfcluster.agent.handlers.runs import RunHandlers
-from tfcluster.agent.logs import log_reader
+from tfcluster.agent.logs import sorted_lines
+from tfcluster.agent.logs.log_reader import RotatedLog
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.stacks import find_processes
@@ -154,7 +155,7 @@ async def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
         parsed += 1
         return parse(line)
 
-    monkeypatch.setattr(log_reader, "parse", count)
+    monkeypatch.setattr(sorted_lines, "parse", count)
 
     assert (await ask(cluster))[1] == [("ps:0", "after")]
     assert parsed < 300, "of 30,000 lines"
@@ -186,7 +187,7 @@ async def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(
 async def test_the_beginning_of_very_many_last_lines_is_found_in_turns(tmp_path: Path) -> None:
     path = tmp_path / "log"
     RotatingLog(path, 10**7, 2).append((b"x" * 99 + b"\n") * 20_000, 0, 1000.0)
-    search = log_reader.LogReader(path).start_of_last(19_000, 2_000_000, partial=True)
+    search = RotatedLog(path).start_of_last(19_000, 2_000_000, partial=True)
     (start,), turns = await count_turns(once(search))
     assert start == 100_000
     assert turns >= 1_900_000 // settings.IO_BLOCK_BYTES, "one for each block"

@@ -15,7 +15,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_reader import LogReader, SortedLines, tail
+from tfcluster.agent.logs.log_reader import RotatedLog, TaskLog
+from tfcluster.agent.logs.sorted_lines import SortedLines
+from tfcluster.agent.logs.tail import tail
 from tfcluster.processes.logs.log_buffer import LogBuffer, prepare
 from tfcluster.processes.logs.rotating_log import RotatingLog, files_of, parse
 
@@ -30,7 +32,7 @@ class Task:
         self.printed = b""
         self.start()
         self.restart_keeper()
-        self.stream = LogReader(self.log, self.log_buffer)
+        self.stream = TaskLog(self.log, self.log_buffer)
 
     def start(self) -> None:
         prepare(self.log_buffer, self.log)
@@ -119,7 +121,7 @@ def test_all_printed_lines_are_read_wherever_they_are_stored(
 
 
 async def test_a_missing_log_is_empty(tmp_path: Path) -> None:
-    stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
+    stream = TaskLog(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
     assert stream.end() == await stream.start_since(5.0) == await stream.start_of_last(3, 0, partial=True) == 0
     assert list(stream.lines(0, 0, partial=True)) == []
     assert tail(tmp_path / "log", 5) == ([], 0)
@@ -168,7 +170,7 @@ def test_lines_since_a_time(tmp_path: Path) -> None:
     for number in range(20):
         log.append(lines(number), place, 1000.0 + number)
         place += 9
-    stream = LogReader(tmp_path / "log")
+    stream = RotatedLog(tmp_path / "log")
 
     def since(time: float) -> list[bytes]:
         return [line.text for line in stream.lines(asyncio.run(stream.start_since(time)), stream.end(), partial=True)]

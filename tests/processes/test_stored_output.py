@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tfcluster.agent.handlers.runs import Output
-from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.logs.log_reader import RawOutput
 from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.processes.runs import stored_output
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
@@ -42,8 +42,8 @@ def read(output: Output) -> Events:
     return [*asyncio.run(collect()), *output.read_missing_end()]
 
 
-def reader_of(folder: Path) -> LogReader:
-    return LogReader(None, folder / OUTPUT, folder / OUTPUT_INDEX)
+def reader_of(folder: Path) -> RawOutput:
+    return RawOutput(folder / OUTPUT, folder / OUTPUT_INDEX)
 
 
 def logged(folder: Path, start: int = 0) -> list[bytes]:

@@ -18,13 +18,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.event_loop import ChangeNotifier, ChangeWaiter, Turn
-from tfcluster.agent.logs.log_reader import LogReader, last_up
+from tfcluster.agent.logs.log_reader import READERS, LogReader, RawOutput, RotatedLog, TaskLog, last_up
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.log_levels import LevelFilter, LogLevel, Visibility
@@ -47,7 +48,7 @@ from tfcluster.protocol.api.logs import (
     LogsRequest,
 )
 from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
-from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.protocol.serialization import decode
 
 # The most lines that a hidden entry has, such as a dump of the options of a session.
 _CONTEXT_LINES = 64
@@ -66,6 +67,17 @@ class LogPart:
     def tagged_lines(self, *, partial: bool) -> Iterator[tuple[str, Line]]:
         """Yield the lines, each with the key of the log; see `LogReader.lines`."""
         return ((self.log, line) for line in self.reader.lines(self.start, self.end, partial=partial))
+
+    def to_json(self) -> list[Any]:
+        """Return the part for another process, see `from_json`."""
+        reader = [type(self.reader).__name__, *map(str, self.reader.paths)]
+        return [self.log, reader, self.start, self.end, self.last]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> LogPart:
+        """Return the part of which `to_json` has made a value."""
+        log, (kind, *paths), start, end, last = value
+        return cls(log, READERS[kind](*map(Path, paths)), start, end, last)
 
 
 class LogSource:
@@ -112,7 +124,7 @@ class LogSearch(LogSource):
 
         Raises ClusterError if a pattern is no regular expression, or the child process was killed.
         """
-        self._child.send({"parts": to_json(list(parts)), "partial": partial})
+        self._child.send({"parts": [part.to_json() for part in parts], "partial": partial})
         async for message in self._messages:
             if "error" in message:
                 raise ClusterError.from_json(message["error"])
@@ -163,7 +175,7 @@ def _run(title: str, agent_pid: int, patterns: Sequence[str], level: LogLevel | 
         return
     with agent.makefile("rb") as requests:
         for request in map(decode_line, requests):
-            parts = decode(list[LogPart], request["parts"])
+            parts = [LogPart.from_json(part) for part in request["parts"]]
             positions = {part.log: part.start for part in parts}
             for log, line, text in criteria.search(parts, positions, partial=request["partial"]):
                 message = {"log": log, "time": line.time, "position": line.position, "text": text}
@@ -278,7 +290,7 @@ class LogHandlers:
 
     async def events(self, request: EventsRequest) -> Response[EventEvent | LogPositions, Done]:
         """Send the cluster's events; see `EventsRequest`."""
-        streams = {"": LogReader(self._state_dir.events)}
+        streams: Streams = {"": RotatedLog(self._state_dir.events)}
         read = self._read(lambda: streams, request, LogSource(), _event_event, lambda log: request.since)
         async with aclosing(read) as events:
             async for event in events:
@@ -295,12 +307,12 @@ class LogHandlers:
                 continue
             try:
                 for short in matching_tasks(patterns, names):
-                    streams[short] = LogReader(state_dir.log_of(short), state_dir.log_buffer_of(short))
+                    streams[short] = TaskLog(state_dir.log_of(short), state_dir.log_buffer_of(short))
             except ClusterError:
                 run = self._find_run(patterns[0])
                 if run is None:
                     raise
-                streams[run] = LogReader(None, state_dir.runs / run / OUTPUT, state_dir.runs / run / OUTPUT_INDEX)
+                streams[run] = RawOutput(state_dir.runs / run / OUTPUT, state_dir.runs / run / OUTPUT_INDEX)
         return streams
 
     def _task_names(self) -> list[str]:
@@ -319,8 +331,8 @@ class LogHandlers:
             ("forwarder", folder.forwarder_log, folder.forwarder_stderr),
         ):
             name = process if host == LOCAL_HOST else f"{process} on {host}"
-            streams[name] = LogReader(log)
-            streams[f"{name}, stderr"] = LogReader(None, stderr)
+            streams[name] = RotatedLog(log)
+            streams[f"{name}, stderr"] = RawOutput(stderr)
         return streams
 
     def _find_run(self, prefix: str) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 from tfcluster import boot, settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, FolderWatcher, Turn
-from tfcluster.agent.logs.log_reader import last_lines, tail
+from tfcluster.agent.logs.tail import last_lines, tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunMachineEvent, RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord, RunStore

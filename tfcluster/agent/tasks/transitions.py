@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.event_loop import Timer
-from tfcluster.agent.logs.log_reader import last_lines
+from tfcluster.agent.logs.tail import last_lines
 from tfcluster.agent.meters import ProcessMeter
 from tfcluster.agent.state.journal import TaskRecord
 from tfcluster.agent.subprocesses import ChildProcess
