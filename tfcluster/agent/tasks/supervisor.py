@@ -106,7 +106,7 @@ class TaskSupervisor:
         Raises ClusterError: the journal cannot be written; everything is as before.
         """
         before = self.topology, self.next, self.tasks
-        attributes = [(task, vars(task).copy()) for task in self.tasks.values()]
+        saved = [(task, task.save()) for task in self.tasks.values()]
         self._set_topology(topology)
         self.next = None
         transitions = [self._make_transition(self.tasks[name], TaskEvent.START) for name in start]
@@ -115,11 +115,10 @@ class TaskSupervisor:
         except ClusterError:
             self.topology, self.next, self.tasks = before
             for each in transitions:
-                each.end_child()
-                each.task.machine = each.before  # one that waits for another attempt would be started later
-                self._set_timer(each.task)
-            for task, values in attributes:
-                vars(task).update(values)
+                each.undo()
+                self._set_timer(each.task)  # one that waits for another attempt would be started later
+            for task, earlier in saved:
+                task.restore(earlier)
             raise
         self.history.record(event, detail=detail)
         self._publish(transitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -50,6 +51,14 @@ class TaskRuntime:
     meter: ProcessMeter | None = None  # of the process; None while there is no process
     memory: OomDetector | None = None  # for the process; None while there is no process
     killed: bool = False  # whether this agent has sent SIGKILL to the process
+
+    def save(self) -> TaskRuntime:
+        """Return a copy, for `restore`."""
+        return copy(self)
+
+    def restore(self, saved: TaskRuntime) -> None:
+        """Set every attribute back to what it was when `save` returned the copy."""
+        vars(self).update(vars(saved))
 
     def clear_process(self) -> None:
         """Clear all state of the task's process after it has exited."""
@@ -181,6 +190,11 @@ class Transition:
             self.child.kill()
             self.child.wait()
             self.task.clear_process()
+
+    def undo(self) -> None:
+        """Kill the process that was forked, and set the task's state back to the one before the transition."""
+        self.end_child()
+        self.task.machine = self.before
 
     def describe(self) -> tuple[str, str] | None:
         """Return the name and the detail of the entry in the event log, or None if there is nothing to record."""
