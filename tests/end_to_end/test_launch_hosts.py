@@ -240,10 +240,14 @@ def test_a_host_that_is_lost_is_to_blame_for_the_errors_of_the_others(training_l
     command = start_training(training_lab)
     with training_lab.without("link", "beta"):
         _, error = command.communicate(timeout=120)
-    message = error.partition("\nerror: ")[2].splitlines()
-    assert message[0] == "the connection to host beta is lost"
-    assert re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", message[1])
-    assert message[2].startswith("hint: ")
+    first, *others, hint = error.partition("\nerror: ")[2].splitlines()
+    assert first == "the connection to host beta is lost"
+    # On a busy machine TensorFlow may need longer than the group to notice that; then all members are stopped before.
+    assert all(
+        re.fullmatch(r"after that, worker:[02] on alpha failed: .*UnavailableError: .*task:1", each) for each in others
+    )
+    assert len(others) <= 1
+    assert hint.startswith("hint: ")
     assert command.returncode == 5
     wait_for(lambda: not programs(training_lab))
     training_lab.wait_until("running")
