@@ -138,7 +138,7 @@ class SshHosts:
         return self.folder / f"{name}.away"
 
     def entered(self, name: str) -> list[int]:
-        """The processes that commands and relays run on a host by `enter`, without what those have started."""
+        """The processes that commands and links run on a host by `enter`, without what those have started."""
         marked = marked_processes(self.mark)
         inside = {pid for pid in marked if f"TEST_ENTERED={name}\0".encode() in environment_of(pid)}
         outer = [pid for pid in inside if _parent(pid) not in inside]
@@ -148,6 +148,10 @@ class SshHosts:
     def sessions(self) -> int:
         """The number of sessions so far in which a Python was started on a host."""
         return sum("session=json" in line for line in self.ssh_calls())
+
+    def logins(self, name: str) -> int:
+        """The number of logins so far to a host."""
+        return (self.folder / f"{name}.sshd_log").read_text(errors="replace").count("Accepted ")
 
     def use_key(self, key: str, options: str = "") -> None:
         """Have ssh offer a key, `user_key` being the one that the hosts accept; `options` precede the others."""
@@ -215,6 +219,10 @@ class SshHosts:
     def processes(self) -> dict[int, str]:
         """Return the command line of each process that runs on the hosts, or that a command left on `here`."""
         return marked_processes(self.mark)  # the sshds have no mark
+
+    def pids(self, part: str) -> list[int]:
+        """The processes of hosts, and those that a command left on `here`, with this part in their command lines."""
+        return [pid for pid, line in self.processes().items() if part in line]
 
     def leftovers(self) -> list[str]:
         """Everything that may not be left on any host when no cluster is up: processes, sockets, state."""

@@ -113,7 +113,7 @@ def test_sockets_can_be_made_even_if_the_runtime_folder_is_too_long(
 ) -> None:
     (open_folder / ("x" * 100)).mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_folder / ("x" * 100)))
-    path = runtime_dir.relay_socket_path("n" * 63, 1)
+    path = runtime_dir.link_socket_path("n" * 63, "code")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.unlink()

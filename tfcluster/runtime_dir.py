@@ -1,4 +1,4 @@
-"""The private runtime directory of this user, with the secrets of clusters, and the sockets of ssh and of relays.
+"""The private runtime directory of this user, with the secrets of clusters, and the sockets of ssh and of links.
 
 They must be in a directory that no other account can enter: $XDG_RUNTIME_DIR, or else one in /tmp.
 """
@@ -23,6 +23,9 @@ _SOCKET_PATH_LIMIT = 107
 _DIGEST = 12
 # ssh binds a control socket under a temporary name, which is longer by this number of bytes, and then renames it.
 _SSH_SUFFIX = 17
+# What a link's socket has after the digest: a dot, and the beginning of the code's hash.
+_CODE_SUFFIX = 13
+_LINK = "\0link"  # is no destination of ssh
 # The paths that ssh takes literally: they contain no blanks, and no % or $ that ssh would expand.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
 # The symbolic link in the state home to the private folder with a random name, if such a folder was needed.
@@ -45,19 +48,22 @@ def certificate_path(secrets: Path) -> Path:
 
 def ssh_control_path(cluster: str, destination: str) -> Path:
     """Return the path of ssh's control socket (ControlPath) for an ssh destination."""
-    identity = "\0".join((str(state_home()), cluster, destination))
-    digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:_DIGEST]
-    return _runtime_dir(_SSH_SUFFIX, plain=True) / digest
+    return _runtime_dir(_SSH_SUFFIX, plain=True) / _socket_name(cluster, destination)
 
 
-def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
-    """Return the path of the local socket that ssh forwards to the agent's socket on another host."""
-    return ssh_control_path(cluster, f"{destination}\0{host}")
+def link_socket_path(cluster: str, code: str) -> Path:
+    """Return the path of the socket of a cluster's link process, for the commands that run the same code on hosts."""
+    return _runtime_dir(_CODE_SUFFIX) / f"{_socket_name(cluster, _LINK)}.{code[: _CODE_SUFFIX - 1]}"
 
 
-def relay_socket_path(cluster: str, version: int) -> Path:
-    """Return the path of the socket of a cluster's relay, which speaks a version of its protocol."""
-    return ssh_control_path(cluster, f"\0relay {version}")
+def link_socket_paths(cluster: str) -> list[Path]:
+    """Return the paths of the sockets of a cluster's link processes, for any code."""
+    return [*_runtime_dir(_CODE_SUFFIX).glob(f"{_socket_name(cluster, _LINK)}.*")]
+
+
+def _socket_name(cluster: str, purpose: str) -> str:
+    identity = "\0".join((str(state_home()), cluster, purpose))
+    return hashlib.sha256(os.fsencode(identity)).hexdigest()[:_DIGEST]
 
 
 def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:

@@ -41,11 +41,9 @@ def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Ove
     kept = [kept_on(pods, name) for name in NAMES]
     before = len(pods.network.ssh_calls())
     pods.spec("print('done')\n", "script.py")
-    for command in (["status"], ["run", "script.py"], ["logs", "-n", "1"]):
+    for command in (["status"], ["run", "script.py"], ["logs", "-n", "1"], ["up"]):
         pods(*command)
     assert len(pods.network.ssh_calls()) == before
-    pods("up")  # examines the hosts again
-    assert len(pods.network.ssh_calls()) - before == len(NAMES)
     assert [kept_on(pods, name) for name in NAMES] == kept
 
 
@@ -198,7 +196,7 @@ def test_up_names_the_key_to_correct(pods: Over, tmp_path: Path, keys: str, code
     assert not (pods.network.home("alpha") / "state" / "tfcluster" / "ill").exists()
 
 
-def relay_of(pods: Over) -> ProcessHandle:
+def link_process_of(pods: Over) -> ProcessHandle:
     """The process here that keeps the connections to the hosts."""
     (pid,) = pods.pids("tfcluster: wide connections")
     process = ProcessHandle.from_pid(pid)
@@ -207,20 +205,20 @@ def relay_of(pods: Over) -> ProcessHandle:
 
 
 @pytest.mark.slow
-def test_a_relay_that_is_stopped_is_named_and_one_that_was_killed_costs_new_starts_only(pods: Over) -> None:
-    relay = relay_of(pods)
-    os.kill(relay.pid, signal.SIGSTOP)
-    few = pods.with_settings({"RELAY_REPLY_SECONDS": 0.5, "RELAY_START_SECONDS": 0.5})
+def test_a_link_process_that_is_stopped_is_named_and_one_that_was_killed_costs_new_starts_only(pods: Over) -> None:
+    link_process = link_process_of(pods)
+    os.kill(link_process.pid, signal.SIGSTOP)
+    few = pods.with_settings({"HOST_LINK_REPLY_SECONDS": 0.5, "HOST_LINK_START_SECONDS": 0.5})
     said = pods("status", env=few, code=5).stderr
     assert "the process here that keeps its connection does not answer" in said
     assert "`ps` shows it as `tfcluster: wide connections`: kill it" in said
-    relay.kill()
-    wait_for(lambda: not relay.exists() and not any(map(pods.network.entered, NAMES)))
+    link_process.kill()
+    wait_for(lambda: not link_process.exists() and not any(map(pods.network.entered, NAMES)))
     before = len(pods.network.ssh_calls())
     pods("status")
     pods("status")
     assert len(pods.network.ssh_calls()) - before == len(NAMES)
-    assert relay_of(pods) != relay
+    assert link_process_of(pods) != link_process
 
 
 @pytest.mark.slow
@@ -236,12 +234,12 @@ def test_an_agent_that_died_is_replaced_and_the_connection_stays(pods: Over) -> 
 
 
 @pytest.mark.slow
-def test_down_ends_the_relay_and_all_that_it_keeps(needs_network: None, tmp_path: Path) -> None:
+def test_down_ends_the_link_process_and_all_that_it_keeps(needs_network: None, tmp_path: Path) -> None:
     with over(tmp_path, "alpha", has_sshd=False) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(("alpha",), "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n")))
-        relay = relay_of(sandbox)
+        link_process = link_process_of(sandbox)
         sandbox("down")
-        wait_for(lambda: not relay.exists() and not sandbox.network.entered("alpha"))
+        wait_for(lambda: not link_process.exists() and not sandbox.network.entered("alpha"))
         assert not [path for path in (sandbox.network.folder / "here").rglob("*") if path.is_socket()]
 
 

@@ -20,6 +20,7 @@ import yaml
 from tests import kubernetes
 from tests.conftest import ROOT, read_until, wait_for
 from tests.end_to_end.test_ssh import Over, over
+from tests.end_to_end.ways import check_way
 
 NAMES = ("train-0", "train-1", "train-2")
 JOBS = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -159,6 +160,7 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert "Started server with target" in sandbox("logs", "worker:1").stdout
     shown = sandbox("exec", "--on", "pod1", "--", "sh", "-c", "echo $(hostname) $HOME; exit 7", code=7)
     assert shown.stdout == "train-1 /home/tfcluster\n"
+    check_way(sandbox, "train", "pod1")
 
     wait_for(lambda: pods.ready() == {*NAMES[:2]})
     sandbox("down")

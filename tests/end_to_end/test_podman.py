@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, make_sandbox, skip, wait_for
+from tests.end_to_end.ways import check_way
 
 _NAME = "box1"
 
@@ -107,6 +108,7 @@ def test_a_cluster_in_a_container(boxed: tuple[Sandbox, list[str]], tmp_path: Pa
     (tmp_path / "train.py").write_text("import socket; print(socket.gethostname())")
     name = sandbox("exec", "--on", _NAME, "--", "hostname").stdout
     assert sandbox("run", tmp_path / "train.py").stdout == name
+    check_way(sandbox, "boxed", _NAME)
     assert len(processes("session=json")) == 1  # the connection that later commands use
     command = sandbox.start("exec", "--on", _NAME, "--", "sh", "-c", "cat; sleep 986", stdin=subprocess.PIPE)
     command.stdin.write("typed\n")

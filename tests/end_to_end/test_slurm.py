@@ -19,6 +19,7 @@ import pytest
 
 from tests.accounts import Account, account
 from tests.conftest import ROOT, Sandbox, read_until, skip, wait_for
+from tests.end_to_end.ways import check_way
 from tests.slurm import Slurm, slurm, two_clusters
 
 NODES = 3
@@ -129,6 +130,7 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
     checks = site.json("doctor")["checks"]
     assert {check["host"] for check in checks} == {"all", "node0", "node1", "node2"}
     assert all(check["ok"] for check in checks), checks
+    check_way(site, "train", "node0")
     # Each has its number; Slurm knows of the end of those of `doctor` a moment later.
     wait_for(lambda: set() < {*site.site("squeue", "-h", "-s", "-o", "%i").split()} <= {*steps.split()})
     site("down")

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from tests.conftest import (
     read_until,
     wait_for,
 )
+from tests.end_to_end.ways import check_way
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import Machine
 
@@ -48,6 +49,16 @@ PROGRAMS = (
     ("expfit --mode data-parallel --steps 10 --seed 3", {"loss"}),
     ("expfit --mode model-parallel --steps 10 --seed 3", {"loss"}),
 )
+
+
+# Waits for a file, and says so.
+STEPS = """
+import os, sys, time
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+print("done")
+"""
 
 
 @dataclass
@@ -237,13 +248,57 @@ def test_a_busy_host_is_waited_for(wide: Over) -> None:
 def test_a_stopped_agent_is_named_with_the_command_that_continues_it(wide: Over, way: str) -> None:
     pid = agent_on(wide, "beta")
     os.kill(pid, signal.SIGSTOP)
-    sooner = wide.with_settings({"SSH_GREETING_SECONDS": 8.0})
-    named = wide("status", code=5, env=sooner).stderr
-    os.kill(pid, signal.SIGCONT)
+    sooner = wide.with_settings({"RPC_SLOW_TIMEOUT_SECONDS": 8.0})
+    try:
+        named = wide("status", code=5, env=sooner).stderr
+    finally:
+        os.kill(pid, signal.SIGCONT)
     assert f"the agent there (pid {pid}) has not answered within 8 s" in named
     assert f"`ssh beta 'kill -CONT {pid}'`" in named or way != "ssh"
     assert f"kill -CONT {pid}" in named
     assert agent_on(wide, "beta") == pid
+
+
+@pytest.mark.every_way
+def test_all_that_a_command_does_on_a_host(wide: Over) -> None:
+    check_way(wide, "wide", "alpha")
+
+
+def kill_link_process(wide: Over) -> None:
+    (process,) = wide.network.pids("tfcluster: wide connections")
+    os.kill(process, signal.SIGKILL)
+
+
+def kill_sessions(wide: Over) -> None:
+    for pid in wide.network.pids("session=json"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("lose", [kill_link_process, kill_sessions])
+def test_a_foreground_run_goes_on_when_its_link_is_lost(wide: Over, lose: Callable[[Over], None]) -> None:
+    (wide.folder / "steps.py").write_text(STEPS)
+    go = wide.folder / "go"
+    run = wide.start("run", "steps.py", go)
+    read_until(run.stdout, "ready")
+    lose(wide)
+    read_until(run.stderr, "connected again")
+    go.touch()
+    assert read_until(run.stdout, "done")
+    assert run.wait(60) == 0
+    go.unlink()
+
+
+def test_a_hundred_commands_at_once_share_the_links(wide: Over) -> None:
+    wide("status")
+    sessions = wide.network.sessions()
+    commands = [wide.start("status", "-o", "json") for _ in range(100)]
+    for command in commands:
+        shown, errors = command.communicate(timeout=250)
+        assert (command.returncode, errors) == (0, "")
+        assert {host["state"] for host in json.loads(shown)["hosts"]} == {"up"}
+    assert wide.network.sessions() == sessions
 
 
 @pytest.mark.every_way
@@ -273,6 +328,19 @@ def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path, wa
         sandbox("down")
         sandbox("status", "-c", "wide", code=3)
         wait_for(lambda: not sandbox.network.leftovers())
+
+
+def test_status_leaves_the_entry_of_a_cluster_that_another_machine_took_down(needs_sshd: None, tmp_path: Path) -> None:
+    with over(tmp_path, "alpha") as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), "jobs: {worker: {tasks: 1}}\n")))
+        elsewhere = {"XDG_STATE_HOME": str(tmp_path / "state of another machine")}
+        sandbox("down", env=elsewhere, cwd=tmp_path)
+        for _ in range(2):
+            shown = sandbox("status", "-c", "wide", code=3).stderr
+            assert "cluster 'wide' is not running on any of its hosts" in shown
+            assert "`tfcluster down -c wide` forgets its hosts" in shown
+        assert "error: cluster 'wide' is not running\n" in sandbox("down", "-c", "wide", code=3).stderr
+        assert "not running on any of its hosts" not in sandbox("status", "-c", "wide", code=3).stderr
 
 
 def test_eight_hosts_at_once(tmp_path: Path) -> None:

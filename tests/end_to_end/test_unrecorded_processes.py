@@ -187,7 +187,7 @@ def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str]) -> None:
         assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
         assert all(f"host '{host}': " in status.stderr for host in lost)
         assert down.stderr.count("stopped 2 processes of wide that no journal recorded") == len(lost)
-        assert sandbox.network.leftovers() == []
+        wait_for(lambda: not sandbox.network.leftovers())
         sandbox("status", code=3)
 
 

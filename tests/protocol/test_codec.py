@@ -71,7 +71,7 @@ def test_any_bytes_are_frames_or_an_error(data: bytes, is_agent: bool, greets: b
 
 
 def test_a_greeting_names_both_versions() -> None:
-    assert json.loads(encode_greeting(is_up=True)) == {"version": PROTOCOL, "tfcluster": __version__, "up": True}
+    assert json.loads(encode_greeting()) == {"version": PROTOCOL, "tfcluster": __version__}
 
 
 OWN = f"tfcluster {__version__} (protocol {PROTOCOL})"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, mostly_slow
+from tests.conftest import ROOT
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api import encode_request
@@ -92,23 +92,6 @@ def hosts(needs_sshd: None) -> Iterator[SshHosts]:
             if title.startswith("tfcluster: ") and " agent on " in title:  # it waits for a command's first request
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-
-
-@pytest.fixture
-def without_forwarding(hosts: SshHosts) -> Iterator[None]:
-    """The sshd of h0 does not forward sockets."""
-    hosts.kill("h0")
-    hosts.start("h0", "AllowStreamLocalForwarding no")
-    yield
-    hosts.kill("h0")
-    hosts.start("h0")
-
-
-@pytest.fixture(params=mostly_slow(["forwarded", "proxied"], fast=["forwarded"]))
-def both_ways(request: pytest.FixtureRequest) -> None:
-    """Runs a test twice: the agent's socket is forwarded by ssh, or a session carries the bytes instead."""
-    if request.param == "proxied":
-        request.getfixturevalue("without_forwarding")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tfcluster.core.hosts import Host
 from tfcluster.transport.connector import CommandConnector
-from tfcluster.transport.ssh import ssh_command
+from tfcluster.transport.ssh import UNSHARED, ssh_command
 
 SHELL = ["sh", "-c", "exec echo 'a b'"]
 
@@ -45,7 +45,7 @@ def test_a_command_that_joins_its_arguments_gets_the_line_as_one_word() -> None:
 
 @pytest.mark.needs("ssh")
 def test_ssh_asks_nothing_and_gives_up_in_time() -> None:
-    program, *arguments = ssh_command(Host("alpha", "10.0.0.1", ssh="tf@box"), "true", control_path=None)
+    program, *arguments = ssh_command(Host("alpha", "10.0.0.1", ssh="tf@box"), "true", sharing=UNSHARED)
     printed = subprocess.run([program, "-G", *arguments], capture_output=True, text=True, check=True).stdout
     options = {name: value for name, _, value in (line.partition(" ") for line in printed.splitlines())}
     assert (options["user"], options["batchmode"], options["connecttimeout"]) == ("tf", "yes", "8")

@@ -56,7 +56,6 @@ def activation(folder: Path, python: str) -> str:
     return f"source {folder}/activate tf"
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_the_environment_of_the_python_is_activated(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
 ) -> None:

@@ -42,8 +42,8 @@ from tfcluster.transport.remote_transport import RemoteTransport
 BYTES = 8 << 20
 
 
-def relays(hosts: SshHosts) -> list[int]:
-    """The processes on the hosts that hand on what ssh brings."""
+def sessions(hosts: SshHosts) -> list[int]:
+    """The processes on the hosts that are their ends of links."""
     return [pid for pid, words in hosts.processes().items() if "session=json" in words]
 
 
@@ -54,10 +54,7 @@ def agent_socket(transport: RemoteTransport, hosts: SshHosts) -> str:
 
 @contextmanager
 def played(transport: RemoteTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
-    """An agent on a host that does what the test says with a command's connection, after the greetings.
-
-    The session on the host that finds the agent connects to it before the command.
-    """
+    """An agent on a host that does what the test says with a command's connection, after the greetings."""
     folder = agent_folder(transport, hosts)
     folder.mkdir(parents=True)
     path = folder / SOCKET
@@ -65,15 +62,13 @@ def played(transport: RemoteTransport, hosts: SshHosts, play: Callable[[socket.s
     with socket.create_server(str(path), family=socket.AF_UNIX) as listener:
 
         def serve() -> None:
-            session, _ = listener.accept()
-            with session:
-                connection, _ = listener.accept()
-                with connection:
-                    greeting = b""
-                    while not greeting.endswith(b"\n"):
-                        greeting += connection.recv(1)
-                    connection.sendall(greeting)
-                    play(connection)
+            connection, _ = listener.accept()
+            with connection:
+                greeting = b""
+                while not greeting.endswith(b"\n"):
+                    greeting += connection.recv(1)
+                connection.sendall(greeting)
+                play(connection)
 
         playing = threading.Thread(target=serve, daemon=True)
         playing.start()
@@ -112,10 +107,9 @@ def test_an_agent_is_started_on_the_host_and_answers(hosts: SshHosts, make_trans
     assert agent_pid(transport, hosts)
     assert response.result() == RunsReply(())
     response.close_and_reap()
-    # The session that started the agent may still be connected as it replies: then it does not announce its exit.
     connection.close()
-    wait_for(lambda: not relays(hosts))
     wait_for(lambda: (transport.is_up(), transport.has_state()) == (False, False))
+    wait_for(lambda: not sessions(hosts))
 
 
 def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: TransportFactory) -> None:
@@ -138,7 +132,6 @@ def test_a_state_folder_of_its_own(hosts: SshHosts, make_transport: TransportFac
     assert channel.wait_for_end(30)
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, make_transport: TransportFactory) -> None:
     """More bytes than all buffers together: a side that does not read makes the other one wait."""
     transport = make_transport()
@@ -170,7 +163,6 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, make_transport: Tra
     assert answer == hashlib.sha256(data).hexdigest().encode() + data
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transport: TransportFactory) -> None:
     """The agent is notified, and one that ignores it keeps no process of tfcluster running."""
     transport = make_transport()
@@ -189,37 +181,48 @@ def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transpor
         channel.close()
         wait_for(lambda: len(received) == 2)
         transport.disconnect()
-        wait_for(lambda: not relays(hosts))
+        wait_for(lambda: not sessions(hosts))
         may_end.set()
     assert received == [b"hello", b""]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("both_ways")
 def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
     with start_command(transport, hosts, start=True) as command:
         wait_until_connected(command)
         command.kill()
     transport.disconnect()
-    wait_for(lambda: not relays(hosts))
+    wait_for(lambda: not sessions(hosts))
     wait_for(lambda: not agents(transport, hosts))  # without a command and a cluster, it ends by itself
 
 
-def test_sessions_share_one_connection(hosts: SshHosts, make_transport: TransportFactory) -> None:
+def test_commands_share_one_connection(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
     channels = [begin(transport) for _ in range(2)]
     connections = ("ss", "-Htn", "state", "established", "sport", "=", ":22")
     wait_for(lambda: len(hosts.run("h0", *connections).splitlines()) == 1)  # an earlier test's may have to close yet
-    path = ssh_control_path(transport.cluster, "h0")
-    assert path.exists()
-    assert path.parent.stat().st_mode & 0o077 == 0
     for channel in channels:
         channel.close()
     assert channels[0].wait_for_end(30)
     transport.disconnect()
-    wait_for(lambda: not path.exists())
+    wait_for(lambda: hosts.run("h0", *connections) == "")
     transport.disconnect()  # there is nothing more to end
+
+
+def test_what_exec_runs_shares_a_connection_until_it_is_closed(
+    hosts: SshHosts, make_transport: TransportFactory
+) -> None:
+    transport = make_transport()
+    path = ssh_control_path(transport.cluster, "h0")
+    logins = hosts.logins("h0")
+    for _ in range(2):
+        subprocess.run(transport.command_line(["true"], is_terminal=False), check=True)
+    assert hosts.logins("h0") - logins == 1
+    assert path.is_socket()
+    assert path.parent.stat().st_mode & 0o077 == 0
+    transport.disconnect()
+    wait_for(lambda: not path.exists())
 
 
 def test_a_lost_link_is_noticed_and_used_again(hosts: SshHosts, make_transport: TransportFactory) -> None:
@@ -319,37 +322,49 @@ session required pam_permit.so
 """
 
 
-def test_a_second_factor_is_typed_for_the_users_own_connection(
-    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def second_factor(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The sshd of h0 asks for a code besides a key, and a user on a terminal knows it."""
     hosts.kill("h0")
     hosts.start(
         *("h0", "UsePAM yes", "KbdInteractiveAuthentication yes"),
         "AuthenticationMethods publickey,keyboard-interactive",
         pam=_SECOND_FACTOR,
     )
-    hosts.use_key("user_key", f"ControlMaster auto\nControlPath {hosts.folder}/%C\nControlPersist 300\n")
+    yield
+    subprocess.run(["ssh", "-O", "exit", "h0"], check=False)
+    hosts.use_key("user_key")
+    hosts.kill("h0")
+    hosts.start("h0")
+
+
+@pytest.mark.usefixtures("second_factor")
+def test_a_second_factor_is_typed_for_the_users_own_connection(
+    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     askpass = hosts.folder / "askpass"
     askpass.write_text("#!/bin/sh\necho 1234\n")
     askpass.chmod(0o755)
-    try:
-        with pytest.raises(HostUnreachableError) as caught:
-            make_transport().is_up()
-        assert "a key alone is not accepted; it requires keyboard-interactive (" in caught.value.message
-        connect = re.search('`connect: "(.*)"`', caught.value.hint)
-        assert connect is not None
-        transport = make_transport(ssh=None, connect=connect[1].replace("h0", "{host}"))
-        (problem,) = transport.examine().problems
-        assert "Permission denied (keyboard-interactive)" in problem.message
-        assert problem.hint == "`ssh -- h0 'sh -c true'` shows more."
-        with monkeypatch.context() as patch:  # it answers as a user on a terminal does
-            patch.setenv("SSH_ASKPASS", str(askpass))
-            patch.setenv("SSH_ASKPASS_REQUIRE", "force")
-            subprocess.run(["ssh", "h0", "true"], check=True)
-        assert transport.examine().problems == ()
-        use(transport)
-    finally:
-        subprocess.run(["ssh", "-O", "exit", "h0"], check=False)
-        hosts.use_key("user_key")
-        hosts.kill("h0")
-        hosts.start("h0")
+    transport = make_transport()
+    with pytest.raises(HostUnreachableError) as caught:
+        transport.is_up()
+    assert "a key alone is not accepted; it requires keyboard-interactive (" in caught.value.message
+    once = "Type `ssh h0` once, keep it open, and try again: tfcluster uses its connection."
+    options = re.fullmatch(f"Set `(.*)`, `(.*)` and `(.*)` for this host in ~/.ssh/config. {once}", caught.value.hint)
+    assert options is not None
+    hosts.use_key("user_key", "\n".join(options.groups()).replace("~/.ssh", str(hosts.folder)) + "\n")
+    with pytest.raises(HostUnreachableError) as caught:
+        make_transport().is_up()
+    assert caught.value.hint == once
+    with monkeypatch.context() as patch:  # it answers as a user on a terminal does
+        patch.setenv("SSH_ASKPASS", str(askpass))
+        patch.setenv("SSH_ASKPASS_REQUIRE", "force")
+        subprocess.run(["ssh", "h0", "true"], check=True)
+    logins = hosts.logins("h0")
+    transport = make_transport()
+    assert transport.examine().problems == ()
+    line = transport.command_line(["echo", "there"], is_terminal=False)
+    assert subprocess.run(line, capture_output=True, check=True).stdout == b"there\n"
+    use(transport)
+    assert hosts.logins("h0") == logins
+    assert subprocess.run(["ssh", "-O", "check", "h0"], check=False).returncode == 0, "it is the user's"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import threading
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.transport import ssh_config
-from tfcluster.transport.ssh import ssh_command
+from tfcluster.transport.ssh import UNSHARED, ssh_command
 from tfcluster.transport.ssh_config import find_entrance, login_slot
 
 
@@ -36,22 +35,22 @@ def test_the_entrance_of_a_host(options: dict[str, str], entrance: str) -> None:
 @pytest.mark.usefixtures("use_key")
 def test_hosts_behind_one_jump_host_are_logged_into_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "SSH_LOGINS_AT_ONCE", 2)
-    for name in ("_entrances", "_logins"):  # as in a new process
-        monkeypatch.setattr(ssh_config, name, copy.copy(getattr(ssh_config, name)))
-        getattr(ssh_config, name).clear()
     (tmp_path / "config").write_text("Host a*\n  ProxyJump door\nHost b*\n  ProxyCommand ssh -W %h:%p other\n")
     has_entered, may_leave = threading.Event(), threading.Event()
 
+    def slot(host: str) -> AbstractContextManager[None]:
+        return login_slot(dict(ssh_config.read_options(host)))
+
     def log_in() -> None:
-        with login_slot("a2"):
+        with slot("a2"):
             has_entered.set()
             may_leave.wait(60)
 
-    with login_slot("only"), login_slot("a0"), ExitStack() as first:
-        first.enter_context(login_slot("a1"))
+    with slot("a0"), ExitStack() as first:
+        first.enter_context(slot("a1"))
         waiting = threading.Thread(target=log_in)
         waiting.start()
-        with login_slot("b0"):
+        with slot("b0"):
             assert not has_entered.wait(0.2)
             first.close()
             assert has_entered.wait(60)
@@ -64,7 +63,7 @@ def test_an_older_ssh_gets_no_option_that_it_does_not_know(
     version: tuple[int, ...], is_set: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh_config, "version", lambda: version)
-    assert ("SessionType=default" in ssh_command(Host("a", "a"), "true", control_path=None)) is is_set
+    assert ("SessionType=default" in ssh_command(Host("a", "a"), "true", sharing=UNSHARED)) is is_set
 
 
 @pytest.mark.needs("ssh")

@@ -95,7 +95,7 @@ def test_the_socket_of_an_agent_that_has_ended_is_named(
         (
             "tf@alpha: Permission denied (password,keyboard-interactive).",
             "it requires password or keyboard-interactive (",
-            '`connect: "ssh {terminal:-t} -- tf@alpha {command}"`',
+            "Type `ssh tf@alpha` once, keep it open, and try again",
         ),
         ("tf@alpha: Permission denied (gssapi-with-mic,password).", "it requires a Kerberos ticket", "Type `kinit`"),
         (

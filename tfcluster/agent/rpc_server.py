@@ -122,7 +122,7 @@ class RpcConnection:
                     frames = decoder.feed(data)
                     if not greeted and decoder.has_greeting:
                         greeted = True
-                        await self._write(encode_greeting(is_up=not self._context.is_idle))
+                        await self._write(encode_greeting())
                     for frame in frames:
                         await self._receive(frame)
                 except ClusterError as error:

@@ -22,7 +22,7 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
     its own files. LOGDIR is a folder on this machine, or on another host if this machine does not have it. Without
     either, the latest run is shown.
 
-    On another host, TensorBoard listens on the loopback device only, and ssh forwards its port through the connection
+    On another host, TensorBoard listens on the loopback device only, and its port is forwarded through the connection
     that the commands share.
     """
     from tfcluster.client.tensorboard import NoLogFolderError, find_folders, find_here, serve

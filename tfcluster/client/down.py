@@ -101,6 +101,11 @@ def _take_down(
         if lost_hosts:
             raise _incomplete(cluster, lost_hosts, []) from None
         return
+    except ClusterError as error:
+        if error.exit_code is ExitCode.NOT_RUNNING and cluster.job is None and cluster.pods is None:
+            unregister(cluster.name)
+            raise not_running(cluster.name) from None
+        raise
     if not is_own and (note := snapshot.topology.describe_launch()):
         warn(note)
     if active := [run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster, recorded_spec, unregister
+from tfcluster.client.cluster import Cluster, read_registry, recorded_spec
 from tfcluster.client.rpc.agent_client import repeat_once
 from tfcluster.client.rpc.parallel import host_timeout, map_hosts, unreachable
 from tfcluster.core.devices import Device
@@ -54,8 +54,8 @@ class NoStatusError(ClusterError):
 def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnapshot:
     """Take a snapshot: query all hosts of a cluster in parallel.
 
-    A host that does not answer is waited for `timeout` seconds. If the cluster is running on none of its hosts, it is
-    removed from the registry, and an error is raised; a NoStatusError says that none of them can report its status.
+    A host that does not answer is waited for `timeout` seconds. An error is raised if the cluster is running on none of
+    its hosts; a NoStatusError says that none of them can report its status.
     """
 
     cluster.check_job()
@@ -77,10 +77,7 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
         if error.exit_code is not ExitCode.NOT_RUNNING or isinstance(error, UnrecordedProcessesError)
     }
     if not reports and not errors:
-        if cluster.job is not None or cluster.pods is not None:
-            raise _nothing_runs(cluster)
-        unregister(cluster.name)
-        raise failures.get(LOCAL_HOST) or not_running(cluster.name)
+        raise _nothing_runs(cluster) or failures.get(LOCAL_HOST) or not_running(cluster.name)
     if not reports:
         if cluster.job is not None:
             from tfcluster.providers import slurm
@@ -109,12 +106,16 @@ def pending_status(cluster: Cluster) -> ClusterStatus | None:
     return ClusterStatus(cluster.name, ClusterState.PENDING, spec, (), (), (), job=job.status(time.time()))
 
 
-def _nothing_runs(cluster: Cluster) -> ClusterError:
-    """Return the error that a cluster is down although its job of Slurm or its pods are there."""
+def _nothing_runs(cluster: Cluster) -> ClusterError | None:
+    """Return the error that a cluster is down of which something is left: its job of Slurm, its pods, or its entry."""
     if cluster.job is not None:
         where, end = f", and Slurm job {cluster.job.id} holds its nodes", "ends the job"
-    else:
+    elif cluster.pods is not None:
         where, end = " in its pods", "deletes the pods"
+    elif read_registry(cluster.name) is not None:
+        where, end = " on any of its hosts", "forgets its hosts"
+    else:
+        return None
     return ClusterError(
         f"cluster {cluster.name!r} is not running{where}",
         hint=f"`tfcluster up` starts it there; `tfcluster down` {end}.",

@@ -255,8 +255,8 @@ def _check(host: str, port: int) -> None:
         connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         raise ClusterError(
-            f"TensorBoard runs on host {host!r}, but its port is not forwarded: {error}",
-            hint=f"If ssh reaches {host}, allow it in its sshd_config: AllowTcpForwarding local. Otherwise try again.",
+            f"TensorBoard runs on host {host!r}, but does not answer through the connection to it: {error}",
+            hint="Try again.",
             exit_code=ExitCode.UNREACHABLE,
         ) from error
     finally:

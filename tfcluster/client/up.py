@@ -380,8 +380,6 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
             raise conflicts[0]
         completion = "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."
         raise combine_errors(plan.all_hosts, errors, after="The other hosts have applied the change.", hint=completion)
-    # A `status` that ran before anything was up may have removed the registry entry: write it again.
-    _register(plan, plan.removed_hosts)
 
 
 def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:

@@ -94,9 +94,9 @@ def encode_chunk(request: int, data: bytes) -> bytes:
     return encode_frame(Frame(request, FrameKind.CHUNK, len(data), data))
 
 
-def encode_greeting(*, is_up: bool | None = None) -> bytes:
-    """Encode the first line that each side sends, the agent after the command and with whether its cluster is up."""
-    return encode({"version": PROTOCOL, "tfcluster": __version__, "up": is_up})
+def encode_greeting() -> bytes:
+    """Encode the first line that each side sends, the agent after the command."""
+    return encode({"version": PROTOCOL, "tfcluster": __version__})
 
 
 def encode_rejection(error: ClusterError) -> bytes:
@@ -113,7 +113,6 @@ class Greeting:
 
     version: int
     release: str
-    is_up: bool | None = None  # whether the agent's cluster is up; None from a command, or if the agent refuses it
 
     @property
     def is_older(self) -> bool:
@@ -136,9 +135,9 @@ def _greeting_of(message: Message) -> Greeting:
     version = message.get("version")
     if not isinstance(version, int) or isinstance(version, bool):
         raise ClusterError("a line that is not a greeting arrived")
-    release, is_up = message.get("tfcluster"), message.get("up")
+    release = message.get("tfcluster")
     shown = f"{release:.{settings.UNEXPECTED_DATA_CHARACTERS}}" if isinstance(release, str) else "?"
-    return Greeting(version, shown, is_up if isinstance(is_up, bool) else None)
+    return Greeting(version, shown)
 
 
 def parse_writer(line: bytes) -> Greeting:

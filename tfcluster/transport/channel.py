@@ -9,21 +9,11 @@ import struct
 import time
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Greeting, parse_greeting
-
-
-@dataclass(frozen=True)
-class RemoteAgent:
-    """The socket and the process of an agent on another host."""
-
-    socket: str  # its path there
-    pid: int
-    is_forwardable: bool = True  # False if the host's ssh server does not forward it, as an earlier command has noticed
 
 
 def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
@@ -54,10 +44,26 @@ def connect_unix(path: Path) -> socket.socket | None:
     return connection
 
 
-class Channel:
-    """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts.
+def receive_line(connection: socket.socket, seconds: float) -> bytes:
+    """Receive a line, and nothing after it; empty if the connection ends first. At the timeout raise a TimeoutError."""
+    deadline, line = time.monotonic() + seconds, b""
+    while not line.endswith(b"\n"):
+        if not readable_fds([connection.fileno()], max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            arrived = connection.recv(settings.IO_BLOCK_BYTES, socket.MSG_PEEK)
+            if not arrived:
+                return b""
+            line += connection.recv(arrived.find(b"\n") + 1 or len(arrived))
+        except ConnectionError:
+            return b""
+    return line
 
-    The kernel, ssh or the relay ends the connection if the other end cannot be reached any more.
+
+class Channel:
+    """A byte stream between a command and an agent: the agent's Unix socket, or what a link carries to another host's.
+
+    The kernel or the link ends the connection if the other end cannot be reached any more.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -104,6 +110,10 @@ class Channel:
                 return parse_greeting(line) if newline else None
             time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # the rest of the line is on its way
         raise self.timeout_error(f"{timeout:g} s")
+
+    def take_socket(self) -> socket.socket:
+        """Return the socket, for something else to use: this channel does nothing with it any more."""
+        return socket.socket(fileno=self._connection.detach())
 
     def close(self) -> None:
         """Hang up: nothing more is sent, and what still arrives is ignored.

@@ -43,7 +43,6 @@ class CommandConnector:
     """
 
     first_input = b"\n"  # what a session sends before anything else
-    leads_group = True  # whether what the program has started ends with it
 
     def __init__(self, host: Host) -> None:
         assert host.connect is not None, "other hosts are reached by ssh"
@@ -57,11 +56,8 @@ class CommandConnector:
         """Return the command line on this machine that runs a line of a shell on the host, there with a terminal."""
         return self._argv(f"exec {command}", is_terminal)
 
-    def session_argv(self, command: str, *, is_shared: bool = True) -> list[str]:
-        """Return the command line that runs a line of a shell on the host, and exchanges messages with it.
-
-        With `is_shared`, it uses the connection that commands share, or opens it, which leaves that on this machine.
-        """
+    def session_argv(self, command: str) -> list[str]:
+        """Return the command line that runs a line of a shell on the host, and exchanges messages with it."""
         terminal, empty = (say({UNUSABLE: problem}) for problem in ("terminal", "input"))
         reached = f"{say({REACHED: SHELL})}; exec {command}"
         line = f"if [ -t 0 ]; then {terminal}; elif read -r line; then {reached}; else {empty}; fi"
@@ -104,6 +100,9 @@ class CommandConnector:
         typed = f"`{self.typed('true')}`"
         hint = f"{typed} shows more." if lines else f"{typed} prints nothing either: correct `connect:` in the spec."
         return HostUnreachableError(self._host.name, f"{self.program} {end}{said}", hint)
+
+    def close(self) -> None:
+        """Close what commands of `exec` share, if anything."""
 
     def not_runnable(self, error: OSError) -> ClusterError:
         """Return the error that the program cannot be run on this machine."""

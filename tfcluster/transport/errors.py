@@ -60,6 +60,20 @@ def not_running(cluster: str) -> ClusterError:
     )
 
 
+def no_descriptors(host: str, process: str, limit: int) -> HostUnreachableError:
+    """Return the error that a process on this machine cannot open another file or connection."""
+    return HostUnreachableError(
+        host,
+        f"{process} has no file descriptor left, of at most {limit:,}",
+        "Raise the limit, such as by `ulimit -n 65536` in your shell; `ulimit -Hn` shows how far that goes.",
+    )
+
+
+def with_host(host: str, error: ClusterError) -> ClusterError:
+    """Return an error from a host with the host's name."""
+    return ClusterError(f"host {host!r}: {error.message}", hint=error.hint, exit_code=error.exit_code)
+
+
 def clean_lines(output: str) -> list[str]:
     """Return the lines of a program's output without blank lines, and only the last line of a Python traceback."""
     lines = [line.strip() for line in output.expandtabs().splitlines()]

@@ -46,7 +46,6 @@ class HeldProcess:
     """A process that the holder has started; it has what `LocalTransport` uses of a Popen."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.returncode: int | None = None
         with contextlib.ExitStack() as unless_started:
             self._connection = unless_started.enter_context(_connect())
             ours: list[IO[bytes]] = []

@@ -36,6 +36,7 @@ from tfcluster.protocol.codec import (
 )
 from tfcluster.transport import job_step
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
+from tfcluster.transport.children import release_child
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
@@ -375,7 +376,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
         if not readable_fds([process.stdout.fileno()], settings.AGENT_START_SECONDS):
-            process.returncode = 0  # see the end of this function
+            _release(process)
             raise ClusterError(
                 f"the agent (pid {process.pid}) did not become ready within {settings.AGENT_START_SECONDS:g} s",
                 hint=f"See what blocks it: `cat /proc/{process.pid}/stack`, or kill it: `kill {process.pid}`.",
@@ -394,6 +395,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -
     if other is not None:
         process.wait()
         return other
-    # The agent outlives this process. With a return code, Popen neither waits for it nor warns that it still runs.
-    process.returncode = 0
+    _release(process)
     return None
+
+
+def _release(agent: subprocess.Popen[bytes] | job_step.HeldProcess) -> None:
+    """Leave an agent, which outlives this process; one that the holder of a job's step has started is not a child."""
+    if isinstance(agent, subprocess.Popen):
+        release_child(agent)

@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
@@ -24,6 +24,7 @@ from tfcluster.transport.remote import bootstrap as remote_bootstrap
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.session import SHELL_FAILED, open_session
 from tfcluster.transport.shell import ENVIRONMENT, REACHED, quote, say
+from tfcluster.version import PROTOCOL, __version__
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
@@ -137,16 +138,29 @@ def bootstrap(*, is_dry_run: bool) -> dict[str, str | int]:
     }
 
 
-@cache
-def _code() -> dict[str, bytes]:
-    """Return the files that a host needs, by their paths."""
-    files = {}
+def _code_paths() -> Iterator[Path]:
+    """Yield the files that a host needs."""
     for path in sorted(_PACKAGE.rglob("*.py")):
         part, *rest = path.relative_to(_PACKAGE).parts
         is_for_command = part == "programs" and len(rest) > 1 and path.name in _COMMAND_LINE
         if part in PARTS and not is_for_command:
-            files[str(path.relative_to(_PACKAGE.parent))] = path.read_bytes()
-    return files
+            yield path
+
+
+@cache
+def _code() -> dict[str, bytes]:
+    """Return the files that a host needs, by their paths."""
+    return {str(path.relative_to(_PACKAGE.parent)): path.read_bytes() for path in _code_paths()}
+
+
+@cache
+def code_signature() -> str:
+    """Return what changes if the code does, without reading it."""
+    files: list[object] = [PROTOCOL, __version__]
+    for path in _code_paths():
+        status = path.stat()
+        files.append((str(path), status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 @cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import resource
 import socket
 import threading
 import time
@@ -16,13 +18,26 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.codec import Greeting, encode_greeting
-from tfcluster.transport.channel import Channel, RemoteAgent
+from tfcluster.transport.channel import Channel, receive_line
 from tfcluster.transport.connector import CommandConnector, Connector
-from tfcluster.transport.errors import HostUnreachableError, UnrecordedProcessesError
+from tfcluster.transport.errors import (
+    HostUnreachableError,
+    UnrecordedProcessesError,
+    no_descriptors,
+    no_response,
+    with_host,
+)
+from tfcluster.transport.link.host_link import HostLink
 from tfcluster.transport.local import LocalTransport, print_note
-from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
-from tfcluster.transport.relay.host_link import HostLink
+from tfcluster.transport.provision import (
+    bootstrap,
+    bootstrap_command,
+    code_bundle,
+    code_signature,
+    host_command,
+    run_setup,
+    stamp_name,
+)
 from tfcluster.transport.session import (
     InterpreterError,
     Probe,
@@ -62,8 +77,8 @@ class HostReport:
 class RemoteTransport:
     """The transport to the agent of a cluster on another host.
 
-    Commands share a connection to the host: ssh's own, which forwards the agent's socket to this machine, or a session
-    on the host that a relay keeps.
+    All that is asked of the host travels over its link, see `link`: each request over a connection of its own. What
+    needs the connector alone are setup commands, dry runs and the commands of `exec`.
     """
 
     is_remote = True
@@ -73,133 +88,88 @@ class RemoteTransport:
         self.host = host.name
         self._host = host
         self._connector: Connector = CommandConnector(host) if host.connect else SshConnector(cluster, host)
-        self._master = self._connector if isinstance(self._connector, SshConnector) else None
-        self._lock = threading.Lock()
-        self._link = HostLink(cluster, host)
-        self._idle_session: Session | None = None  # kept where each one is a connection
+        self._connecting = threading.Lock()
+        self._link = HostLink(cluster, host, code_signature())
+        self._shipped_bytes = 0  # by this command
+        self._prepared: Channel | None = None  # the connection to the agent that `examine` has started
 
     def open(self, *, start: bool, upgrade: bool = False) -> Channel:
-        """See `LocalTransport.open`.
-
-        An earlier command has recorded the agent's socket, unless the agent has died since. Without a record, or if the
-        agent is older, a session on the host finds the agent or starts one.
-        """
-        known = self._connect_to_known()
-        if known is not None and not known[1].is_older:
-            return known[0]
-        session = self._start_session()
+        """See `LocalTransport.open`."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            return prepared
         try:
-            reply = self._open_in(session, start=start, upgrade=upgrade)
-            return self._share(session, RemoteAgent(reply["socket"], reply["pid"]))
-        except BaseException as error:
-            session.end()
-            if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
+            reply, connection = self._request("agent", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
+            if "unrecorded" in reply:
+                raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
+        except ClusterError as error:
+            if error.exit_code is ExitCode.NOT_RUNNING:
                 self.disconnect()
             raise
-
-    def _open_in(self, session: Session, *, start: bool, upgrade: bool) -> dict[str, Any]:
-        """Have a session find or start the agent, print the notes about it, and return the reply."""
-        with _starting:
-            reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
-        if "unrecorded" in reply:
-            raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
         for note in reply["notes"]:
             print_note(f"host {self.host!r}: {note}")
+        return RemoteChannel(connection, self.host, reply["pid"], self._link.has_lost_host, self._connector.typed)
+
+    def _ask(self, name: str, seconds: float) -> dict[str, Any]:
+        """Send a request to the host, and return the reply."""
+        reply, connection = self._request(name, seconds)
+        connection.close()
         return reply
 
-    def _connect_to_known(self) -> tuple[Channel, Greeting] | None:
-        """Connect to the agent over what commands share, without a session on the host.
+    def _request(self, name: str, seconds: float, **arguments: Any) -> tuple[dict[str, Any], socket.socket]:
+        """Send a request to the host, see `remote.session.serve`; return the reply, and the connection.
 
-        Return None if an earlier command has left nothing to share, or the agent does not listen.
+        A link is made if there is none. If it is lost before the reply, the request is sent again, over another one.
         """
-        if self._master is not None and (agent := self._master.read_agent()) is not None and agent.is_forwardable:
-            return self._connect_by_ssh(self._master, agent)
-        return self._connect_by_link()
-
-    def _connect_by_ssh(self, ssh: SshConnector, agent: RemoteAgent) -> tuple[Channel, Greeting] | None:
-        connection = ssh.connect(agent)
-        if connection is None:
-            return None
-        try:
-            return self._greet(RemoteChannel(connection, self.host, agent.pid, ssh.has_lost_host, ssh.typed))
-        except HostUnreachableError:
-            raise
-        except ClusterError:  # no agent has sent that: something else listens in the place of a stale socket
-            ssh.forget_agent()
-            return None
-
-    def _connect_by_link(self) -> tuple[Channel, Greeting] | None:
-        connected = self._link.connect_to_agent()
-        if connected is None:
-            return None
-        connection, agent = connected
-        return self._greet(
-            RemoteChannel(connection, self.host, agent.pid, self._link.has_lost_host, self._connector.typed)
-        )
-
-    def _greet(self, channel: RemoteChannel) -> tuple[Channel, Greeting] | None:
-        """Exchange greetings with an agent; return None if it does not listen, or was replaced."""
-        channel.send(encode_greeting())
-        if not channel.wait_readable(settings.SSH_SILENCE_SECONDS) and self._find_agent() != channel.pid:
-            return None  # its greeting may be on the way
-        greeting = channel.read_greeting(settings.SSH_GREETING_SECONDS)
-        return None if greeting is None else (channel, greeting)
-
-    def _share(self, session: Session, agent: RemoteAgent) -> Channel:
-        """Connect to the agent over what later commands share, and end the session here."""
-        if self._master is not None:
-            known = self._master.read_agent()
-            is_forwardable = known is None or known.is_forwardable
-            if is_forwardable and (connected := self._connect_by_ssh(self._master, agent)) is not None:
-                session.end()
-                return connected[0]
-            self._master.write_agent(replace(agent, is_forwardable=False))
-        self._link.keep(session, agent)
-        connected = self._connect_by_link()
-        if connected is None:  # a link that is about to end
+        for _ in range(3):
+            with _starting if arguments.get("start") else contextlib.nullcontext():
+                connection = self._link.connect({"request": name, **arguments})
+                line = b"" if connection is None else self._receive_line(connection, seconds)
+            if connection is None:
+                self._make_link()
+            elif line:
+                break
+            else:
+                connection.close()
+        else:
             raise HostUnreachableError(self.host, "the connection broke", "Try again.")
-        return connected[0]
+        message = json.loads(line)
+        if "error" in message:
+            connection.close()
+            raise with_host(self.host, ClusterError.from_json(message["error"]))
+        return message["reply"], connection
 
-    def _find_agent(self) -> int | None:
-        """Have a session on the host look for an agent that does not answer, and start the next one if it has died.
-
-        Return the pid of the agent; None if the cluster is not up.
-        """
-        session = self._start_session()
+    def _receive_line(self, connection: socket.socket, seconds: float) -> bytes:
         try:
-            return int(self._open_in(session, start=False, upgrade=False)["pid"])
-        except ClusterError as error:
-            if error.exit_code is not ExitCode.NOT_RUNNING:
-                raise
-            return None
-        finally:
-            session.end()
+            return receive_line(connection, seconds)
+        except TimeoutError:
+            connection.close()
+            raise no_response(self.host, self._connector.typed("true"), seconds) from None
+
+    def _make_link(self) -> None:
+        """Start a session on the host, and leave it to the link process, unless another thread has just done so."""
+        with self._connecting:
+            try:
+                if self._link.has_lost_host():
+                    session = self._start_session()
+                    self._shipped_bytes = session.shipped_bytes
+                    self._link.keep(session)
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                raise no_descriptors(self.host, "this command", limit) from error
 
     def is_up(self) -> bool:
         """See `LocalTransport.is_up`."""
-        greeting = self._read_greeting()
-        return bool(self._state()["up"]) if greeting is None or greeting.is_up is None else greeting.is_up
+        return bool(self._ask("state", settings.REMOTE_REPLY_SECONDS)["up"])
 
     def has_state(self) -> bool:
         """See `LocalTransport.has_state`."""
-        if self._read_greeting() is not None:
-            return True
-        exists = bool(self._state()["exists"])
+        exists = bool(self._ask("state", settings.REMOTE_REPLY_SECONDS)["exists"])
         if not exists:
             self.disconnect()
         return exists
-
-    def _read_greeting(self) -> Greeting | None:
-        """Return the greeting of the agent if it can be had without a session."""
-        connected = self._connect_to_known()
-        return None if connected is None else connected[1]
-
-    def _state(self) -> dict[str, Any]:
-        session = self._start_session()
-        try:
-            return session.request("state", settings.REMOTE_REPLY_SECONDS)
-        finally:
-            self._keep_or_end(session)
 
     def command_line(self, argv: Sequence[str], *, is_terminal: bool) -> list[str]:
         """See `LocalTransport.command_line`."""
@@ -211,36 +181,22 @@ class RemoteTransport:
 
     def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
         """See `LocalTransport.forward_port`."""
-        if self._master is not None:
-            return self._master.forward_port(local, remote)
         self._dial(remote).close()  # shows whether it can be done
         return forward_port(local, partial(self._dial, remote))
 
     def _dial(self, port: int) -> socket.socket:
-        """Connect to a port of the host's loopback device through the link to the host."""
-        connection = self._link.connect_to_port(port)
-        if connection is None:
-            session = self._start_session()
-            try:
-                self._link.keep(session, None)
-            finally:
-                session.end()
-            connection = self._link.connect_to_port(port)
-        if connection is None:  # a link that is about to end
-            raise HostUnreachableError(self.host, "the connection broke", "Try again.")
-        return connection
+        """Connect to a port of the host's loopback device."""
+        return self._request("port", settings.REMOTE_REPLY_SECONDS, port=port)[1]
 
     def disconnect(self) -> None:
         """See `LocalTransport.disconnect`."""
-        if self._master is not None:
-            self._master.close()
+        self._prepared = None
         self._link.close()
-        if self._idle_session is not None:
-            self._idle_session.end()
+        self._connector.close()
 
     def examine(self) -> HostReport:
-        """Run the setup commands, then in another session survey the host and start the agent; report the problems."""
-        report, session = HostReport(self.host, program=self._connector.program), None
+        """Run the setup commands, survey the host, and start the agent; report the problems."""
+        report = HostReport(self.host, program=self._connector.program)
         problems: list[ClusterError] = []
         try:
             try:
@@ -250,19 +206,18 @@ class RemoteTransport:
                 raise
             except ClusterError as problem:
                 problems.append(problem)
-            session = self._start_session()
-            report, _ = self._survey(session)
+            if not self._link.has_lost_host() and not self.is_up():
+                self._link.close()  # what it found of the Python there may have changed since
+            report, _ = self._survey(self._ask)
+            report = replace(report, shipped_bytes=self._shipped_bytes)
             problems += report.problems
             if not problems:
-                reply = self._open_in(session, start=True, upgrade=True)
-                if self._master is not None:
-                    self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
+                self._prepared = self.open(start=True, upgrade=True)
         except ClusterError as problem:
             report = HostReport(self.host, program=self._connector.program)
             problems.append(problem)
-        finally:
-            if session is not None:
-                self._keep_or_end(session)
+        if problems:
+            self._link.close()
         return replace(report, problems=tuple(problems))
 
     def probe(self) -> tuple[HostReport, Probe | None]:
@@ -281,7 +236,8 @@ class RemoteTransport:
             return replace(report, problems=(problem,)), None
         probe = Probe(session)
         try:
-            report, has_packages = self._survey(session)
+            report, has_packages = self._survey(session.request)
+            report = replace(report, shipped_bytes=session.shipped_bytes)
         except ClusterError as problem:
             report, has_packages = replace(report, problems=(problem,)), False
         if not has_packages:
@@ -289,11 +245,14 @@ class RemoteTransport:
             return report, None
         return report, probe
 
-    def _survey(self, session: Session) -> tuple[HostReport, bool]:
-        """Survey the host, and compare its clock; return the report, and whether it has the packages for an agent."""
-        survey = session.request("survey", settings.REMOTE_SURVEY_SECONDS)
+    def _survey(self, ask: Callable[[str, float], dict[str, Any]]) -> tuple[HostReport, bool]:
+        """Survey the host, and compare its clock; return the report, and whether it has the packages for an agent.
+
+        `ask` sends a request to the host, with the seconds that it may take, and returns the reply.
+        """
+        survey = ask("survey", settings.REMOTE_SURVEY_SECONDS)
         before = time.time()
-        remote = session.request("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
+        remote = ask("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
         after = time.time()
         problems = self._missing_packages(survey["python"], survey["venv"], survey["missing"])
         has_packages = not problems
@@ -303,14 +262,13 @@ class RemoteTransport:
         report = HostReport(
             host=self.host,
             program=self._connector.program,
-            problems=tuple(map(session.with_host, problems)),
+            problems=tuple(with_host(self.host, problem) for problem in problems),
             python=survey["python"],
             python_version=survey["version"],
             tensorflow=survey["tensorflow"],
             free_bytes=survey["free_bytes"],
             clock_offset=remote - (before + after) / 2,
             clock_error=(after - before) / 2,
-            shipped_bytes=session.shipped_bytes,
             unexamined=tuple(notes),
         )
         return report, has_packages
@@ -323,15 +281,13 @@ class RemoteTransport:
         A dry run leaves nothing behind on the host and on this machine, and isolates the Python from its environment;
         its `stamp` is the return value of `stamp_name`, or None if the host has no setup commands.
         """
-        if not is_dry_run and (session := self._take_idle_session()) is not None:
-            return session
         with _starting:
             return self._start_new_session(is_dry_run, stamp)
 
     def _start_new_session(self, is_dry_run: bool, stamp: str | None) -> Session:
         command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
         last_shell = SHELL if self._host.shell is None else ENVIRONMENT
-        session = open_session(self._host, self._connector, command, last_shell=last_shell, is_shared=not is_dry_run)
+        session = open_session(self._host, self._connector, command, last_shell=last_shell)
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
             **{"job": None if self._host.job is None else self._host.job.id},
@@ -381,24 +337,6 @@ class RemoteTransport:
                 "set `shell:` in the spec to the command that activates it."
             )
         return [ClusterError(message, hint=hint) for message in missing.values()]
-
-    def _keep_or_end(self, session: Session) -> None:
-        """Keep a session for the next request if each one costs a connection; otherwise end it."""
-        with self._lock:
-            if self._master is None and self._idle_session is None and session.is_idle():
-                self._idle_session = session
-                return
-        session.end()
-
-    def _take_idle_session(self) -> Session | None:
-        with self._lock:
-            session, self._idle_session = self._idle_session, None
-        if session is not None:
-            with contextlib.suppress(ClusterError):  # the link has been lost since
-                if session.is_idle() and session.request("time", settings.PING_LOST_SECONDS):
-                    return session
-            session.end()
-        return None
 
 
 #: The transport to the agent of a cluster on one host.

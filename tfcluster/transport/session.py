@@ -1,15 +1,15 @@
-"""A session on a host: one command there, with which messages are exchanged; a dry run's probe, a way to the agent."""
+"""A session on a host: one command there, with which messages are exchanged; a dry run's probe."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,9 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import Observation, Preparation, ReachReply, ReachRequest
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
+from tfcluster.transport.children import release_child
 from tfcluster.transport.connector import UNUSABLE, CommandConnector, Connector, unusable_streams
-from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response, retry_while_busy
+from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response, retry_while_busy, with_host
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.shell import (
     ENVIRONMENT,
@@ -44,25 +45,6 @@ _NOT_RUN = (126, 127)
 #: The exit code of a session in which the command of `shell:` failed.
 SHELL_FAILED = 125
 _PROGRAM = "program"  # what the shells on the way have run
-
-
-# Children that run on their own, which a command that runs for long must reap.
-_released: set[int] = set()
-_reaping = threading.Lock()
-
-
-def release_child(process: subprocess.Popen[bytes]) -> None:
-    """Leave a child process to run on its own, and reap those that were left before and have ended."""
-    process.returncode = 0  # Popen neither waits for it nor warns that it still runs
-    with _reaping:
-        for pid in list(_released):
-            try:
-                has_ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-            except ChildProcessError:  # SIGCHLD is ignored, or the program that uses tfcluster reaps its children
-                has_ended = True
-            if has_ended:
-                _released.remove(pid)
-        _released.add(process.pid)
 
 
 class InterpreterError(ClusterError):
@@ -98,12 +80,14 @@ class Session:
                     command,
                     stdin=process_end.fileno(),
                     stdout=process_end.fileno(),
-                    stderr=self._stderr,  # a file, since the shared connection's process may keep a pipe open
+                    stderr=self._stderr,  # a file, since what the process has started may keep a pipe open
                     start_new_session=True,  # a Ctrl-C is for the command, which may still send to the host
                 )
         except OSError as error:
             self.connection.close()
             self._stderr.close()
+            if error.errno == errno.EMFILE:
+                raise
             raise connector.not_runnable(error) from error
 
     def send(self, data: bytes) -> None:
@@ -149,7 +133,7 @@ class Session:
             self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request of `remote.session` or `remote.dry_run_server`; return its reply, or raise its error."""
+        """Send a request of `remote.dry_run_server`; return its reply, or raise its error."""
         self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
         return self.extract_reply(self.receive(seconds))
 
@@ -162,7 +146,7 @@ class Session:
 
     def with_host(self, error: ClusterError) -> ClusterError:
         """Return an error of the process with the host's name."""
-        return ClusterError(f"host {self.host.name!r}: {error.message}", hint=error.hint, exit_code=error.exit_code)
+        return with_host(self.host.name, error)
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
         remaining = deadline - time.monotonic()
@@ -238,10 +222,6 @@ class Session:
             f"3.11 or newer. If not, correct `python:` of this host in the spec.",
         )
 
-    def is_idle(self) -> bool:
-        """Return whether the process runs, and has sent nothing that was not read, such as the end of its output."""
-        return self._process.poll() is None and not readable_fds([self.connection.fileno()], 0.0)
-
     @property
     def pid(self) -> int:
         """Return the pid of the process, which leads a session of its own."""
@@ -265,18 +245,14 @@ class Session:
         self.connection.close()
         # A process of another user, as after sudo, ends by itself: its input has ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if not self.connector.leads_group:
-                self._process.kill()
-            elif self._process.returncode is None:  # otherwise its pid may be that of another process
-                os.killpg(self._process.pid, signal.SIGKILL)  # the command may be a script that starts others
+            if self._process.returncode is None:  # otherwise its pid may be that of another process
+                os.killpg(self._process.pid, signal.SIGKILL)  # it may have started others, as an ssh does its proxy
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(settings.SSH_EXIT_SECONDS)
         self._stderr.close()
 
 
-def open_session(
-    host: Host, connector: Connector, command: str, *, last_shell: str = SHELL, is_shared: bool = True
-) -> Session:
+def open_session(host: Host, connector: Connector, command: str, *, last_shell: str = SHELL) -> Session:
     """Start a session on a host, which the caller ends; the shells there have run, and the command begins.
 
     See `CommandConnector.session_argv` and `Session.await_shell`.
@@ -284,7 +260,7 @@ def open_session(
 
     def connect() -> Session:
         with connector.login():
-            session = Session(host, connector, connector.session_argv(command, is_shared=is_shared))
+            session = Session(host, connector, connector.session_argv(command))
             try:
                 session.await_shell(last_shell)
             except BaseException:
@@ -296,7 +272,7 @@ def open_session(
 
 
 class RemoteChannel(Channel):
-    """A connection to an agent on another host, carried by ssh from a forwarded socket, or by a link."""
+    """A connection to an agent on another host, which a link carries."""
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ from tfcluster import settings
 NOT_RUN = 2
 
 _lock = threading.Lock()
-_entrances: dict[str, str] = {}  # of the destinations of this process; "" while there is only one
 _logins: defaultdict[str, threading.BoundedSemaphore] = defaultdict(
     lambda: threading.BoundedSemaphore(settings.SSH_LOGINS_AT_ONCE)
 )
@@ -52,6 +51,14 @@ def read_options(destination: str) -> list[tuple[str, str]]:
     return [(name.lower(), value) for name, _, value in lines]
 
 
+def has_control_path(options: Mapping[str, str]) -> bool:
+    """Return whether the user's configuration names a shared connection for a host with these options, or may do so.
+
+    There are no options if ssh has not said them in time.
+    """
+    return not options or options.get("controlpath", "none") != "none"
+
+
 def find_entrance(options: Mapping[str, str]) -> str:
     """Return what ssh connects to first for a host with these options: its jump host, if it has one."""
     proxy = options.get("proxyjump") or options.get("proxycommand", "none")
@@ -64,14 +71,12 @@ def find_entrance(options: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def login_slot(destination: str) -> Iterator[None]:
-    """Wait until a login may begin, of which sshd refuses some if it has too many; it ends when the context is left.
+def login_slot(options: Mapping[str, str]) -> Iterator[None]:
+    """Wait until a login to a host with these options may begin; it ends when the context is left.
 
-    ssh is not asked what the only destination of this process connects to.
+    If too many are in progress, sshd refuses some.
     """
-    if not _entrances.setdefault(destination, "") and len(_entrances) > 1:
-        _entrances[destination] = find_entrance(dict(read_options(destination)))
     with _lock:
-        slots = _logins[_entrances[destination]]
+        slots = _logins[find_entrance(options)]
     with slots:
         yield

@@ -55,9 +55,7 @@ _FAILURES = (
     _Failure(
         r"Permission denied \((?![^)]*publickey)",
         "a key alone is not accepted; it requires {methods}",
-        "If `{ssh}` asks for it, set `ControlMaster auto`, `ControlPath ~/.ssh/%C` and `ControlPersist 8h` for this "
-        "host in ~/.ssh/config, log in once with `{ssh}`, and set "
-        '`connect: "ssh {{terminal:-t}} -- {destination} {{command}}"` for it in the spec, which uses that connection.',
+        "{share}Type `{ssh}` once, keep it open, and try again: tfcluster uses its connection.",
     ),
     _Failure(
         r"Permission denied \([^)]*(password|keyboard-interactive)",
@@ -88,6 +86,8 @@ _FAILURES = (
     _Failure(r"^(kex|ssh)_exchange_identification: .*(closed|reset)|^Connection (closed|reset) by ", *_BUSY),
 )
 _OTHER = _Failure("", "", _SSH_HINT)
+# What comes before, for a user whose ssh keeps no connection for others.
+_SHARE = "Set `ControlMaster auto`, `ControlPath ~/.ssh/%C` and `ControlPersist 8h` for this host in ~/.ssh/config. "
 _WRONG_PASSPHRASE = "incorrect passphrase"  # ssh-keygen's message about a key that has one, if none is given
 _AGENT = "SSH_AUTH_SOCK"
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
@@ -112,12 +112,17 @@ def classify_ssh_error(host: Host, output: str, *, has_logged_in: bool = False) 
     key = _KNOWN_KEY.search(output)
     known = f" (line {key[2]} of {key[1]})" if key else ""
     message = failure.message.format(methods=" or ".join(methods))
-    hint = failure.hint.format(ssh=f"ssh {destination}", destination=destination, known=known)
+    share = _SHARE if "{share}" in failure.hint and _shares_nothing(host.destination) else ""
+    hint = failure.hint.format(ssh=f"ssh {destination}", destination=destination, known=known, share=share)
     if "publickey" in methods:
         message, hint = _explain_refused_keys(host.destination) or (message, hint)
     shown = line.strip("@ ")  # a changed host key is announced in a frame
     error = HostBusyError if failure.is_busy else HostUnreachableError
     return error(host.name, f"{message} ({shown})" if message else shown, hint)
+
+
+def _shares_nothing(destination: str) -> bool:
+    return not ssh_config.has_control_path(dict(ssh_config.read_options(destination)))
 
 
 def _explain_refused_keys(destination: str) -> tuple[str, str] | None:

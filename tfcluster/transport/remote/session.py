@@ -1,50 +1,58 @@
-"""The host's end of a session: survey the host, find or start the agent, and become the host's end of a link to it."""
+"""The host's end of a link: it answers what commands ask of this host, such as a connection to the agent."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.paths import (
     CODE_LINK,
     PACKAGE_ROOT,
     closest_existing,
     set_state_home,
-    socket_path,
     state_folder,
     state_home,
     system_error,
 )
 from tfcluster.process_mark import mark_of
+from tfcluster.protocol.codec import encode
 from tfcluster.tf_install import is_managed_by_system, missing_packages, tensorflow_version
 from tfcluster.transport import job_step
 from tfcluster.transport.errors import UnrecordedProcessesError
-from tfcluster.transport.local import LocalAgentConnection, LocalTransport
+from tfcluster.transport.link.multiplexer import Answer, HostRequest, serve_link
+from tfcluster.transport.local import LocalTransport
 from tfcluster.transport.remote.bootstrap import send_message
 
-Handler = Callable[..., dict[str, Any]]
+#: A reply, and the connection that it precedes, if any.
+Reply = tuple[dict[str, Any], socket.socket | None]
 
 
 def serve(session: dict[str, Any]) -> None:
-    """Handle the requests of a session until the command ends it.
+    """Carry the connections of commands to this host until the link ends.
 
-    The first line has `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder for the
-    state of all clusters, or None; `env`, the host's variables in the spec; and `job`, the job of Slurm whose step
-    starts agents, or None. The requests are:
+    The session's first line has `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder
+    for the state of all clusters, or None; `env`, the host's variables in the spec; and `job`, the job of Slurm whose
+    step starts agents, or None. A connection begins with a request, and what it gets first is a line with a reply or an
+    error. The requests are:
 
     `survey` -> as `survey` returns;
     `time` -> {time}, in Unix seconds;
-    `open` {start, upgrade}, as for LocalTransport.open: find the agent, or start it, and stay connected to it until
-    the session ends -> {socket, pid, notes}, or {unrecorded}, the message of an UnrecordedProcessesError;
-    `link` -> {is_carried}; after this reply, the session carries any number of connections, see `relay.multiplexer`;
-    `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
+    `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return;
+    `agent` {start, upgrade}, as for LocalTransport.open -> {pid, notes}, and then the connection to the agent; or
+    {unrecorded}, the message of an UnrecordedProcessesError;
+    `port` {port} -> {}, and then a connection to the port of the loopback device.
     """
     os.environ.update(session["env"])
     if session["state"]:
@@ -55,74 +63,79 @@ def serve(session: dict[str, Any]) -> None:
         except ClusterError as error:
             send_message({"error": error.to_json()})
             return
-    server = _Server(session)
-    serve_requests(
-        {
-            "survey": survey,
-            "time": lambda: {"time": time.time()},
-            "open": server.open,
-            "link": lambda: {"is_carried": True},
-            "state": server.state,
+    with contextlib.suppress(BrokenPipeError):
+        send_message({"reply": {}})  # the code has been imported
+    serve_link(_RequestHandler(session["cluster"], session["host"]).answer)
+
+
+class _RequestHandler:
+    """Answers requests, each in a thread of its own: an agent may take its time to start."""
+
+    def __init__(self, cluster: str, host: str) -> None:
+        self._cluster = cluster
+        self._host = host
+        self._threads = ThreadPoolExecutor(settings.HOST_LINK_REQUESTS_AT_ONCE)
+        self._handlers: Mapping[str, Callable[..., Reply]] = {
+            "survey": lambda: (survey(), None),
+            "time": lambda: ({"time": time.time()}, None),
+            "state": self._state,
+            "agent": self._agent,
+            "port": self._port,
         }
-    )
-    from tfcluster.transport.relay.multiplexer import serve_link  # imports asyncio
 
-    serve_link(server.leave_agent)
+    async def answer(self, request: HostRequest) -> Answer:
+        arguments = {**request}
+        try:
+            respond = partial(self._handlers[arguments.pop("request")], **arguments)
+            reply, connection = await asyncio.get_running_loop().run_in_executor(self._threads, respond)
+            streams = None if connection is None else await asyncio.open_connection(sock=connection)
+        except Exception as error:
+            return encode({"error": as_cluster_error(error).to_json()}), None
+        return encode({"reply": reply}), streams
+
+    def _state(self) -> Reply:
+        transport = LocalTransport(self._cluster, self._host)
+        return {"up": transport.is_up(), "exists": transport.has_state()}, None
+
+    def _agent(self, start: bool, upgrade: bool) -> Reply:
+        notes: list[str] = []
+        try:
+            agent = LocalTransport(self._cluster, self._host, notes.append).open(start=start, upgrade=upgrade)
+        except UnrecordedProcessesError as error:
+            return {"unrecorded": error.message}, None
+        # Keep the version of the code that a journal names, see `remote.install.prune`. The link leads to one beside
+        # the journal, which the agent may not have written yet.
+        state = state_folder(self._cluster, self._host)
+        with contextlib.suppress(OSError):  # it is there already
+            (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
+        return {"pid": agent.pid, "notes": notes}, agent.take_socket()
+
+    def _port(self, port: int) -> Reply:
+        return {}, socket.create_connection(("127.0.0.1", port))
 
 
-def serve_requests(handlers: Mapping[str, Handler]) -> None:
-    """Reply to requests, one a line of standard input, until the input ends or the session carries connections."""
+def as_cluster_error(error: Exception) -> ClusterError:
+    """Return the error of this host that a command shows."""
+    if isinstance(error, ClusterError):
+        return error
+    if isinstance(error, OSError) and error.errno:
+        return system_error(error)
+    return ClusterError(f"{type(error).__name__}: {error}")
+
+
+def serve_requests(handlers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
+    """Reply to requests, one a line of standard input, until the input ends; then exit the process."""
     with contextlib.suppress(BrokenPipeError):
         send_message({"reply": {}})  # the code has been imported
         while line := sys.stdin.readline():
             request = json.loads(line)
-            name = request.pop("request")
-            message = _respond(handlers[name], request)
+            handler = handlers[request.pop("request")]
+            try:
+                message = {"reply": handler(**request)}
+            except Exception as error:
+                message = {"error": as_cluster_error(error).to_json()}
             send_message(message)
-            if message.get("reply", {}).get("is_carried"):
-                return
     os._exit(0)  # without waiting for threads, such as one that resolves a name
-
-
-def _respond(handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"reply": handler(**arguments)}
-    except ClusterError as error:
-        return {"error": error.to_json()}
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno:
-            return {"error": system_error(error).to_json()}
-        return {"error": ClusterError(f"{type(error).__name__}: {error}").to_json()}
-
-
-class _Server:
-    """The requests about the agent."""
-
-    def __init__(self, session: Mapping[str, Any]) -> None:
-        self._notes: list[str] = []
-        self._transport = LocalTransport(session["cluster"], session["host"], self._notes.append)
-        # Without this connection, an agent that was started for a command could exit before the command is connected.
-        self._agent: LocalAgentConnection | None = None
-
-    def open(self, start: bool, upgrade: bool) -> dict[str, Any]:
-        try:
-            self._agent = self._transport.open(start=start, upgrade=upgrade)
-        except UnrecordedProcessesError as error:
-            return {"unrecorded": error.message}
-        # Keep the version of the code that a journal names, see `remote.install.prune`. The link leads to one beside
-        # the journal, which the agent may not have written yet.
-        state = state_folder(self._transport.cluster, self._transport.host)
-        with contextlib.suppress(OSError):  # it is there already
-            (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
-        path = socket_path(self._transport.cluster, self._transport.host)
-        return {"socket": str(path), "pid": self._agent.pid, "notes": self._notes}
-
-    def leave_agent(self) -> None:
-        """Disconnect from the agent: a command is connected now, or has been."""
-        self._agent = None
-
-    def state(self) -> dict[str, Any]:
-        return {"up": self._transport.is_up(), "exists": self._transport.has_state()}
 
 
 def survey() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The relay carries many connections over one stream: their ends, a slow reader, and what happens when a part dies."""
+"""A link carries many connections over one stream: their ends, a slow reader, and what happens when a part dies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typing import Any, ParamSpec
 
 import pytest
 
+from tests.conftest import ROOT
 from tfcluster import settings
-from tfcluster.transport.relay.multiplexer import Multiplexer, Streams, Target
-from tfcluster.transport.relay.process import _Link
+from tfcluster.transport.link.multiplexer import Answer, HostRequest, Multiplexer, Streams
+from tfcluster.transport.link.process import _Link
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Arguments = ParamSpec("Arguments")
@@ -34,17 +35,24 @@ def in_event_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Calla
     return run
 
 
+GREETING = b"welcome\n"
+
+
+async def answer(request: HostRequest) -> Answer:
+    """Connect to the path that is asked for, and say so first."""
+    try:
+        return GREETING, await asyncio.open_unix_connection(request["path"])
+    except OSError:
+        return b"nothing listens there\n", None
+
+
 @contextlib.asynccontextmanager
 async def linked(path: Path, serve: Serve) -> AsyncIterator[tuple[Multiplexer, Multiplexer]]:
     """Both ends of a link; what listens at the path on the host's end serves each connection."""
     server = await asyncio.start_unix_server(serve, path)
     ends = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
 
-    async def dial(target: Target) -> Streams:
-        assert isinstance(target, str)
-        return await asyncio.open_unix_connection(target)
-
-    here, there = Multiplexer(ends[0]), Multiplexer(ends[1], dial)
+    here, there = Multiplexer(ends[0]), Multiplexer(ends[1], answer)
     tasks = [asyncio.create_task(each.run()) for each in (here, there)]
     try:
         yield here, there
@@ -54,11 +62,18 @@ async def linked(path: Path, serve: Serve) -> AsyncIterator[tuple[Multiplexer, M
         server.close()
 
 
-async def opened(here: Multiplexer, target: Target) -> tuple[Streams, asyncio.Task[None]]:
-    """A command's connection to a target on the host, and the task that carries it."""
+async def asked(here: Multiplexer, path: Path) -> tuple[Streams, asyncio.Task[None]]:
+    """A command's connection to what listens at a path on the host, and the task that carries it."""
     ours, its = socket.socketpair()
-    carried = asyncio.create_task(here.carry(target, await asyncio.open_connection(sock=its)))
+    carried = asyncio.create_task(here.carry({"path": str(path)}, await asyncio.open_connection(sock=its)))
     return await asyncio.open_connection(sock=ours), carried
+
+
+async def opened(here: Multiplexer, path: Path) -> tuple[Streams, asyncio.Task[None]]:
+    """The same, after the host has answered."""
+    streams, carried = await asked(here, path)
+    assert await streams[0].readline() == GREETING
+    return streams, carried
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +87,7 @@ async def test_each_direction_ends_by_itself(tmp_path: Path) -> None:
     data = bytes(range(256)) * 8192  # several windows
 
     async with linked(tmp_path / "socket", echo) as (here, there):
-        (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
+        (reader, writer), carried = await opened(here, tmp_path / "socket")
         writer.write(data)
         writer.write_eof()
         assert await reader.read() == data
@@ -89,15 +104,15 @@ async def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
         if await reader.readline() == b"flood\n":
             with contextlib.suppress(OSError):
                 while True:
-                    writer.write(bytes(settings.RELAY_FRAME_BYTES))
+                    writer.write(bytes(settings.HOST_LINK_FRAME_BYTES))
                     await writer.drain()
         await echo(reader, writer)
 
     async with linked(tmp_path / "socket", flood) as (here, _):
-        (_, stopped), _ = await opened(here, str(tmp_path / "socket"))
+        (_, stopped), _ = await opened(here, tmp_path / "socket")
         stopped.write(b"flood\n")
         stopped.transport.pause_reading()  # type: ignore[attr-defined]
-        (reader, writer), carried = await opened(here, str(tmp_path / "socket"))
+        (reader, writer), carried = await opened(here, tmp_path / "socket")
         writer.write(b"echo\nanswer")
         writer.write_eof()
         assert await reader.read() == b"answer"
@@ -109,15 +124,14 @@ async def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
 @in_event_loop
 async def test_what_does_not_listen_ends_the_connection_only(tmp_path: Path) -> None:
     async with linked(tmp_path / "socket", echo) as (here, _):
-        (reader, nowhere), carried = await opened(here, str(tmp_path / "nothing"))
-        assert await reader.read() == b""
-        with pytest.raises(asyncio.CancelledError):
-            await carried
-        (reader, writer), _ = await opened(here, str(tmp_path / "socket"))
+        (reader, nowhere), carried = await asked(here, tmp_path / "nothing")
+        assert await reader.read() == b"nothing listens there\n"
+        nowhere.close()
+        await carried
+        (reader, writer), _ = await opened(here, tmp_path / "socket")
         writer.write_eof()
         assert await reader.read() == b""
-        for each in (nowhere, writer):
-            each.close()
+        writer.close()
 
 
 @in_event_loop
@@ -132,7 +146,7 @@ async def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_han
             await asyncio.sleep(600)
 
     async with linked(tmp_path / "socket", hang) as (here, there):
-        (_, writer), carried = await opened(here, str(tmp_path / "socket"))
+        (_, writer), carried = await opened(here, tmp_path / "socket")
         writer.close()
         while not carried.done():
             here.reset_abandoned()
@@ -147,13 +161,13 @@ async def test_a_link_with_data_that_nobody_takes_ends_with_its_connections(tmp_
     ours, silent = socket.socketpair()
     here = Multiplexer(await asyncio.open_connection(sock=ours))
     running = asyncio.create_task(here.run())
-    command, carried = await opened(here, "socket")
-    command[1].write(bytes(2 * settings.RELAY_WINDOW_BYTES))
-    later, too_late = await opened(here, "socket")
+    command, carried = await asked(here, Path("socket"))
+    command[1].write(bytes(2 * settings.HOST_LINK_WINDOW_BYTES))
+    later, too_late = await asked(here, Path("socket"))
     await asyncio.sleep(0)
     here.close()
     await running
-    after, carried_after = await opened(here, "socket")
+    after, carried_after = await asked(here, Path("socket"))
     for reader, _ in (command, later, after):
         with contextlib.suppress(ConnectionError):  # not all was taken that the command has sent
             assert await reader.read() == b""
@@ -175,8 +189,8 @@ async def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_conn
             await asyncio.sleep(600)
 
     async with linked(tmp_path / "socket", hang) as (here, there):
-        (_, writer), carried = await opened(here, str(tmp_path / "socket"))
-        writer.write(bytes(4 * settings.RELAY_WINDOW_BYTES))
+        (_, writer), carried = await opened(here, tmp_path / "socket")
+        writer.write(bytes(4 * settings.HOST_LINK_WINDOW_BYTES))
         for _ in range(100):
             here.reset_abandoned()
             await asyncio.sleep(0.001)
@@ -209,7 +223,7 @@ async def has_ended(connection: socket.socket) -> bool:
     return False
 
 
-def test_a_relay_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_process_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
@@ -217,14 +231,14 @@ def test_a_relay_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch
         nonlocal now
         ours, its = socket.socketpair()
         its.setblocking(False)
-        link = _Link(Multiplexer(await asyncio.open_connection(sock=ours)), process=None, leads_group=False, agent=None)
+        link = _Link(Multiplexer(await asyncio.open_connection(sock=ours)), process=None)
         now = settings.PING_SECONDS + 1
         link.check()
         now += 3 * settings.PING_LOST_SECONDS
         link.check()
         assert not await has_ended(its)
-        for _ in range(math.ceil(settings.PING_LOST_SECONDS / settings.RELAY_CHECK_SECONDS)):
-            now += settings.RELAY_CHECK_SECONDS
+        for _ in range(math.ceil(settings.PING_LOST_SECONDS / settings.HOST_LINK_CHECK_SECONDS)):
+            now += settings.HOST_LINK_CHECK_SECONDS
             link.check()
         assert await has_ended(its)
         its.close()
@@ -236,14 +250,19 @@ def test_a_relay_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch
 async def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
     server = await asyncio.start_unix_server(echo, tmp_path / "socket")
     (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
-    program = "from tfcluster.transport.relay.multiplexer import serve_link; serve_link(lambda: None)"
+    program = (
+        "from tests.transport.test_multiplexer import answer; "
+        "from tfcluster.transport.link.multiplexer import serve_link; serve_link(answer)"
+    )
     with host_input, host_output:
-        host = subprocess.Popen([sys.executable, "-c", program], stdin=host_input.fileno(), stdout=host_output.fileno())
+        host = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=ROOT, stdin=host_input.fileno(), stdout=host_output.fileno()
+        )
     _, writer = await asyncio.open_connection(sock=to_host)
     reader, unused = await asyncio.open_connection(sock=from_host)
     here = Multiplexer((reader, writer))
     running = asyncio.create_task(here.run())
-    (answer, command), carried = await opened(here, str(tmp_path / "socket"))
+    (answer, command), carried = await opened(here, tmp_path / "socket")
     command.write(b"there and back")
     command.write_eof()
     assert await answer.read() == b"there and back"

@@ -1,7 +1,7 @@
 """Carry any number of connections over one stream of bytes, such as the standard streams of a command on a host.
 
 Both ends exchange frames: a header with the kind, the number of the connection and the length, and that many bytes. The
-end on the user's machine opens connections, and the one on the host dials their targets.
+end on the user's machine opens connections, each with a request, and the one on the host answers it.
 
 Flow control: an end sends only within the window of the connection, which the other one grants again as its reader
 takes the data. So a reader that is slow or stopped delays no other connection.
@@ -15,31 +15,32 @@ import itertools
 import json
 import os
 import select
+import signal
 import socket
 import stat
 import struct
 import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from pathlib import Path
+from typing import Any
 
 from tfcluster import settings
-from tfcluster.os.unix_socket import socket_address
+from tfcluster.transport.children import reap_children
 
-#: The version of the frames: a relay serves only commands with the same one, which also start the other end.
-VERSION = 1
-#: What a connection on the host leads to: the path of a Unix socket, or a port of the loopback device.
-Target = str | int
+#: What a command asks of the host, as JSON.
+HostRequest = dict[str, Any]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+#: What the host sends first, and what the connection leads to then; None if it ends.
+Answer = tuple[bytes, Streams | None]
 
 _HEADER = struct.Struct(">BII")
 
 
 class _Kind(IntEnum):
-    OPEN = 1  # data: the target as JSON
+    OPEN = 1  # data: the request as JSON
     DATA = 2
     END = 3  # no more data follows in this direction
-    RESET = 4  # the connection is broken, or the target cannot be dialled
+    RESET = 4  # the connection is broken
     WINDOW = 5  # data: the number of bytes that may be sent in addition
     PING = 6
     PONG = 7
@@ -54,7 +55,7 @@ class _Connection:
     def __init__(self, number: int) -> None:
         self.number = number
         self.arrived: asyncio.Queue[bytes] = asyncio.Queue()  # at most one window; empty data is the end
-        self.window = settings.RELAY_WINDOW_BYTES
+        self.window = settings.HOST_LINK_WINDOW_BYTES
         self.window_grew = asyncio.Event()
         self.ended_at: float | None = None  # when this end has sent all, by time.monotonic()
         self.stalled_at: float | None = None  # since when the other end grants no window
@@ -74,11 +75,11 @@ class _Connection:
 
 
 class Multiplexer:
-    """One end of the stream. `dial` connects to a target on this machine; None on the end that opens connections."""
+    """One end of the stream. `answer` answers a request on the host; None on the end that opens connections."""
 
-    def __init__(self, streams: Streams, dial: Callable[[Target], Awaitable[Streams]] | None = None) -> None:
+    def __init__(self, streams: Streams, answer: Callable[[HostRequest], Awaitable[Answer]] | None = None) -> None:
         self._reader, self._writer = streams
-        self._dial = dial
+        self._answer = answer
         self._connections: dict[int, _Connection] = {}
         self._numbers = itertools.count(1)
         self._has_ended = False
@@ -113,14 +114,14 @@ class Multiplexer:
         """End the stream, and with it `run` and all connections."""
         self._writer.transport.abort()  # close() would wait until a stalled host has taken what is left to send
 
-    async def carry(self, target: Target, streams: Streams) -> None:
-        """Carry a connection of this end to a target on the other end, until it has ended in both directions."""
+    async def carry(self, request: HostRequest, streams: Streams) -> None:
+        """Carry a connection of this end to what answers a request there, until it has ended in both directions."""
         connection = _Connection(next(self._numbers))
         connection.task = asyncio.current_task()
         self._connections[connection.number] = connection
         try:
             if not self._has_ended:
-                await self._send(_Kind.OPEN, connection.number, json.dumps(target).encode())
+                await self._send(_Kind.OPEN, connection.number, json.dumps(request).encode())
                 await self._copy(connection, streams)
         finally:
             del self._connections[connection.number]
@@ -160,12 +161,15 @@ class Multiplexer:
         elif number in self._connections:  # otherwise this end has reset it
             self._connections[number].receive(kind, data)
 
-    async def _accept(self, connection: _Connection, target: Target) -> None:
-        assert self._dial is not None, "the other end opens no connections"
-        try:
-            await self._copy(connection, await self._dial(target))
-        except OSError:  # nothing listens there
-            await self._send(_Kind.RESET, connection.number)
+    async def _accept(self, connection: _Connection, request: HostRequest) -> None:
+        assert self._answer is not None, "the other end opens no connections"
+        first, streams = await self._answer(request)
+        connection.window -= len(first)
+        await self._send(_Kind.DATA, connection.number, first)
+        if streams is None:
+            await self._send(_Kind.END, connection.number)
+        else:
+            await self._copy(connection, streams)
 
     async def _copy(self, connection: _Connection, streams: Streams) -> None:
         """Copy data in both directions until both have ended or one has failed."""
@@ -190,7 +194,7 @@ class Multiplexer:
                 writer.transport.abort()
 
     async def _copy_out(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(min(connection.window, settings.RELAY_FRAME_BYTES)):
+        while data := await reader.read(min(connection.window, settings.HOST_LINK_FRAME_BYTES)):
             connection.window -= len(data)
             await self._send(_Kind.DATA, connection.number, data)
             while connection.window == 0:
@@ -220,26 +224,15 @@ def _has_hung_up(connection: socket.socket | None) -> bool:
 _INPUT, _OUTPUT = 0, 1
 
 
-def serve_link(on_connected: Callable[[], None]) -> None:
-    """Carry connections over the standard streams of this process until its input ends, and exit the process.
+def serve_link(answer: Callable[[HostRequest], Awaitable[Answer]]) -> None:
+    """Carry connections over the standard streams of this process until its input ends, and exit the process."""
 
-    `on_connected` is called after each connection that was made.
-    """
-    asyncio.run(_serve(on_connected))
+    async def serve() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, reap_children)  # agents that it has started
+        await Multiplexer(await _standard_streams(), answer).run()
+
+    asyncio.run(serve())
     os._exit(0)  # without waiting for threads, such as one that resolves a name
-
-
-async def _serve(on_connected: Callable[[], None]) -> None:
-    async def dial(target: Target) -> Streams:
-        if isinstance(target, int):
-            streams = await asyncio.open_connection("127.0.0.1", target)
-        else:
-            with socket_address(Path(target)) as address:
-                streams = await asyncio.open_unix_connection(address)
-        on_connected()
-        return streams
-
-    await Multiplexer(await _standard_streams(), dial).run()
 
 
 async def _standard_streams() -> Streams:

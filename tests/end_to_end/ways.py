@@ -1,0 +1,105 @@
+"""What must work over every way to a host: one check for ssh, `connect:`, podman, Slurm and pods."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+
+import pexpect
+
+from tests.conftest import Sandbox, read_until
+
+UPLOAD = b"0123456789" * 300_000  # more than a link has on the way at once
+_DIGEST = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())\n"
+# Prints the port that it listens on, sends back what it receives in capitals, and ends.
+_SERVE = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    size = 0
+    while size == 0:  # the first one only shows whether it listens
+        connection, _ = listener.accept()
+        with connection:
+            while data := connection.recv(65536):
+                connection.sendall(data.upper())
+                size += len(data)
+"""
+# Starts that on a host, as `tensorboard` does, and connects through a forwarded port.
+_FORWARD = """
+import socket, subprocess, sys
+from tfcluster.client.resolve import find_cluster
+cluster, host, serve = sys.argv[1:]
+transport = find_cluster(cluster).connect(host).transport
+line = transport.command_line([sys.executable, "-c", serve], is_terminal=False)
+with socket.create_server(("127.0.0.1", 0)) as free:
+    local = free.getsockname()[1]
+with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    port = int(server.stdout.readline())
+    with transport.forward_port(local, port), socket.create_connection(("127.0.0.1", local)) as connection:
+        connection.sendall(b"there and back" * 100_000)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while data := connection.recv(65536):
+            received += data
+print(received == b"THERE AND BACK" * 100_000)
+"""
+
+
+def check_request(sandbox: Sandbox, cluster: str, host: str) -> None:
+    hosts = sandbox.json("status", "-c", cluster)["hosts"]
+    assert {each["host"]: each["state"] for each in hosts}[host] == "up"
+
+
+def check_upload(sandbox: Sandbox, cluster: str, host: str) -> None:
+    folder = sandbox.folder / "sent"
+    folder.mkdir()
+    (folder / "digest.py").write_text(_DIGEST)
+    (folder / "data").write_bytes(UPLOAD)
+    shown = sandbox("run", "-c", cluster, "digest.py", "data", cwd=folder).stdout
+    assert shown == f"{hashlib.sha256(UPLOAD).hexdigest()}\n"
+
+
+def check_followed_stream(sandbox: Sandbox, cluster: str, host: str) -> None:
+    (sandbox.folder / "sent" / "waits.py").write_text("import signal; print('ready', flush=True); signal.pause()\n")
+    run = sandbox.start("run", "-c", cluster, sandbox.folder / "sent" / "waits.py")
+    read_until(run.stdout, "ready")
+    sandbox("cancel", "-c", cluster, sandbox.json("runs", "-c", cluster)[-1]["run"])
+    read_until(run.stderr, "cancelled")
+    assert run.wait(60) == 1
+
+
+def check_exec(sandbox: Sandbox, cluster: str, host: str) -> None:
+    words = (*sandbox.command, "exec", "-c", cluster, "--on", host, "--", "sh", "-c", "cat; echo no >&2; exit 7")
+    shown = sandbox.execute(*words, input="typed")
+    assert (shown.stdout, shown.returncode) == ("typed", 7)
+    assert "no" in shown.stderr.splitlines()  # srun says more
+
+
+def check_terminal(sandbox: Sandbox, cluster: str, host: str) -> None:
+    words = (*sandbox.command, "exec", "-c", cluster, "--on", host, "--", "sh", "-c", "tty; stty size")
+    with contextlib.closing(sandbox.at_terminal(*words, dimensions=(33, 111))) as terminal:
+        terminal.expect("/dev/pts/")
+        terminal.expect("33 111")
+        terminal.expect(pexpect.EOF)
+
+
+def check_forwarded_port(sandbox: Sandbox, cluster: str, host: str) -> None:
+    shown = sandbox.execute(*sandbox.command[:-2], "-c", _FORWARD, cluster, host, _SERVE)
+    assert shown.stdout == "True\n", shown.stderr
+
+
+CHECKS: tuple[Callable[[Sandbox, str, str], None], ...] = (
+    check_request,
+    check_upload,
+    check_followed_stream,
+    check_exec,
+    check_terminal,
+    check_forwarded_port,
+)
+
+
+def check_way(sandbox: Sandbox, cluster: str, host: str) -> None:
+    """Check all that a command does on a host, which has the cluster's head task."""
+    for check in CHECKS:
+        check(sandbox, cluster, host)

@@ -1,1 +1,0 @@
-"""Keep one started command for each `connect:` host, over which all commands on this machine connect to it."""
