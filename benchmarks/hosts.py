@@ -125,7 +125,7 @@ def compare_counts(cluster: Cluster, hosts: SshHosts, counts: tuple[int, ...]) -
         for count in counts:
             received = measure(cluster, hosts, count, figures)
     ratios = {what: report(what, figures[what]) for what in (FIRST, LATER, STATUS, DOWN)}
-    session = len(json.dumps(bootstrap(is_dry_run=False)))
+    session = len(json.dumps(bootstrap()))
     print(f"bytes of code sent to a host: {len(code_bundle())} at the first contact, {session} in a session")
     print(f"  all that it received, of ssh too: {received[FIRST]} at the first `up`, {received[LATER]} at a later one")
     reached = []

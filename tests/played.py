@@ -20,7 +20,6 @@ from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.remote_transport import HostReport, RemoteTransport
-from tfcluster.transport.session import Probe, start_local_probe
 
 _LOOK_SECONDS = 0.05
 
@@ -33,9 +32,9 @@ class Played(RemoteTransport):
         self._here = LocalTransport(cluster, host.name)
         self._folder = Path(os.environ["TEST_HOSTS"])
 
-    def open(self, *, start: bool, upgrade: bool = False) -> PlayedChannel:
+    def open(self, *, start: bool, upgrade: bool = False, dry: bool = False) -> PlayedChannel:
         self.meet()
-        return PlayedChannel(self, self._here.open(start=start, upgrade=upgrade))
+        return PlayedChannel(self, self._here.open(start=start, upgrade=upgrade, dry=dry))
 
     def is_up(self) -> bool:
         self.meet()
@@ -48,24 +47,14 @@ class Played(RemoteTransport):
     def disconnect(self) -> None:
         pass
 
-    def examine(self) -> HostReport:
+    def examine(self, *, dry: bool = False) -> HostReport:
         try:
             self.meet()
         except ClusterError as error:
             return HostReport(self.host, (error,))
-        return self._found()
-
-    def probe(self) -> tuple[HostReport, Probe | None]:
-        try:
-            self.meet()
-        except ClusterError as error:
-            return HostReport(self.host, (error,)), None
-        return self._found(), start_local_probe(self.cluster, self.host)
-
-    def _found(self) -> HostReport:
         offset = self._folder / "clock" / self.host
         clock = float(offset.read_text()) if offset.exists() else 0.0
-        return HostReport(self.host, python=sys.executable, clock_offset=clock)
+        return HostReport(self.host, python=sys.executable, clock_offset=clock, has_packages=True)
 
     @property
     def is_away(self) -> bool:

@@ -81,13 +81,6 @@ def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
     return _temporary_dir()
 
 
-def check_runtime_dir() -> None:
-    """Raise a ClusterError if other users can enter this user's folder for secret values, which need not exist."""
-    folder = _xdg_dir()
-    if folder is not None:
-        _refuse_shared(folder)
-
-
 def _xdg_dir(room: int = 0, *, plain: bool = False) -> Path | None:
     """Return the folder in $XDG_RUNTIME_DIR; None if that is not set or unsuitable, see `_runtime_dir`."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"

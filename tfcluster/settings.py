@@ -22,7 +22,7 @@ AGENT_DRAIN_SECONDS = 1.0  # for an agent that exits to send the last messages o
 AGENT_BACKLOG = 64  # commands that connect at the same time
 AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
 HOST_CHECKS_SECONDS = 40.0  # a name server that does not answer delays each lookup; less than the command waits
-PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on hosts that cannot be reached any more
+PREFLIGHT_EXIT_SECONDS = 10.0  # for agents of a preflight, also on hosts that cannot be reached any more
 TURN_SECONDS = 0.005  # of long work in an agent, before its other work has its turn: nothing waits for 20 ms
 
 # Requests to an agent, and the protocol.
@@ -139,10 +139,7 @@ KUBERNETES_COMMAND_SECONDS = 120.0  # for a command of kubectl
 KUBERNETES_POLL_SECONDS = 1.0  # while pods start
 REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system
 REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and download
-DRY_RUN_PREPARE_SECONDS = 60.0  # TensorFlow's library is loaded, and a change in progress has to finish
-DRY_RUN_MARGIN_SECONDS = 10.0
-DRY_RUN_CONNECT_SECONDS = 3.0  # an agent may have just been started, or be about to exit
-DRY_RUN_REPLY_SECONDS = 50.0
+DRY_RUN_CONNECT_SECONDS = 3.0  # to an agent that another command may have just started, or that is about to exit
 
 # Start and stop tasks.
 STOP_GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL: TensorFlow's servers need less

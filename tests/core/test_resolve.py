@@ -102,14 +102,6 @@ def test_tasks_are_spread_over_hosts_by_their_index_and_slots_and_get_their_envi
     assert [task.host for task in topology.tasks] == ["alpha", "alpha", "beta", "alpha", "alpha"]
 
 
-def test_a_check_gets_the_lists_of_gpus_that_are_no_secret() -> None:
-    env = "env: {CUDA_VISIBLE_DEVICES: '1', A: b}"
-    secret = "env: {CUDA_VISIBLE_DEVICES: {secret: '2'}}"
-    topology = topology_of(f"jobs: {{a: {{tasks: 1, {env}}}, b: {{tasks: 1, {secret}}}}}")
-    shown = [task.env for task in topology.masked(shows_gpu_lists=True).tasks]
-    assert shown == [{"CUDA_VISIBLE_DEVICES": "1", "A": "***"}, {"CUDA_VISIBLE_DEVICES": "***"}]
-
-
 def test_a_masked_layout_shows_no_value_of_a_variable() -> None:
     topology = topology_of(HOSTED)
     assert [each.env for each in (topology.masked().tasks[1], topology.masked().hosts[0])] == [

@@ -41,7 +41,7 @@ def test_an_agent_that_a_signal_has_stopped_is_named_with_the_command_that_conti
     sandbox("up", sandbox.spec(SPEC))
     agent, tasks = sandbox.agent(), sandbox.tasks("pid")
     os.kill(agent, signal.SIGSTOP)
-    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0, "DRY_RUN_REPLY_SECONDS": 2.0})
+    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0, "RPC_SLOW_TIMEOUT_SECONDS": 2.0})
     for command in [sandbox.start(*words, env=sooner) for words in (["status"], ["down"], ["doctor"])]:
         output, error = command.communicate(timeout=90)
         assert command.returncode == 5, error

@@ -78,7 +78,7 @@ def test_a_newer_command_takes_over_a_cluster_and_older_ones_refuse_it_then(
     spec = sandbox.spec(SPEC, warm=True)
     sandbox("up", spec, env=old_environment)
     before = sandbox.json("status", env=old_environment)
-    for words in (["status"], ["logs", "-n", "1"], ["devices"], ["runs"]):
+    for words in (["status"], ["logs", "-n", "1"], ["devices"], ["runs"], ["up", "--dry-run"]):
         assert "`tfcluster up` with the spec replaces the agent" in sandbox(*words, code=1).stderr
     after = sandbox.json("status", env=old_environment)  # looking does not lock it out
     assert after["hosts"][0]["agent_pid"] == before["hosts"][0]["agent_pid"]

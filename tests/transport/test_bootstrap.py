@@ -27,7 +27,7 @@ from tfcluster.transport.remote.install import prune
 _CLIENT = """
 import json, shlex, sys
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle
-print(json.dumps([shlex.split(bootstrap_command(sys.executable)), bootstrap(is_dry_run=False), code_bundle().hex()]))
+print(json.dumps([shlex.split(bootstrap_command(sys.executable)), bootstrap(), code_bundle().hex()]))
 """
 
 
@@ -42,7 +42,7 @@ class Client:
     def start_session(self, home: Path, **fields: Any) -> list[dict[str, Any]]:
         """Start a session and end it when it serves or fails; return what the host has sent."""
         first_line = {
-            **{"cluster": "c", "host": "h", "state": None, "env": {}, "is_dry_run": False, "stamp": None, "job": None},
+            **{"cluster": "c", "host": "h", "state": None, "env": {}, "job": None},
             **self.fields,
             **fields,
         }

@@ -1,6 +1,6 @@
 """Preflight checks: whether this host can start a topology's tasks; allocates the ports and GPUs that are not set.
 
-An agent runs them for `up` and `scale`; for a dry run and `doctor`, `DryPreflight` does if there is none.
+An agent runs them for `up` and `scale`, their dry runs, and `doctor`.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent import meters
-from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
+from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.subprocesses import ChildTimeoutError, fork_child, run_in_child
 from tfcluster.core.devices import find_gpu_problem, visible_gpus
 from tfcluster.core.forwarding import needs_forwarders
@@ -40,7 +38,7 @@ from tfcluster.processes.servers.port_isolation import (
 )
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck, Preparation, ReachReply, ReachRequest
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.tf_install import find_tensorflow_library, missing_packages
+from tfcluster.tf_install import missing_packages
 
 _NOBODY_UID = 65534
 _FIRST_UID = 1000  # of people's accounts, in all common distributions
@@ -420,45 +418,3 @@ def _answer(listeners: Sequence[socket.socket], topology: ClusterTopology) -> No
         answer_connections(
             listeners, lambda address: known is None or address in known or _why_not_local(str(address)) is None
         )
-
-
-class DryPreflight:
-    """Runs the preflight on this host without an agent: starts nothing, and leaves nothing behind.
-
-    Args:
-        folder: The directory for the cluster's state, or its closest ancestor that exists.
-        environment: The environment that an agent would have; it is only read.
-    """
-
-    def __init__(self, host: str, folder: Path, environment: Mapping[str, str]) -> None:
-        self._host = host
-        self._folder = folder
-        self._environment = environment
-        self._listening = ExitStack()
-
-    def prepare(self, topology: dict[str, Any], listens: bool) -> dict[str, Any]:
-        """Check the host for a topology, as an agent does for `PrepareRequest`.
-
-        With `listens`, the process answers connections on the allocated ports until it exits. Otherwise the ports are
-        free again as soon as this method returns.
-        """
-        desired, ports, tls_ports = decode(ClusterTopology, topology), PortAllocator(), PortAllocator()
-        if desired.network == PRIVATE:
-            ports.move_to(NO_SOCKET_TABLES)
-        gpus = gpu_ids(self._environment)
-        inputs = HostCheckInput(desired, self._host, self._folder, ports, gpus, tls_ports=tls_ports)
-        prepared = prepare_host(inputs, lambda: TensorFlow(find_tensorflow_library()), check_host(inputs))
-        preparation: dict[str, Any] = to_json(prepared)
-        listeners: list[socket.socket] = []
-        for each in (ports, tls_ports):
-            if listens:
-                listeners += self._listening.enter_context(each.listen_temporarily(each.reserved))
-            else:
-                each.release_except(())
-        threading.Thread(target=_answer, args=(listeners, desired), daemon=True).start()
-        return preparation
-
-    def reach(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Connect to other hosts, as an agent does for `ReachRequest`."""
-        reply: dict[str, Any] = to_json(check_connections(decode(ReachRequest, request)))
-        return reply

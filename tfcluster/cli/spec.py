@@ -92,10 +92,9 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
 )
 @output_option
 def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
-    """Check all hosts of SPEC (default: ./cluster.yaml) as `up` does, without changing anything on them.
+    """Check all hosts of SPEC (default: ./cluster.yaml) as `up` does, without starting a cluster.
 
-    Of the spec, it executes only `shell:` and, in isolated mode, `python:` there. It does not run `setup:` or apply
-    `env:`.
+    It does not run `setup:` of the spec, and leaves nothing but tfcluster's code on the hosts.
 
     It checks whether each host can be reached and has a Python with TensorFlow, whether its clock is right, whether
     its ports and GPUs are free, and whether the hosts can connect to each other; and prints a fix for each problem.

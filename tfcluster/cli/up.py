@@ -217,16 +217,15 @@ def command(
     It does not change a cluster of the same name that was started from another file, except with --replace-spec.
 
     All hosts are checked before anything starts, and all problems of all hosts are reported at once. A spec is code:
-    `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run runs only `python:`, in isolated mode, and
-    changes nothing on any host.
+    `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run does not run `setup:`, and leaves nothing
+    but tfcluster's code on any host.
 
     Exits with 4 if a task does not become ready, 5 if a host cannot be reached.
     """
     began = time.monotonic()
     from tfcluster.client.cluster import prestart_agent
 
-    if not dry_run:
-        prestart_agent()  # before the other imports, so that these and the agent's run in parallel
+    prestart_agent()  # before the other imports, so that these and the agent's run in parallel
     from tfcluster.client import up
     from tfcluster.client.resolve import check_source, load_spec_topology, spec_source, warn_of_renamed
 

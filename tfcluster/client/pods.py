@@ -93,12 +93,12 @@ def plan(topology: ClusterTopology, request: KubernetesSpec) -> PodPlan:
 
 def _plan_growth(registered: Cluster, placed: ClusterTopology) -> Sequence[PlannedAction]:
     """Plan for pods that do not exist yet, by what the cluster reports from those that exist."""
-    from tfcluster.client.preflight.preflight import close_inspectors, observe_hosts
+    from tfcluster.client.preflight.preflight import abort, observe_hosts
     from tfcluster.core.plan import plan as plan_actions
     from tfcluster.core.reconcile import merge_observed, merge_with_observed
 
     hosts = observe_hosts(registered, dry=True)
-    close_inspectors(hosts)
+    abort(registered, hosts)
     observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
     return () if observed is None else plan_actions(merge_with_observed(placed, observed), observed)
 

@@ -13,7 +13,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
-from tfcluster.client.preflight.checks import VERSIONS, AgentInspector, CheckResult, HostPreflight, Severity, to_error
+from tfcluster.client.preflight.checks import VERSIONS, CheckResult, HostPreflight, Severity, to_error
 from tfcluster.client.preflight.preflight import (
     Preflight,
     Progress,
@@ -100,7 +100,7 @@ def plan_up(
     """Run the preflight of all hosts and plan; this starts no task, but agents on the hosts that have none.
 
     Args:
-        dry: Change nothing on any host, start no agent, and run no command of the spec.
+        dry: Change nothing of a cluster that is up, do not run `setup:` of the spec, and release the hosts.
         progress: Called with the number of hosts examined so far, if there are several.
         replace_spec: Also change a running cluster that was started from another spec.
 
@@ -186,13 +186,10 @@ def _observed_hosts(
     try:
         yield hosts
     except BaseException:
-        if dry:
-            close_inspectors(hosts)
-        else:
-            abort(cluster, hosts)
+        abort(cluster, hosts)
         raise
     if dry:
-        close_inspectors(hosts)
+        abort(cluster, hosts)
 
 
 def _plan(
@@ -331,7 +328,7 @@ def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[Cluster
         if plan.actions:
             _apply_on_all(plan, None if accept_any_loss else data_losses(plan.actions), show_status)
         for host, each in plan.hosts.items():
-            if isinstance(each.inspector, AgentInspector):
+            if each.inspector is not None:
                 each.inspector.has_cluster = host in plan.cluster.hosts
         if plan.source is not None:
             record_spec(plan.cluster.name, plan.source)

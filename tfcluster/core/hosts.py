@@ -60,9 +60,6 @@ class Host:
 #: The only host of a cluster whose spec names no hosts. Only this machine connects, and can connect, to its tasks.
 THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)
 
-#: The beginning of the note that a dry run does not set a host's `env`, which would affect what is loaded there.
-ENV_NOTE = "env: "
-
 
 @record_class(frozen=True)
 class RegistryEntry:

@@ -209,18 +209,10 @@ class ClusterTopology:
     def _with_tasks(self, change: Callable[[Task], Task]) -> ClusterTopology:
         return replace(self, tasks=tuple(map(change, self.tasks)), reserved=tuple(map(change, self.reserved)))
 
-    def masked(self, *, shows_gpu_lists: bool = False) -> ClusterTopology:
-        """Return the topology for display, with masked values of environment variables.
-
-        With `shows_gpu_lists`, those of CUDA_VISIBLE_DEVICES that are no secret are not masked.
-        """
-
-        def mask(task: Task) -> Task:
-            shown = {"CUDA_VISIBLE_DEVICES"}.difference(task.secrets) if shows_gpu_lists else ()
-            return replace(task, env={name: value if name in shown else _MASK for name, value in task.env.items()})
-
+    def masked(self) -> ClusterTopology:
+        """Return the topology for display, with masked values of environment variables."""
         return replace(
-            self._with_tasks(mask),
+            self._with_tasks(lambda task: replace(task, env=dict.fromkeys(task.env, _MASK))),
             hosts=tuple(replace(host, env=dict.fromkeys(host.env, _MASK)) for host in self.hosts),
             notify=self.notify and replace(self.notify, webhook=self.notify.webhook and _MASK),
         )

@@ -41,7 +41,6 @@ from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
     from tfcluster.protocol.api import Request
-    from tfcluster.transport.session import Probe
 
 
 def print_note(text: str) -> None:
@@ -140,8 +139,8 @@ class LocalAgentConnection(Channel):
 class LocalTransport:
     """The transport to the agent of a cluster on this machine; `note` is called with a line that the user sees.
 
-    `RemoteTransport` has the same methods. If the host cannot be reached, `examine` and `probe` report it; `open`,
-    `is_up` and `has_state` raise a HostUnreachableError, `open` in bounded time.
+    `RemoteTransport` has the same methods. If the host cannot be reached, `examine` reports it; `open`, `is_up` and
+    `has_state` raise a HostUnreachableError, `open` in bounded time.
     """
 
     is_remote = False  # a connection can break while the agent continues, because a network is in between
@@ -151,29 +150,21 @@ class LocalTransport:
         self.host = host
         self._note = note
 
-    def examine(self) -> None:
+    def examine(self, *, dry: bool = False) -> None:
         """Prepare the host for an agent by its setup commands, unless they have been run there, and examine it.
 
-        An unreachable host has a report too. This machine has none, and needs no preparation.
+        If `dry`, do not run them: the report says what was not checked for that reason. An unreachable host has a
+        report too. This machine has none, and needs no preparation.
         """
 
-    def probe(self) -> tuple[None, Probe]:
-        """Start the dry-run preflight of the host, which changes nothing there.
-
-        Return the report (None for this machine), and a probe process on the host that answers further requests, which
-        the caller closes; None if none could be started there.
-        """
-        from tfcluster.transport.session import start_local_probe
-
-        return None, start_local_probe(self.cluster, self.host)
-
-    def open(self, *, start: bool, upgrade: bool = False) -> LocalAgentConnection:
+    def open(self, *, start: bool, upgrade: bool = False, dry: bool = False) -> LocalAgentConnection:
         """Connect to the agent, and send the greeting of the protocol; the first line to be received is the agent's.
 
         If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
         out not to be up, close what is shared between commands. With `start`, start an agent if there is none, even if
         the cluster is not up. With `upgrade`, replace an agent that speaks an older version of the protocol; otherwise
-        such an agent is an error.
+        such an agent is an error. If `dry`, no agent is started that would find something of the cluster, as it would
+        restart tasks: raise an error instead.
         """
         other: int | None = None  # the pid of an agent that keeps another one from starting
         began = next_start = time.monotonic()
@@ -196,6 +187,11 @@ class LocalTransport:
                     raise unrecorded or not_running(self.cluster)
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)  # an agent may exit
                 continue
+            if dry and (obstacle := self._find_obstacle()) is not None:
+                if now > began + settings.DRY_RUN_CONNECT_SECONDS:
+                    raise obstacle
+                time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
+                continue
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
                 raise AgentProcess(self.cluster, self.host, other or agent_pid(self._folder) or 0).no_socket_error()
@@ -210,6 +206,21 @@ class LocalTransport:
                 raise version_error(writer, is_agent=False)
             other = start_agent(self.cluster, self.host)  # on a busy host this can take longer than the deadline
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
+
+    def _find_obstacle(self) -> ClusterError | None:
+        """Return why a dry run starts no agent, although none listens; None if nothing of the cluster is there."""
+        if not self.is_up():
+            unrecorded = self.find_unrecorded()
+            return None if unrecorded is None else ClusterError(unrecorded.message, hint=unrecorded.hint)
+        agent = AgentProcess(self.cluster, self.host, agent_pid(self._folder) or 0)
+        if agent.is_agent():
+            problem = agent.no_socket_error()
+            return ClusterError(f"{problem.message}: not checked", hint=problem.hint, exit_code=ExitCode.UNHEALTHY)
+        return ClusterError(
+            f"cluster {self.cluster!r} is up, but its agent has died: not checked",
+            hint=f"`tfcluster status -c {self.cluster}` starts the next one; a check does not.",
+            exit_code=ExitCode.UNHEALTHY,
+        )
 
     def _upgrade(self, agent: LocalAgentConnection, greeting: Greeting) -> None:
         """Replace an agent of an older protocol by one that adopts its cluster, or else raise an error and keep it."""

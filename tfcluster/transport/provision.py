@@ -59,7 +59,7 @@ def run_setup(host: Host, connector: Connector) -> None:
     """
     session = open_session(host, connector, "/bin/sh")
     try:
-        session.send(_script(host).encode())
+        session.send(_script(host, _setup_steps(host)).encode())
         message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
         while "step" in message:
             step = message["step"]
@@ -74,22 +74,20 @@ def run_setup(host: Host, connector: Connector) -> None:
         session.end()
 
 
-def stamp_name(host: Host) -> str:
-    """Return the prefix of the name of the stamp file, which records that a host's setup commands have been run.
+def has_run_setup(host: Host, connector: Connector) -> bool:
+    """Return whether a host's setup commands have been run there, without running them."""
+    session = open_session(host, connector, "/bin/sh")
+    try:
+        session.send(_script(host, ['[ -e "$stamp" ]']).encode())
+        code: int = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)["code"]
+        return code == 0
+    finally:
+        session.end()
 
-    It is a hash of the commands and the host's Python; the host's node name follows, since hosts may share a home
-    folder.
-    """
-    return hashlib.sha256(json.dumps([host.setup, host.python]).encode()).hexdigest()
 
-
-def _script(host: Host) -> str:
-    """Return the shell script of the setup commands, for stdin: other users of the host could see it as an argument."""
-    lines = [
-        *(f"export {quote([f'{name}={value}'])}" for name, value in host.env.items()),
-        'folder="${XDG_CACHE_HOME:-$HOME/.cache}/tfcluster/setup"',
-        f'stamp="$folder/{stamp_name(host)}-$(uname -n)"',  # hosts may share a home folder
-        f"""send() {{ printf '\\n%s%s\\n' {quote([MESSAGE_PREFIX])} "$1"; }}""",
+def _setup_steps(host: Host) -> list[str]:
+    """Return the lines that run the setup commands, unless they have been run, and record that they have been."""
+    return [
         """run() { send '{"step": '"$1"'}'; /bin/sh -c "$2" </dev/null 2>&1; }""",
         """send '{"step": null}'""",
         'if [ ! -e "$stamp" ]; then',
@@ -97,6 +95,22 @@ def _script(host: Host) -> str:
         *(f"run {number} {quote([command])} &&" for number, command in enumerate(host.setup)),
         ': > "$stamp"',
         "fi",
+    ]
+
+
+def _script(host: Host, steps: Iterable[str]) -> str:
+    """Return a shell script about the setup commands, for stdin: other users of the host could see it as an argument.
+
+    It sends the exit code of its last step. The stamp file records that the commands have been run; its name is a hash
+    of these and of the host's Python, and the host's node name, as hosts may share a home folder.
+    """
+    stamp = hashlib.sha256(json.dumps([host.setup, host.python]).encode()).hexdigest()
+    lines = [
+        *(f"export {quote([f'{name}={value}'])}" for name, value in host.env.items()),
+        'folder="${XDG_CACHE_HOME:-$HOME/.cache}/tfcluster/setup"',
+        f'stamp="$folder/{stamp}-$(uname -n)"',
+        f"""send() {{ printf '\\n%s%s\\n' {quote([MESSAGE_PREFIX])} "$1"; }}""",
+        *steps,
         """send '{"code": '"$?"'}'""",
         "exit",
         "",
@@ -104,14 +118,12 @@ def _script(host: Host) -> str:
     return "\n".join(lines)
 
 
-def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool = False) -> str:
+def bootstrap_command(python: str, *, shell: str | None = None) -> str:
     """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
 
-    With `isolated`, it imports only from its own installation, regardless of variables and of the current and the
-    user's folders (-I), and writes no bytecode (-B). The bash that runs `shell` first says that it is reached.
+    The bash that runs `shell` first says that it is reached.
     """
-    options = ["-I", "-B"] if isolated else []
-    return in_environment(quote([python, *options, "-c", _BEGIN]), shell, before=f"{say({REACHED: ENVIRONMENT})}; ")
+    return in_environment(quote([python, "-c", _BEGIN]), shell, before=f"{say({REACHED: ENVIRONMENT})}; ")
 
 
 def in_environment(command: str, shell: str | None, *, before: str = "") -> str:
@@ -127,14 +139,13 @@ def host_command(argv: Iterable[str], host: Host) -> str:
     return in_environment(quote(argv), host.shell)
 
 
-def bootstrap(*, is_dry_run: bool) -> dict[str, str | int]:
+def bootstrap() -> dict[str, str | int]:
     """Return the fields of a session's first line that start the code; see `remote.bootstrap.main`."""
     return {
         "boot": Path(remote_bootstrap.__file__).read_text(),
         "old": _OLD,
         "code": code_hash(),
         "code_bytes": sum(map(len, _code().values())),
-        "server": f"tfcluster.transport.remote.{'dry_run_server' if is_dry_run else 'session'}",
     }
 
 

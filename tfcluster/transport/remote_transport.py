@@ -34,19 +34,11 @@ from tfcluster.transport.provision import (
     bootstrap_command,
     code_bundle,
     code_signature,
+    has_run_setup,
     host_command,
     run_setup,
-    stamp_name,
 )
-from tfcluster.transport.session import (
-    InterpreterError,
-    Probe,
-    RemoteChannel,
-    Session,
-    note_missing_interpreter,
-    open_session,
-    split_problems,
-)
+from tfcluster.transport.session import InterpreterError, RemoteChannel, Session, open_session
 from tfcluster.transport.shell import ENVIRONMENT, SHELL, typed, typed_in_environment
 from tfcluster.transport.ssh import SshConnector
 
@@ -56,7 +48,7 @@ _starting = threading.BoundedSemaphore(settings.REMOTE_STARTS_AT_ONCE)
 
 @dataclass(frozen=True)
 class HostReport:
-    """The result of probing a host.
+    """The result of examining a host.
 
     If the host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing but that problem is known.
     """
@@ -71,14 +63,15 @@ class HostReport:
     clock_offset: float = 0.0  # seconds by which the host's clock is ahead of this machine's
     clock_error: float = 0.0  # maximum error of the offset in seconds, which is half the round-trip time
     shipped_bytes: int = 0  # size of the code bundle that had to be sent; 0 if the host had it
-    unexamined: tuple[str, ...] = ()  # what a dry run, which changes nothing on the host, could not check, and why
+    has_packages: bool = False  # whether an agent can start there
+    unexamined: tuple[str, ...] = ()  # what a dry run, which does not run the setup commands, could not check, and why
 
 
 class RemoteTransport:
     """The transport to the agent of a cluster on another host.
 
     All that is asked of the host travels over its link, see `link`: each request over a connection of its own. What
-    needs the connector alone are setup commands, dry runs and the commands of `exec`.
+    needs the connector alone are setup commands and the commands of `exec`.
     """
 
     is_remote = True
@@ -93,13 +86,14 @@ class RemoteTransport:
         self._shipped_bytes = 0  # by this command
         self._prepared: Channel | None = None  # the connection to the agent that `examine` has started
 
-    def open(self, *, start: bool, upgrade: bool = False) -> Channel:
+    def open(self, *, start: bool, upgrade: bool = False, dry: bool = False) -> Channel:
         """See `LocalTransport.open`."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             return prepared
         try:
-            reply, connection = self._request("agent", settings.REMOTE_OPEN_SECONDS, start=start, upgrade=upgrade)
+            seconds = settings.REMOTE_OPEN_SECONDS
+            reply, connection = self._request("agent", seconds, start=start, upgrade=upgrade, dry=dry)
             if "unrecorded" in reply:
                 raise UnrecordedProcessesError(self.cluster, f"host {self.host!r}: {reply['unrecorded']}")
         except ClusterError as error:
@@ -122,43 +116,47 @@ class RemoteTransport:
         A link is made if there is none. If it is lost before the reply, the request is sent again, over another one.
         """
         for _ in range(3):
-            with _starting if arguments.get("start") else contextlib.nullcontext():
-                connection = self._link.connect({"request": name, **arguments})
-                line = b"" if connection is None else self._receive_line(connection, seconds)
-            if connection is None:
-                self._make_link()
-            elif line:
-                break
-            else:
-                connection.close()
-        else:
-            raise HostUnreachableError(self.host, "the connection broke", "Try again.")
-        message = json.loads(line)
-        if "error" in message:
-            connection.close()
-            raise with_host(self.host, ClusterError.from_json(message["error"]))
-        return message["reply"], connection
-
-    def _receive_line(self, connection: socket.socket, seconds: float) -> bytes:
-        try:
-            return receive_line(connection, seconds)
-        except TimeoutError:
-            connection.close()
-            raise no_response(self.host, self._connector.typed("true"), seconds) from None
-
-    def _make_link(self) -> None:
-        """Start a session on the host, and leave it to the link process, unless another thread has just done so."""
-        with self._connecting:
             try:
-                if self._link.has_lost_host():
-                    session = self._start_session()
-                    self._shipped_bytes = session.shipped_bytes
-                    self._link.keep(session)
+                asked = self._send({"request": name, **arguments}, seconds)
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 raise no_descriptors(self.host, "this command", limit) from error
+            if asked is None:
+                continue
+            message, connection = asked
+            if "error" in message:
+                connection.close()
+                raise with_host(self.host, ClusterError.from_json(message["error"]))
+            return message["reply"], connection
+        raise HostUnreachableError(self.host, "the connection broke", "Try again.")
+
+    def _send(self, request: dict[str, Any], seconds: float) -> tuple[dict[str, Any], socket.socket] | None:
+        """Send a request over the link; return the host's message, and the connection.
+
+        Return None if the link is lost before that; and if there was none, which has been made now.
+        """
+        with _starting if request.get("start") else contextlib.nullcontext():
+            connection = self._link.connect(request)
+            try:
+                line = b"" if connection is None else receive_line(connection, seconds)
+            except TimeoutError:
+                raise no_response(self.host, self._connector.typed("true"), seconds) from None
+        if connection is None:
+            self._make_link()
+        elif line:
+            return json.loads(line), connection
+        return None
+
+    def _make_link(self) -> None:
+        """Start a session on the host, and leave it to the link process, unless another thread has just done so."""
+        with self._connecting:
+            if self._link.has_lost_host():
+                with _starting:
+                    session = self._start_session()
+                self._shipped_bytes = session.shipped_bytes
+                self._link.keep(session)
 
     def is_up(self) -> bool:
         """See `LocalTransport.is_up`."""
@@ -194,8 +192,13 @@ class RemoteTransport:
         self._link.close()
         self._connector.close()
 
-    def examine(self) -> HostReport:
-        """Run the setup commands, survey the host, and start the agent; report the problems."""
+    def examine(self, *, dry: bool = False) -> HostReport:
+        """Run the setup commands, survey the host, and start the agent; report the problems.
+
+        If `dry`, only survey the host.
+        """
+        if dry:
+            return self._survey_dry()
         report = HostReport(self.host, program=self._connector.program)
         problems: list[ClusterError] = []
         try:
@@ -206,60 +209,54 @@ class RemoteTransport:
                 raise
             except ClusterError as problem:
                 problems.append(problem)
-            if not self._link.has_lost_host() and not self.is_up():
-                self._link.close()  # what it found of the Python there may have changed since
-            report, _ = self._survey(self._ask)
-            report = replace(report, shipped_bytes=self._shipped_bytes)
+            report = self._survey()
             problems += report.problems
             if not problems:
                 self._prepared = self.open(start=True, upgrade=True)
         except ClusterError as problem:
             report = HostReport(self.host, program=self._connector.program)
             problems.append(problem)
-        if problems:
-            self._link.close()
         return replace(report, problems=tuple(problems))
 
-    def probe(self) -> tuple[HostReport, Probe | None]:
-        """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
-
-        The caller closes the probe. It is None if its process could not be started or packages that it needs are
-        missing. Failures are reported as problems, not raised.
-        """
-        report = HostReport(self.host, program=self._connector.program)
+    def _survey_dry(self) -> HostReport:
+        """Survey the host; while the setup commands have not been run, note what they might change as unexamined."""
+        report, lacks_setup = HostReport(self.host, program=self._connector.program), False
         try:
-            stamp = stamp_name(self._host) if self._host.setup else None
-            session = self._start_session(is_dry_run=True, stamp=stamp)
+            lacks_setup = bool(self._host.setup) and not has_run_setup(self._host, self._connector)
+            report = self._survey()
+        except HostUnreachableError as problem:
+            return replace(report, problems=(problem,))
         except ClusterError as problem:
-            if isinstance(problem, InterpreterError) and self._host.setup:
-                return replace(report, unexamined=(note_missing_interpreter(self._host, problem),)), None
-            return replace(report, problems=(problem,)), None
-        probe = Probe(session)
-        try:
-            report, has_packages = self._survey(session.request)
-            report = replace(report, shipped_bytes=session.shipped_bytes)
-        except ClusterError as problem:
-            report, has_packages = replace(report, problems=(problem,)), False
-        if not has_packages:
-            probe.close()
-            return report, None
-        return report, probe
+            report = replace(report, problems=(problem,))
+        if not lacks_setup:
+            return report
+        notes = [self._note(problem) for problem in report.problems]
+        notes.append("`setup:` has not been run there: what it changes is not checked")
+        return replace(report, problems=(), unexamined=tuple(notes))
 
-    def _survey(self, ask: Callable[[str, float], dict[str, Any]]) -> tuple[HostReport, bool]:
-        """Survey the host, and compare its clock; return the report, and whether it has the packages for an agent.
+    def _note(self, problem: ClusterError) -> str:
+        """Return the note about a problem that the setup commands might solve."""
+        if isinstance(problem, InterpreterError) and problem.is_missing:
+            return f"python: {self._host.interpreter} does not exist yet; `setup:` might create it: not checked"
+        message = problem.message.removeprefix(f"host {self.host!r}: ")
+        return f"{message}; `setup:` might change that: not checked"
 
-        `ask` sends a request to the host, with the seconds that it may take, and returns the reply.
+    def _survey(self) -> HostReport:
+        """Survey the host, and compare its clock.
+
+        A session that has begun earlier does not show what has changed since of the Python there and its environment,
+        unless the cluster is up.
         """
-        survey = ask("survey", settings.REMOTE_SURVEY_SECONDS)
+        if not self._link.has_lost_host() and not self.is_up():
+            self._link.close()
+        survey = self._ask("survey", settings.REMOTE_SURVEY_SECONDS)
         before = time.time()
-        remote = ask("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
+        remote = self._ask("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
         after = time.time()
         problems = self._missing_packages(survey["python"], survey["venv"], survey["missing"])
-        has_packages = not problems
-        notes: list[str] = []
-        if "setup" in survey:  # a dry run
-            problems, notes = split_problems(self._host, problems, survey)
-        report = HostReport(
+        if problems:  # the user will install them
+            self._link.close()
+        return HostReport(
             host=self.host,
             program=self._connector.program,
             problems=tuple(with_host(self.host, problem) for problem in problems),
@@ -269,30 +266,22 @@ class RemoteTransport:
             free_bytes=survey["free_bytes"],
             clock_offset=remote - (before + after) / 2,
             clock_error=(after - before) / 2,
-            unexamined=tuple(notes),
+            shipped_bytes=self._shipped_bytes,
+            has_packages=not problems,
         )
-        return report, has_packages
 
-    def _start_session(self, *, is_dry_run: bool = False, stamp: str | None = None) -> Session:
-        """Start tfcluster's code under the Python that the spec names, as `remote.session` or `remote.dry_run_server`.
+    def _start_session(self) -> Session:
+        """Start tfcluster's code under the Python that the spec names.
 
         The caller ends the session. An InterpreterError says that the host's Python does not run, or is too old.
-
-        A dry run leaves nothing behind on the host and on this machine, and isolates the Python from its environment;
-        its `stamp` is the return value of `stamp_name`, or None if the host has no setup commands.
         """
-        with _starting:
-            return self._start_new_session(is_dry_run, stamp)
-
-    def _start_new_session(self, is_dry_run: bool, stamp: str | None) -> Session:
-        command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
+        command = bootstrap_command(self._host.interpreter, shell=self._host.shell)
         last_shell = SHELL if self._host.shell is None else ENVIRONMENT
         session = open_session(self._host, self._connector, command, last_shell=last_shell)
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
             **{"job": None if self._host.job is None else self._host.job.id},
-            **{"is_dry_run": is_dry_run, "stamp": stamp},
-            **bootstrap(is_dry_run=is_dry_run),
+            **bootstrap(),
         }
         try:
             session.send(json.dumps(first_line).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A session on a host: one command there, with which messages are exchanged; a dry run's probe."""
+"""A session on a host: one command there, with which messages are exchanged."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
-from tfcluster import boot, settings
-from tfcluster.core.hosts import ENV_NOTE, THIS_MACHINE, Host
-from tfcluster.core.topology import ClusterTopology
+from tfcluster import settings
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import Observation, Preparation, ReachReply, ReachRequest
-from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.children import release_child
-from tfcluster.transport.connector import UNUSABLE, CommandConnector, Connector, unusable_streams
+from tfcluster.transport.connector import UNUSABLE, Connector, unusable_streams
 from tfcluster.transport.errors import HostUnreachableError, clean_lines, no_response, retry_while_busy, with_host
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.shell import (
@@ -38,8 +34,6 @@ from tfcluster.transport.shell import (
     typed_in_environment,
 )
 
-# Prefixes of the environment variables that affect what Python or the dynamic linker loads.
-_LOADER_PREFIXES = ("PYTHON", "LD_")
 # The exit codes of every shell for a command that cannot be run or found.
 _NOT_RUN = (126, 127)
 #: The exit code of a session in which the command of `shell:` failed.
@@ -132,21 +126,12 @@ class Session:
                 return message
             self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
-    def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request of `remote.dry_run_server`; return its reply, or raise its error."""
-        self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
-        return self.extract_reply(self.receive(seconds))
-
     def extract_reply(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the reply that a message contains, or raise its error."""
         if "error" in message:
-            raise self.with_host(ClusterError.from_json(message["error"]))
+            raise with_host(self.host.name, ClusterError.from_json(message["error"]))
         reply: dict[str, Any] = message["reply"]
         return reply
-
-    def with_host(self, error: ClusterError) -> ClusterError:
-        """Return an error of the process with the host's name."""
-        return with_host(self.host.name, error)
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
         remaining = deadline - time.monotonic()
@@ -233,13 +218,6 @@ class Session:
         self._stderr.close()
         release_child(self._process)
 
-    def finish(self) -> None:
-        """Close the process's standard input, wait a moment for its exit, and end the session."""
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            self.connection.shutdown(socket.SHUT_WR)
-            self._process.wait(settings.SSH_EXIT_SECONDS)
-        self.end()
-
     def end(self) -> None:
         """End the session at once, even if the process is still running."""
         self.connection.close()
@@ -306,94 +284,3 @@ class RemoteChannel(Channel):
         if has_ended and self._has_lost_host():
             raise HostUnreachableError(self._host, "the connection broke before its agent had ended", "Try again.")
         return has_ended
-
-
-class Probe:
-    """A probe process on a host: it examines the host and answers requests until the probe is closed."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
-        """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
-
-        The values of environment variables are masked before the topology is sent, except for the lists of GPUs, which
-        are checked. With `listens`, the process answers connections on the allocated ports until `close`, unless the
-        cluster has an agent.
-        """
-        timeout = settings.DRY_RUN_PREPARE_SECONDS
-        sent = to_json(topology.masked(shows_gpu_lists=True))
-        reply = self._session.request("prepare", timeout, topology=sent, listens=listens)
-        return decode(Preparation, reply)
-
-    def observe(self) -> Observation:
-        """Return the state of the cluster on the host."""
-        return decode(Observation, self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS))
-
-    def reach(self, request: ReachRequest) -> ReachReply:
-        """Connect to other hosts from the host."""
-        seconds = request.limit + settings.DRY_RUN_MARGIN_SECONDS
-        return decode(ReachReply, self._session.request("reach", seconds, asked=to_json(request)))
-
-    def close(self) -> None:
-        """Close the session, upon which the process exits and its ports become free."""
-        self._session.finish()
-
-
-class _LocalSession(Session):
-    """A session with a process on this machine, which inherits the command's environment."""
-
-    def __init__(self) -> None:
-        connector = CommandConnector(replace(THIS_MACHINE, connect="env"))
-        super().__init__(THIS_MACHINE, connector, boot.command("tfcluster.transport.remote.dry_run_server", "main"))
-
-    def with_host(self, error: ClusterError) -> ClusterError:
-        """See `Session.with_host`. On this machine, messages do not name it."""
-        return error
-
-    def exit_error(self, code: int | None, stderr: str) -> ClusterError:
-        """See `Session.exit_error`."""
-        last = "".join(f": {line}" for line in clean_lines(stderr)[-1:])
-        return ClusterError(f"the process that checks this machine ended with exit code {code}{last}")
-
-
-def start_local_probe(cluster: str, host: str) -> Probe:
-    """Start a probe of this machine, named `host` in the cluster, which the caller closes."""
-    session = _LocalSession()
-    first_line: dict[str, Any] = {"cluster": cluster, "host": host, "state": None, "env": {}, "stamp": None}
-    session.send(json.dumps(first_line).encode() + b"\n")
-    try:
-        session.extract_reply(session.receive(settings.SSH_FIRST_MESSAGE_SECONDS))
-    except BaseException:
-        session.end()
-        raise
-    return Probe(session)
-
-
-def note_missing_interpreter(host: Host, problem: InterpreterError) -> str:
-    """Return the note that the Python of a host with setup commands does not run, as these commands may install it."""
-    if problem.is_missing:
-        return f"python: {host.interpreter} does not exist yet; `setup:` might create it: not checked"
-    what = problem.message.removeprefix(f"host {host.name!r}: ")
-    return f"python: {what}; `setup:` might change that: not checked"
-
-
-def split_problems(
-    host: Host, missing: Sequence[ClusterError], survey: Mapping[str, Any]
-) -> tuple[list[ClusterError], list[str]]:
-    """Separate the problems of a host from notes about what a dry run cannot determine without changing the host.
-
-    `missing` has an error for each package that the host's Python lacks. For `survey`, see
-    `remote.dry_run_server.serve`.
-    """
-    problems = [*missing, *map(ClusterError.from_json, survey["folders"])]
-    names = [name for name in host.env if name.startswith(_LOADER_PREFIXES)]
-    notes = [f"{ENV_NOTE}{', '.join(names)}: not set for this, so what that changes is not checked"] * bool(names)
-    if not survey["setup"]:
-        notes += [f"{problem.message}; `setup:` might change that: not checked" for problem in problems]
-        return [], [*notes, "`setup:` has not been run there: what it changes is not checked"]
-    if missing and survey["pythonpath"]:
-        reason = "there is a PYTHONPATH there, which the check leaves out: not checked"
-        notes += [f"{problem.message}; {reason}" for problem in missing]
-        return problems[len(missing) :], notes
-    return problems, notes

@@ -32,7 +32,6 @@ from tfcluster.records import record_class
 
 if TYPE_CHECKING:
     from tfcluster.transport.remote_transport import HostReport
-    from tfcluster.transport.session import Probe
 
 
 E = TypeVar("E")
@@ -40,15 +39,18 @@ R = TypeVar("R")
 
 
 class AgentInspector:
-    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
+    """Sends the requests of a preflight to a host's agent, which runs at least until `close`.
+
+    A `dry` one replaces no agent, and starts none that would find something of the cluster.
 
     Attributes:
         has_cluster: Whether the agent has got a cluster, so that it keeps running after `close`.
     """
 
-    def __init__(self, client: AgentClient) -> None:
+    def __init__(self, client: AgentClient, *, dry: bool) -> None:
         self.has_cluster = False
         self._client = client
+        self._dry = dry
         self._stream: ResponseStream[Any, Any] | None = None  # the latest one
 
     def observe(self) -> Observation:
@@ -77,7 +79,7 @@ class AgentInspector:
         self._stream = None
 
     def _request(self, request: Request[E, R]) -> ResponseStream[E, R]:
-        stream = self._client.stream(request, start=True)
+        stream = self._client.stream(request, start=True, dry=self._dry)
         self._stream = stream
         return stream
 
@@ -91,7 +93,7 @@ class HostPreflight:
     """
 
     report: HostReport | None = None  # of the first contact; None for this machine
-    inspector: AgentInspector | Probe | None = None  # None if the host cannot be examined further
+    inspector: AgentInspector | None = None  # None if the host cannot be examined further
     observed: ObservedState | None = None  # None if the cluster is not up there
     tensorflow: str | None = None  # the version; None if unknown
     allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
@@ -101,7 +103,7 @@ class HostPreflight:
     accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
     python: str = ""  # the path of the Python there; empty if not known
     psutil_problem: str = ""  # why that Python cannot use psutil; empty if it can, or if that is not known
-    unexamined: list[str] = field(default_factory=list)  # what a dry run could not examine, and why
+    unexamined: Sequence[str] = ()  # what a dry run could not examine, as it does not run the setup commands
     is_examined: bool = False  # the host's ports, GPUs, addresses and folders were examined
 
     @property
@@ -128,7 +130,7 @@ class Severity(Enum):
 
     OK = "ok"
     NOTE = "note"  # it passed, and something can still be improved
-    NOT_CHECKED = "not checked"  # it could not be made without changing the host
+    NOT_CHECKED = "not checked"  # it could not be made, as the setup commands have not been run
     WARNING = "warning"  # it failed, and the cluster can come up all the same
     ERROR = "error"  # it failed, and prevents the cluster from coming up
 

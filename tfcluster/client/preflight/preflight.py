@@ -1,6 +1,6 @@
 """The preflight of `up`, `scale`, their dry runs and `doctor`: observe and check all hosts of a cluster in parallel.
 
-A host is examined through its agent or, in a dry run, through a probe that changes nothing.
+Each host is examined by its agent. One that is started for this ends with the preflight, unless it gets a cluster.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, cluster_of
@@ -25,17 +24,12 @@ from tfcluster.client.preflight.checks import (
 )
 from tfcluster.client.rpc.parallel import map_hosts, starting_host
 from tfcluster.core.forwarding import forwarders_of, needs_forwarders, with_unique_ports
-from tfcluster.core.hosts import ENV_NOTE
 from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import ClusterTopology, join_address
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import authority_path
 from tfcluster.protocol.api.cluster import LARGE_PACKETS_LOST, Preparation, ReachReply, ReachRequest
-
-if TYPE_CHECKING:
-    from tfcluster.transport.session import Probe
-
 
 #: Called with the number of hosts examined so far and the number of all hosts.
 Progress = Callable[[int, int], None]
@@ -55,9 +49,11 @@ class Preflight:
 def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = None) -> dict[str, HostPreflight]:
     """Connect to every host of a cluster in parallel and observe its state; call `close_inspectors` on the result.
 
+    This starts an agent on each host that has none.
+
     Args:
-        dry: Change nothing on any host. Otherwise this runs the setup commands that the spec lists for a host, once,
-            and starts an agent on each host that has none.
+        dry: Change nothing of a cluster that is up, and do not run the setup commands that the spec lists for a host.
+            Otherwise they are run, once.
         progress: Called with the number of hosts that are done, if there are several.
     """
     count = len(cluster.hosts)
@@ -74,15 +70,12 @@ def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = No
 
 def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
     client = cluster.connect(host)
-    inspector: AgentInspector | Probe | None
-    if dry:
-        report, inspector = client.transport.probe()
-    else:
-        report = client.transport.examine()
-        inspector = None if report is not None and report.problems else AgentInspector(client)
+    report = client.transport.examine(dry=dry)
+    can_start = report is None or (report.has_packages and not report.problems)
+    inspector = AgentInspector(client, dry=dry) if can_start else None
     result = HostPreflight(report, inspector)
     if report is not None:
-        result.tensorflow, result.unexamined = report.tensorflow, list(report.unexamined)
+        result.tensorflow, result.unexamined = report.tensorflow, report.unexamined
         result.problems = [_named("host", problem) for problem in report.problems]
     if inspector is not None:
         try:
@@ -124,16 +117,9 @@ def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
     result.accounts = preparation.accounts
     result.python, result.psutil_problem = preparation.python, preparation.psutil_problem
     result.allocation = preparation.allocation
-    if result.observed is not None:  # the running agent has checked everything, with the spec's environment variables
-        result.unexamined = [note for note in result.unexamined if not note.startswith(ENV_NOTE)]
-    # The spec's environment variables may provide what a library is missing (as LD_LIBRARY_PATH does).
-    lacks_variables = any(note.startswith(ENV_NOTE) for note in result.unexamined)
     for failure in preparation.problems:
-        if failure.check == "tensorflow" and lacks_variables:
-            result.unexamined.append(f"{failure.error.message}; `env:` might change that: not checked")
-        else:
-            failed = result.warnings if failure.is_warning else result.problems
-            failed.append((failure.check, failure.error))
+        failed = result.warnings if failure.is_warning else result.problems
+        failed.append((failure.check, failure.error))
 
 
 def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:
@@ -176,9 +162,9 @@ def run_preflight(
 
 
 def hosts_without_certificate(topology: ClusterTopology, hosts: Mapping[str, HostPreflight]) -> list[str]:
-    """Return the hosts that need a certificate: they have none, it ends soon, or it is of an authority not known here.
+    """Return the hosts that need a certificate.
 
-    In a dry run, which cannot ask for certificates, no host needs one.
+    They have none, it ends soon, or it is of an authority that is not known here.
     """
     if not needs_forwarders(topology):
         return []
@@ -192,12 +178,12 @@ def hosts_without_certificate(topology: ClusterTopology, hosts: Mapping[str, Hos
         own = each.certificate
         return own is not None and own.authority in authority and own.until > earliest
 
-    asked = {host: each for host, each in hosts.items() if isinstance(each.inspector, AgentInspector)}
+    asked = {host: each for host, each in hosts.items() if each.inspector is not None}
     return [host.name for host in topology.hosts if host.name in asked and not is_good(asked[host.name])]
 
 
 def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> tuple[list[CheckResult], ExitCode]:
-    """Run the preflight of all hosts of a topology, changing nothing there and running no command of the spec.
+    """Run the preflight of all hosts of a topology, as a dry run of `up` does.
 
     Return the result of every check, and the exit code of `doctor`. `progress` is called with the number of hosts
     examined so far, if there are several.
@@ -207,7 +193,7 @@ def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> 
     try:
         preflight = run_preflight(cluster, hosts, lambda observed: topology)
     finally:
-        close_inspectors(hosts)
+        abort(cluster, hosts)
     results = [*preflight.results, *firewall_rules(preflight.desired)]
     order = {host: number for number, host in enumerate(hosts)}
     results.sort(key=lambda result: order.get(result.host, len(order)))
@@ -234,7 +220,7 @@ class Port:
 def check_connectivity(
     cluster: Cluster, topology: ClusterTopology, hosts: Mapping[str, HostPreflight]
 ) -> list[CheckResult]:
-    """Check that the hosts can connect to each other's tasks, on whose ports agents or probes listen meanwhile.
+    """Check that the hosts can connect to each other's tasks, on whose ports agents listen meanwhile.
 
     Hosts whose servers run already are left out, as their restricted ports do not accept new members. In a private
     cluster only the port of each host's forwarder matters, which also accepts connections while it runs.

@@ -243,6 +243,7 @@ class AgentClient:
         request: Request[E, R],
         *,
         start: bool = False,
+        dry: bool = False,
         interrupt: Interrupt | None = None,
         timeout: float | None = None,
     ) -> ResponseStream[E, R]:
@@ -250,6 +251,7 @@ class AgentClient:
 
         Args:
             start: Start an agent if there is none, even if the cluster is not up.
+            dry: Neither replace an agent, nor start one that would find something of the cluster.
             interrupt: What the waits for the response must not delay.
             timeout: The seconds to wait for the first frame of the response; None for the default.
 
@@ -259,7 +261,8 @@ class AgentClient:
         with self._connecting:
             connection = self._connection
             if connection is None or not connection.is_usable:
-                channel = self.transport.open(start=start, upgrade=self._upgrade or request.changes)
+                upgrade = (self._upgrade or request.changes) and not dry
+                channel = self.transport.open(start=start, upgrade=upgrade, dry=dry)
                 connection = self._connection = AgentConnection(channel)
         return ResponseStream(self.transport, connection, request, interrupt, timeout)
 

@@ -1,7 +1,7 @@
 """The bootstrap program of another host's Python: find this version of tfcluster's code in the cache, or request it.
 
 The source of this file is sent in each session, so it is short; `install`, which is rarely needed, arrives with the
-code. A dry run, which must change nothing on the host, imports the code from memory and writes no file.
+code.
 """
 
 from __future__ import annotations
@@ -29,19 +29,15 @@ def main(session: dict[str, Any]) -> None:
     """Import the code that the client's first line names and serve the session, or send the client an error.
 
     Of that line, see `remote.session.serve`, this module uses `code`, the hash of the archive with the code;
-    `code_bytes`, the size of the files in it; `server`, the module that serves; `is_dry_run`, whether no file may be
-    written; and `state`.
+    `code_bytes`, the size of the files in it; and `state`.
     """
     send_message({"begun": True})
     try:
-        if session["is_dry_run"]:
-            _import_from_memory(_receive(session))
-        else:
-            _import_from(find_code(session) or _install(session))
+        _import_from(find_code(session) or _install(session))
     except (OSError, ValueError) as problem:
         send_message({"error": {"message": f"{CANNOT_STORE}: {problem}", "hint": STORE_HINT, "exit_code": 1}})
     else:
-        importlib.import_module(session["server"]).serve(session)
+        importlib.import_module("tfcluster.transport.remote.session").serve(session)
 
 
 def send_message(message: dict[str, Any]) -> None:
@@ -91,15 +87,6 @@ def _import_from(folder: str) -> None:
     sys.path.insert(0, folder)
     importlib.import_module("tfcluster")
     del sys.path[0]
-
-
-def _import_from_memory(archive: ZipFile) -> None:
-    """Import the modules of tfcluster from an archive from now on, with the importer that it contains."""
-    files = {path: archive.read(path).decode() for path in archive.namelist()}
-    boot: dict[str, Any] = {"__file__": "tfcluster/boot.py"}
-    exec(files["tfcluster/boot.py"], boot)
-    names = {path: path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in files}
-    boot["import_from"]({names[path]: (path, source) for path, source in files.items()})
 
 
 def _install(session: dict[str, Any]) -> str:

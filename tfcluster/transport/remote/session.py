@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -50,7 +49,7 @@ def serve(session: dict[str, Any]) -> None:
     `survey` -> as `survey` returns;
     `time` -> {time}, in Unix seconds;
     `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return;
-    `agent` {start, upgrade}, as for LocalTransport.open -> {pid, notes}, and then the connection to the agent; or
+    `agent` {start, upgrade, dry}, as for LocalTransport.open -> {pid, notes}, and then the connection to the agent; or
     {unrecorded}, the message of an UnrecordedProcessesError;
     `port` {port} -> {}, and then a connection to the port of the loopback device.
     """
@@ -97,10 +96,11 @@ class _RequestHandler:
         transport = LocalTransport(self._cluster, self._host)
         return {"up": transport.is_up(), "exists": transport.has_state()}, None
 
-    def _agent(self, start: bool, upgrade: bool) -> Reply:
+    def _agent(self, start: bool, upgrade: bool, dry: bool) -> Reply:
         notes: list[str] = []
+        transport = LocalTransport(self._cluster, self._host, notes.append)
         try:
-            agent = LocalTransport(self._cluster, self._host, notes.append).open(start=start, upgrade=upgrade)
+            agent = transport.open(start=start, upgrade=upgrade, dry=dry)
         except UnrecordedProcessesError as error:
             return {"unrecorded": error.message}, None
         # Keep the version of the code that a journal names, see `remote.install.prune`. The link leads to one beside
@@ -121,21 +121,6 @@ def as_cluster_error(error: Exception) -> ClusterError:
     if isinstance(error, OSError) and error.errno:
         return system_error(error)
     return ClusterError(f"{type(error).__name__}: {error}")
-
-
-def serve_requests(handlers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
-    """Reply to requests, one a line of standard input, until the input ends; then exit the process."""
-    with contextlib.suppress(BrokenPipeError):
-        send_message({"reply": {}})  # the code has been imported
-        while line := sys.stdin.readline():
-            request = json.loads(line)
-            handler = handlers[request.pop("request")]
-            try:
-                message = {"reply": handler(**request)}
-            except Exception as error:
-                message = {"error": as_cluster_error(error).to_json()}
-            send_message(message)
-    os._exit(0)  # without waiting for threads, such as one that resolves a name
 
 
 def survey() -> dict[str, Any]:
