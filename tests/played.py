@@ -72,12 +72,13 @@ class PlayedChannel(LocalAgentConnection):
         super().__init__(agent._connection.dup())  # the other one closes its own
         self._there = there
 
-    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
+    def wait_readable(self, seconds: float | None, *fds: int, to_send: bool = False) -> bool:
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._there.is_away:
-            if super().wait_readable(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS), *fds):
+            look = _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+            if super().wait_readable(look, *fds, to_send=to_send):
                 return True
-            if readable_fds(fds, 0) or (deadline is not None and time.monotonic() >= deadline):
+            if to_send or readable_fds(fds, 0) or (deadline is not None and time.monotonic() >= deadline):
                 return False
         return True
 

@@ -54,7 +54,10 @@ NUMBERS = {
     "a task counts as unresponsive": f"after {settings.FAILED_PROBES_MAX} failed probes",
     "a command waits for a host": f"{settings.HOST_TIMEOUT_SECONDS:g} s",
     "a new ssh connection": f"after {settings.SSH_CONNECT_SECONDS} s",
-    "the shared ssh connection": f"{settings.SSH_PERSIST_SECONDS} s",
+    "the connection to a host stays open": f"{settings.SSH_PERSIST_SECONDS} s",
+    "a connection to a host without an answer": f"after {settings.PING_LOST_SECONDS:g} s; one of ssh after "
+    f"{settings.SSH_KEEPALIVE_PROBES * settings.SSH_KEEPALIVE_SECONDS + 2} to "
+    f"{(settings.SSH_KEEPALIVE_PROBES + 2) * settings.SSH_KEEPALIVE_SECONDS} s",
     "`host-away` is reported": f"after {settings.HOST_AWAY_SECONDS:g} s",
     "a restarted launch waits": f"{settings.GROUP_RETURN_SECONDS:g} s",
     "a temporary cluster of `launch`": f"{settings.LAUNCH_LEASE_SECONDS:g} s; with other hosts "

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
+from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.core.hosts import Host
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.runs import RunOptions
@@ -63,13 +63,6 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 
-class OwnStream(ResponseStream[E, R]):
-    """A response on a connection of its own, as that of another command."""
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -> RunRequest:
     installed = find(program)
     assert installed is not None
@@ -85,10 +78,10 @@ class Hosts:
     topology: ClusterTopology = field(default_factory=topology_of)  # what is up
     streams: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def stream(self, host: str, request: Request[E, R], *, start: bool = False) -> OwnStream[E, R]:
-        """Send a request to a host's agent over a connection of its own."""
+    def stream(self, host: str, request: Request[E, R], *, start: bool = False) -> ResponseStream[E, R]:
+        """Send a request to a host's agent."""
         transport = LocalTransport(CLUSTER, host)
-        return OwnStream(transport, AgentConnection(transport.open(start=start)), request)
+        return ResponseStream(transport, transport.open(start=start), request)
 
     def ask(self, host: str, request: Request[Any, Any], *, start: bool = False) -> Any:
         with contextlib.closing(self.stream(host, request, start=start)) as response:
@@ -104,7 +97,9 @@ class Hosts:
         stream = self.streams.enter_context(contextlib.closing(self.stream(host, ObserveRequest(), start=True)))
         return stream.result().observed
 
-    def hold(self, host: str, topology: ClusterTopology, *, listens: bool = False) -> OwnStream[Preparation, NoReturn]:
+    def hold(
+        self, host: str, topology: ClusterTopology, *, listens: bool = False
+    ) -> ResponseStream[Preparation, NoReturn]:
         """The response to PREPARE; the agent runs, and with `listens` it listens, until it is closed or `release`."""
         stream = self.stream(host, PrepareRequest(topology, listens), start=True)
         return self.streams.enter_context(contextlib.closing(stream))
@@ -147,10 +142,10 @@ class Hosts:
         response.close_and_reap()
         return events
 
-    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[EventRecord, Done]:
+    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> ResponseStream[EventRecord, Done]:
         return self.stream("a", run_request(program, parameters, **arguments))
 
-    def result(self, run: OwnStream[EventRecord, Done]) -> Any:
+    def result(self, run: ResponseStream[EventRecord, Done]) -> Any:
         with contextlib.closing(run):
             return list(run)[-1].record
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import threading
 import time
@@ -23,13 +24,13 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.context import AgentContext, Lease
 from tfcluster.agent.handlers.files import CodeStore, Upload, receive, receive_code, validate_filename
 from tfcluster.agent.rpc_server import Dispatcher, RpcConnection
-from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
+from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.core.code import CodeFile, digest_of, encode_manifest
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Reply, Request, Response, encode_request
 from tfcluster.protocol.api.files import CodeWanted, SendCodeRequest
 from tfcluster.protocol.api.runs import EventRecord
-from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame, encode_greeting
+from tfcluster.protocol.codec import MessageDecoder, encode, encode_block, encode_greeting
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
 RUN = run_request("script", {"args": []}, upload="", upload_name="data.bin")
@@ -56,11 +57,15 @@ class UploadAgent:
 
 
 class BlockedAgent(UploadAgent):
-    """An agent that reads only the first chunk of an upload."""
+    """An agent that reads only the first block of an upload."""
 
     async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[EventRecord, Done]:
-        async for _ in upload.chunks():
-            await asyncio.get_running_loop().create_future()
+        async for _ in upload.blocks():
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
         yield Reply(Done())
 
 
@@ -92,23 +97,22 @@ def upload(path: Path, source: Any) -> list[ClusterError]:
     def use(connection: socket.socket) -> None:
         channel = LocalAgentConnection(connection)
         channel.send(encode_greeting())
-        agent = AgentConnection(channel)
         try:
-            response = ResponseStream(LocalTransport("played"), agent, RUN)
+            response = ResponseStream(LocalTransport("played"), channel, RUN)
             assert next(response) == EventRecord({"event": "run"})
             response.send_file(source)
             assert response.result() == Done()
         except ClusterError as error:
             errors.append(error)
         finally:
-            agent.close()
+            channel.close()
 
     serve(UploadAgent(path), use)
     return errors
 
 
 @pytest.mark.parametrize(
-    "size", [0, 1, settings.RPC_CHUNK_MAX_BYTES, settings.RPC_CHUNK_MAX_BYTES + 1, 20 * 2**20 + 17]
+    "size", [0, 1, settings.RPC_BLOCK_MAX_BYTES, settings.RPC_BLOCK_MAX_BYTES + 1, 20 * 2**20 + 17]
 )
 def test_a_file_arrives_unchanged(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
@@ -136,7 +140,7 @@ def test_a_pipe_is_sent_while_it_is_filled(tmp_path: Path) -> None:
     assert (tmp_path / "sent" / "data.bin").read_bytes() == data
 
 
-@pytest.mark.parametrize("sent", [b"", encode_chunk(1, b"half"), encode_chunk(1, b"half")[:-2]])
+@pytest.mark.parametrize("sent", [b"", encode_block(b"half"), encode_block(b"half")[:-2]])
 def test_a_disconnect_during_the_upload_cancels_the_request(tmp_path: Path, sent: bytes) -> None:
     path = tmp_path / "sent" / "data.bin"
 
@@ -149,37 +153,35 @@ def test_a_disconnect_during_the_upload_cancels_the_request(tmp_path: Path, sent
     assert serve(UploadAgent(path), use).cancelled == 1
 
 
-def send_request(connection: socket.socket) -> FrameDecoder:
-    """Send a request and wait for the window of its upload."""
-    body = encode_request(RUN)
-    connection.sendall(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, body)))
-    decoder, kinds = FrameDecoder(is_agent=False), list[FrameKind]()
-    while FrameKind.WINDOW not in kinds:
-        kinds += [frame.kind for frame in decoder.feed(connection.recv(1 << 16))]
-    return decoder
+def send_request(connection: socket.socket) -> None:
+    """Send a request, and wait for the first event of its response."""
+    connection.sendall(encode_greeting() + encode(encode_request(RUN)))
+    decoder = MessageDecoder(is_agent=False)
+    while decoder.take_message() is None:
+        decoder.feed(connection.recv(1 << 16))
 
 
-def test_more_than_the_window_is_refused(tmp_path: Path) -> None:
-    received: list[ClusterError] = []
+def test_what_is_not_read_of_an_upload_piles_up_nowhere(tmp_path: Path) -> None:
+    taken = 0
 
     def use(connection: socket.socket) -> None:
+        nonlocal taken
         with connection:
-            decoder = send_request(connection)
-            with contextlib.suppress(ConnectionError):  # the agent closes the connection
-                connection.sendall(
-                    b"".join(
-                        [encode_chunk(1, b"x" * settings.RPC_CHUNK_MAX_BYTES)]
-                        * (settings.RPC_UPLOAD_WINDOW_BYTES // settings.RPC_CHUNK_MAX_BYTES + 5)
+            connection.sendall(encode_greeting() + encode(encode_request(RUN)))
+            connection.setblocking(False)
+            block = encode_block(b"x" * settings.RPC_BLOCK_MAX_BYTES)
+            is_full = False
+            while not is_full and taken < 10 * settings.RPC_UPLOAD_WAITING_BYTES:
+                place = taken % len(block)
+                try:
+                    taken += connection.send(block[place:])
+                except BlockingIOError:
+                    is_full = (
+                        taken > settings.RPC_UPLOAD_WAITING_BYTES and not select.select([], [connection], [], 1)[1]
                     )
-                )
-            try:
-                while data := connection.recv(1 << 16):
-                    decoder.feed(data)
-            except ClusterError as error:
-                received.append(error)
 
-    serve(BlockedAgent(tmp_path), use)
-    assert "exceeds its window" in received[0].message
+    assert serve(BlockedAgent(tmp_path), use).cancelled == 1, "it notices that the command has gone"
+    assert settings.RPC_UPLOAD_WAITING_BYTES < taken < 2 * settings.RPC_UPLOAD_WAITING_BYTES
 
 
 def test_an_error_of_the_agent_ends_the_upload(tmp_path: Path) -> None:
@@ -207,14 +209,11 @@ def test_an_upload_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     assert error.message == f"{path}: cannot store the uploaded file: No space left on device"
 
 
-def receive_code_files(folder: Path, sizes: dict[str, int], *chunks: bytes) -> None:
+def receive_code_files(folder: Path, sizes: dict[str, int], *blocks: bytes) -> None:
     async def feed() -> None:
-        async def grant(size: int) -> None:
-            while waiting:
-                upload.feed(waiting.pop(0))
-
-        waiting = list(chunks)
-        upload = Upload(grant)
+        upload = Upload()
+        for block in blocks:
+            upload.feed(block)
         await CodeStore(folder).receive(upload, sizes)
 
     asyncio.run(feed())
@@ -222,15 +221,11 @@ def receive_code_files(folder: Path, sizes: dict[str, int], *chunks: bytes) -> N
 
 def send(manifest: bytes, *contents: bytes) -> list[object]:
     async def exchange() -> list[object]:
-        async def grant(size: int) -> None:
-            return
-
-        upload = Upload(grant)
+        upload = Upload()
         answers: list[object] = []
         async for answer in receive_code(SendCodeRequest(digest_of(manifest), len(manifest)), upload):
             answers.append(answer.value if isinstance(answer, Reply) else answer)
             if isinstance(answer, CodeWanted):
-                await upload._allow(settings.RPC_UPLOAD_WINDOW_BYTES)
                 for digest in answer.digests:
                     upload.feed({digest_of(each): each for each in (manifest, *contents)}[digest])
         return answers

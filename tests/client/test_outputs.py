@@ -186,6 +186,9 @@ class Traces(list[TracePart]):
     def result(self) -> ProfileReply:
         return ProfileReply((), {})
 
+    def close(self) -> None:
+        """Nothing is to be ended."""
+
 
 def capture(folder: Path, asked: str, name: str, data: str) -> None:
     """Capture the trace of a task on a host that sends some data under some name."""

@@ -7,29 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import read_logs
-from tfcluster.client.rpc.agent_client import AgentClient, AgentConnection, AgentDisconnectedError
+from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.status import NoStatusError, take_snapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, socket_path
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import ReachReply, ReachRequest, RestartRequest, StatusRequest
+from tfcluster.protocol.api.cluster import ReachRequest, RestartRequest, StatusRequest
 from tfcluster.protocol.api.logs import LogEvent, LogLine, LogPositions, LogsRequest
-from tfcluster.protocol.codec import (
-    Frame,
-    FrameDecoder,
-    FrameKind,
-    encode_frame,
-    encode_greeting,
-    encode_rejection,
-)
+from tfcluster.protocol.codec import Message, MessageDecoder, encode, encode_greeting, encode_rejection
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport import local
 
@@ -70,42 +61,50 @@ LOGS = LogsRequest(("a",), 3, None, follow=False, after={})
 
 
 class Command:
-    """The command's end of a connection, as the agent sees it; the greeting is sent with the first frame."""
+    """The command's end of a connection, as the agent sees it; the greeting is sent with the first message."""
 
     def __init__(self, served: socket.socket) -> None:
         self.served = served
-        self._decoder = FrameDecoder(is_agent=True)
-        self._frames: list[Frame] = []
+        self._decoder = MessageDecoder(is_agent=True)
         self._greeting = encode_greeting()
 
-    def receive(self) -> Frame:
-        """Return the next frame."""
+    def receive(self) -> Message:
+        """Return the request."""
         self._greet()
-        while not self._frames:
+        while (message := self._decoder.take_message()) is None:
             data = self.served.recv(1 << 16)
             if not data:
                 raise ConnectionError
-            self._frames += self._decoder.feed(data)
-        return self._frames.pop(0)
+            self._decoder.feed(data)
+        return message
 
-    def send(self, *frames: Frame, cut: bytes = b"") -> None:
-        """Send frames, then a part of another one."""
+    def send(self, *messages: Message, cut: bytes = b"") -> None:
+        """Send messages, then a part of another one."""
         self._greet()
-        data = b"".join(map(encode_frame, frames)) + cut
+        data = b"".join(map(encode, messages)) + cut
         for at in range(0, len(data), 7):  # however the bytes are cut
             self.served.sendall(data[at : at + 7])
+
+    def wait_for_end(self) -> None:
+        """Wait until the command disconnects."""
+        while self.served.recv(1 << 16):
+            continue
 
     def _greet(self) -> None:
         self.served.sendall(self._greeting)
         self._greeting = b""
 
 
-def event(number: int, value: object) -> Frame:
-    return Frame(number, FrameKind.EVENT, to_json(value))
+def event(value: object) -> Message:
+    return {"event": to_json(value)}
 
 
-def reply(number: int, value: object = Done(), *, ends: bool = False) -> Frame:
-    return Frame(number, FrameKind.REPLY, {"value": to_json(value), "ends": ends})
+def reply(value: object = Done(), *, ends: bool = False) -> Message:
+    return {"reply": to_json(value), "ends": ends}
+
+
+def failure(error: ClusterError) -> Message:
+    return {"error": error.to_json(), "ends": False}
 
 
 def log_line(text: str, following: int, log: str = "ps:0") -> LogEvent:
@@ -117,86 +116,57 @@ def client() -> AgentClient:
 
 
 def test_events_are_followed_by_the_reply(agent: Agent) -> None:
-    requests: list[Frame] = []
+    requests: list[Message] = []
 
     @agent
     def play(command: Command) -> None:
         requests.append(command.receive())
-        command.send(event(1, log_line("one", 3)), event(1, log_line("two", 6)), reply(1))
+        command.send(event(log_line("one", 3)), event(log_line("two", 6)), reply())
 
     response = client().stream(LOGS)
     assert list(response) == [log_line("one", 3), log_line("two", 6)]
     assert response.result() == Done()
-    assert requests == [Frame(1, FrameKind.REQUEST, {"method": "logs", "arguments": to_json(LOGS)})]
+    assert requests == [{"method": "logs", "arguments": to_json(LOGS)}]
 
 
-def test_responses_are_interleaved_on_one_connection(agent: Agent) -> None:
+def test_a_request_that_times_out_ends_no_other(agent: Agent) -> None:
+    over = threading.Event()
+
+    def play_silent(command: Command) -> None:
+        command.receive()
+        command.wait_for_end()
+        over.set()
+
     @agent
     def play(command: Command) -> None:
-        assert [command.receive().id for _ in range(2)] == [1, 2]
-        command.send(event(2, log_line("b", 1)), event(1, log_line("a", 1)), reply(2))
-        assert command.receive().body["method"] == "reach", "sent while the first request is in progress"
-        command.send(reply(3, ReachReply({})), event(1, log_line("aa", 2)), reply(1))
+        command.receive()
+        command.send(event(log_line("a", 1)))
+        agent(play_silent)
+        over.wait(30)
+        command.send(event(log_line("aa", 2)), reply())
 
-    connection = client()
-    first, second = connection.stream(LOGS), connection.stream(LOGS)
+    first = client().stream(LOGS)
     assert next(first) == log_line("a", 1)
-    assert list(second) == [log_line("b", 1)]
-    assert connection.call(ReachRequest((), 1.0)) == ReachReply({})
+    with pytest.raises(ClusterError, match=r"has not answered within 0\.05 s"):
+        client().call(ReachRequest((), 1.0), timeout=0.05)
     assert list(first) == [log_line("aa", 2)]
 
 
-def test_threads_share_a_connection(agent: Agent) -> None:
-    """One of them receives what arrives for all; here, what the second waits for arrives first."""
-    count = 8
+def test_closing_a_response_cancels_its_request(agent: Agent) -> None:
+    ended = threading.Event()
 
     @agent
     def play(command: Command) -> None:
-        numbers = [command.receive().id for _ in range(count)]
-        for number in reversed(numbers):
-            command.send(event(number, log_line(str(number), number)), reply(number))
+        command.receive()
+        command.send(event(log_line("a", 1)))
+        command.wait_for_end()
+        ended.set()
 
-    connection = client()
-    lines: list[LogEvent | LogPositions] = []
-    threads = [threading.Thread(target=lambda: lines.extend(connection.stream(LOGS))) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(line.next for line in lines if isinstance(line, LogEvent)) == list(range(1, count + 1))
-
-
-def test_closing_a_response_cancels_only_its_request(agent: Agent) -> None:
-    @agent
-    def play(command: Command) -> None:
-        command.receive(), command.receive()
-        command.send(event(1, log_line("a", 1)), event(2, log_line("b", 1)))
-        assert command.receive() == Frame(1, FrameKind.CANCEL)
-        command.send(event(1, log_line("late", 2)), event(2, log_line("bb", 2)), reply(2))
-
-    connection = client()
-    first, second = connection.stream(LOGS), connection.stream(LOGS)
-    assert next(first) == log_line("a", 1)
-    first.close()
-    first.close()
-    assert list(second) == [log_line("b", 1), log_line("bb", 2)]
-
-
-def test_the_next_request_goes_to_the_next_agent(agent: Agent) -> None:
-    def play(command: Command) -> None:
-        command.send(event(command.receive().id, log_line("one", 1)), event(1, log_line("unread", 2)))
-        agent(play_next)
-
-    def play_next(command: Command) -> None:
-        command.send(reply(command.receive().id, ReachReply({})))
-
-    agent(play)
-    connection = client()
-    response = connection.stream(LOGS)
-    assert next(response) == log_line("one", 1)
+    response = client().stream(LOGS)
+    assert next(response) == log_line("a", 1)
     response.close()
-    wait_for(lambda: not cast(AgentConnection, connection._connection).is_usable)
-    assert connection.call(ReachRequest((), 1.0)) == ReachReply({})
+    response.close()
+    assert ended.wait(30)
 
 
 def test_an_error_of_the_agent_is_raised_unchanged(agent: Agent) -> None:
@@ -204,14 +174,27 @@ def test_an_error_of_the_agent_is_raised_unchanged(agent: Agent) -> None:
 
     @agent
     def play(command: Command) -> None:
-        number = command.receive().id
-        command.send(Frame(number, FrameKind.ERROR, {"value": problem.to_json(), "ends": False}))
+        command.receive()
+        command.send(failure(problem))
 
     response = client().stream(StatusRequest())
     for _ in range(2):
         with pytest.raises(ClusterError) as caught:
             response.result()
         assert caught.value.to_json() == problem.to_json()
+
+
+def test_what_is_no_message_is_an_error_that_stays(agent: Agent) -> None:
+    @agent
+    def play(command: Command) -> None:
+        command.receive()
+        command.send(cut=b"hello\n")
+        command.wait_for_end()
+
+    response = client().stream(LOGS)
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="a line that is not a message arrived"):
+            next(response)
 
 
 def test_an_agent_of_another_version_is_reported(agent: Agent) -> None:
@@ -231,9 +214,9 @@ def test_an_agent_of_another_version_is_reported(agent: Agent) -> None:
 def test_a_disconnect_before_the_end_of_the_response_is_an_error(agent: Agent, sends_events: bool) -> None:
     @agent
     def play(command: Command) -> None:
-        number = command.receive().id
+        command.receive()
         if sends_events:
-            command.send(event(number, log_line("one", 3)), cut=b'{"id":1,"ki')
+            command.send(event(log_line("one", 3)), cut=b'{"event":{')
 
     with pytest.raises(AgentDisconnectedError, match="the agent disconnected before it replied"):
         client().stream(LOGS).result()
@@ -245,14 +228,14 @@ def test_only_a_request_that_changes_nothing_is_sent_again_after_a_disconnect(ag
 
     @agent
     def play(command: Command) -> None:
-        received.append(command.receive().body["method"])
+        received.append(command.receive()["method"])
         if not changes:
             agent(play_next)
 
     def play_next(command: Command) -> None:
-        number = command.receive().id
+        command.receive()
         received.append("again")
-        command.send(reply(number))
+        command.send(reply())
 
     if changes:
         with pytest.raises(AgentDisconnectedError):
@@ -265,7 +248,8 @@ def test_only_a_request_that_changes_nothing_is_sent_again_after_a_disconnect(ag
 
 def test_an_agent_that_ends_before_it_greets_is_followed_by_the_next(agent: Agent) -> None:
     def play(command: Command) -> None:
-        command.send(reply(command.receive().id))
+        command.receive()
+        command.send(reply())
 
     @agent
     def hang_up(command: Command) -> None:  # another command has replaced it
@@ -278,13 +262,16 @@ def test_the_status_is_that_of_the_agent_that_follows(agent: Agent) -> None:
     problem = ClusterError("of the next agent")
 
     def play(command: Command) -> None:
-        number = command.receive().id
-        command.send(Frame(number, FrameKind.ERROR, {"value": problem.to_json(), "ends": False}))
+        command.receive()
+        command.send(failure(problem))
 
     @agent
     def hang_up(command: Command) -> None:
-        for _ in range(2):  # also for the topology
-            command.receive()
+        command.receive()
+        agent(hang_up_too)
+
+    def hang_up_too(command: Command) -> None:  # the topology is asked for, too
+        command.receive()
         agent(play)
 
     with pytest.raises(NoStatusError, match="of the next agent"):
@@ -320,15 +307,15 @@ def test_logs_continue_at_the_next_agent_behind_the_last_line(agent: Agent) -> N
     requests: list[dict[str, object]] = []
 
     def play(command: Command) -> None:
-        requests.append(command.receive().body["arguments"])
+        requests.append(command.receive()["arguments"])
         agent(play_next)
-        positions = event(1, LogPositions({"ps:0": 5, "worker:0": 9}))
-        command.send(positions, event(1, log_line("one", 9)), cut=b'{"id": 1, "kind": "ev')
+        positions = event(LogPositions({"ps:0": 5, "worker:0": 9}))
+        command.send(positions, event(log_line("one", 9)), cut=b'{"event": {')
 
     def play_next(command: Command) -> None:
-        requests.append(command.receive().body["arguments"])
-        positions = event(1, LogPositions({"ps:0": 9, "worker:0": 9}))
-        command.send(positions, event(1, log_line("two", 13)), reply(1))
+        requests.append(command.receive()["arguments"])
+        positions = event(LogPositions({"ps:0": 9, "worker:0": 9}))
+        command.send(positions, event(log_line("two", 13)), reply())
 
     agent(play)
     lines = list(read_logs(Cluster("played"), ["ps", "worker"], lines=1, follow=True))
@@ -345,7 +332,8 @@ def test_agents_that_die_one_after_the_other_are_given_up(agent: Agent, monkeypa
 
     @agent
     def play(command: Command) -> None:
-        died.append(command.receive().id)
+        command.receive()
+        died.append(len(died))
         if len(died) < settings.LOG_AGENTS:
             agent(play)
 
@@ -368,7 +356,8 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
         aside.rename(path)
 
     def play(command: Command) -> None:
-        command.send(reply(command.receive().id))
+        command.receive()
+        command.send(reply())
 
     monkeypatch.setattr(local, "start_agent", start_agent)
     agent(play)

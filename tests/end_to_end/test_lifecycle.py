@@ -34,33 +34,6 @@ def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
-# Runs the command line, and prints how many connections it has opened.
-_COUNTS_CONNECTIONS = """
-import atexit
-from tfcluster.__main__ import main
-from tfcluster.transport.local import LocalTransport
-
-opened, open_channel = [], LocalTransport.open
-
-def count(transport, **options):
-    opened.append(open_channel(transport, **options))
-    return opened[-1]
-
-LocalTransport.open = count
-atexit.register(lambda: print("connections:", len(opened)))
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_command_opens_one_connection(sandbox: Sandbox) -> None:
-    sandbox.spec(ONE_WORKER)
-    for command in ("up", "scale worker=2 --yes", "restart --rolling --yes", "up --yes", "status", "down"):
-        done = sandbox.execute(sys.executable, "-c", _COUNTS_CONNECTIONS, *command.split())
-        assert done.returncode == 0, done.stderr
-        assert (command, done.stdout.splitlines()[-1]) == (command, "connections: 1")
-
-
 def test_status_json_is_the_contract(demo: Sandbox) -> None:
     status = demo.status()
     assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))

@@ -162,7 +162,7 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over,
         asked.sendline("n")
         asked.expect_exact("nothing was sent")
     with open(project / "large.bin", "wb") as file:
-        file.write(os.urandom(6 * 2**20))  # more than a window
+        file.write(os.urandom(6 * 2**20))  # more than waits in memory
     env = {**wide.with_settings({"PIPE_PROGRESS_SECONDS": 0}), "TFCLUSTER_CLUSTER": "wide"}
     with wide.at_terminal(*command, cwd=str(project), env=env) as shown:
         shown.expect("of 6 MiB sent")

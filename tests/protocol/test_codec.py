@@ -1,4 +1,4 @@
-"""Messages and frames of a connection: however the bytes are cut, the same ones; anything else is a ClusterError."""
+"""Messages and blocks of a connection: however the bytes are cut, the same ones; anything else is a ClusterError."""
 
 from __future__ import annotations
 
@@ -19,53 +19,58 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import (
     OWN_GREETING,
     Decoder,
-    Frame,
-    FrameDecoder,
-    FrameKind,
     Message,
+    MessageDecoder,
     encode,
-    encode_chunk,
-    encode_frame,
+    encode_block,
     encode_greeting,
     encode_rejection,
     parse_greeting,
 )
 from tfcluster.version import PROTOCOL, __version__
 
-REQUEST = Frame(1, FrameKind.REQUEST, {"method": "status", "arguments": {}})
+REQUEST = {"method": "status", "arguments": {}}
 
 
-def agent_receives(data: bytes) -> list[Frame]:
-    return FrameDecoder(is_agent=True).feed(data)
+def all_of(decoder: MessageDecoder, *, blocks: bool = False) -> list[Any]:
+    """Everything that has arrived."""
+    take = decoder.take_block if blocks else decoder.take_message
+    return list(iter(take, None))
 
 
-def command_receives(data: bytes) -> list[Frame]:
-    return FrameDecoder(is_agent=False).feed(data)
+def agent_receives(data: bytes) -> list[Message]:
+    return received(MessageDecoder(is_agent=True), data)
 
 
-@given(
-    chunks=st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=300)), max_size=8),
-    cuts=st.lists(st.integers(0, 3000), max_size=12),
-)
-def test_any_split_of_the_bytes_gives_the_same_frames(chunks: list[tuple[int, bytes]], cuts: list[int]) -> None:
-    frames = [REQUEST]
-    data = encode_greeting() + encode_frame(REQUEST)
-    for number, chunk in chunks:
-        frames += [Frame(number, FrameKind.CHUNK, len(chunk), chunk), Frame(number, FrameKind.CANCEL)]
-        data += encode_chunk(number, chunk) + encode_frame(frames[-1])
+def command_receives(data: bytes) -> list[Message]:
+    return received(MessageDecoder(is_agent=False), data)
+
+
+def received(decoder: MessageDecoder, data: bytes) -> list[Message]:
+    decoder.feed(data)
+    return all_of(decoder)
+
+
+@given(blocks=st.lists(st.binary(max_size=300), max_size=8), cuts=st.lists(st.integers(0, 3000), max_size=12))
+def test_any_split_of_the_bytes_gives_the_same_request_and_blocks(blocks: list[bytes], cuts: list[int]) -> None:
+    data = encode_greeting() + encode(REQUEST) + b"".join(map(encode_block, blocks))
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    decoder = FrameDecoder(is_agent=True)
-    assert [frame for start, end in pairwise(places) for frame in decoder.feed(data[start:end])] == frames
-    decoder = FrameDecoder(is_agent=True)
-    assert [frame for byte in data for frame in decoder.feed(bytes([byte]))] == frames
+    for pieces in ([data[start:end] for start, end in pairwise(places)], [bytes([byte]) for byte in data]):
+        decoder, request, arrived = MessageDecoder(is_agent=True), None, []
+        for piece in pieces:
+            decoder.feed(piece)
+            request = request or decoder.take_message()
+            arrived += all_of(decoder, blocks=True) if request else []
+        assert (request, arrived) == (REQUEST, blocks)
 
 
 @hypothesis_settings(max_examples=100)
-@given(data=st.binary(max_size=80), is_agent=st.booleans(), greets=st.booleans())
-def test_any_bytes_are_frames_or_an_error(data: bytes, is_agent: bool, greets: bool) -> None:
-    decoder = FrameDecoder(is_agent=is_agent)
+@given(data=st.binary(max_size=80), is_agent=st.booleans(), greets=st.booleans(), blocks=st.booleans())
+def test_any_bytes_are_messages_and_blocks_or_an_error(data: bytes, is_agent: bool, greets: bool, blocks: bool) -> None:
+    decoder = MessageDecoder(is_agent=is_agent)
     try:
         decoder.feed(encode_greeting() * greets + data + b"\n")
+        all_of(decoder, blocks=blocks)
     except ClusterError:
         return
 
@@ -112,47 +117,39 @@ def test_the_first_line_of_an_agent_tells_its_version_although_it_refuses_the_co
 
 def test_a_command_raises_the_error_by_which_an_agent_refuses_it() -> None:
     error = ClusterError("another version", hint="use that", exit_code=ExitCode.UNHEALTHY)
-    for before in (b"", encode_greeting()):
-        with pytest.raises(ClusterError) as caught:
-            command_receives(before + encode_rejection(error))
-        assert caught.value.to_json() == error.to_json()
+    with pytest.raises(ClusterError) as caught:
+        command_receives(encode_rejection(error))
+    assert caught.value.to_json() == error.to_json()
+    assert command_receives(encode_greeting() + encode_rejection(error))[0]["error"] == error.to_json()
     # This is how an agent of version 2 answers the greeting, and what a command of version 2 reads.
     assert json.loads(encode_rejection(error))["error"] == error.to_json()
     with pytest.raises(ClusterError, match="the agent refused the connection"):
         command_receives(b'{"error": 1}\n')
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"x",
-        b"[]",
-        b"{}",
-        b'{"id": 1, "kind": "request"}',
-        b'{"id": true, "kind": "cancel", "body": null}',
-        b'{"id": "1", "kind": "cancel", "body": null}',
-        b'{"id": 1, "kind": "cancel", "body": null, "more": 1}',
-        b'{"id": 1, "kind": "event", "body": {}}',
-        b'{"id": 1, "kind": [], "body": {}}',
-        b'{"id": 1, "kind": "chunk", "body": -1}',
-        b'{"id": 1, "kind": "chunk", "body": true}',
-        b'{"id": 1, "kind": "chunk", "body": %d}' % (settings.RPC_CHUNK_MAX_BYTES + 1),
-        b'{"id": 1, "kind": "chunk", "body": null}',
-    ],
-)
-def test_a_line_that_is_not_a_frame_is_an_error(line: bytes) -> None:
-    with pytest.raises(ClusterError):
+@pytest.mark.parametrize("line", [b"x", b"[]", b"1"])
+def test_a_line_that_is_not_a_message_is_an_error(line: bytes) -> None:
+    with pytest.raises(ClusterError, match="a line that is not a message arrived"):
         agent_receives(encode_greeting() + line + b"\n")
 
 
-@pytest.mark.parametrize("size", [-1, settings.RPC_UPLOAD_WINDOW_BYTES + 1, None, "x"])
-def test_a_wrong_window_is_an_error(size: Any) -> None:
-    with pytest.raises(ClusterError, match="a window with the length"):
-        command_receives(encode_greeting() + encode_frame(Frame(1, FrameKind.WINDOW, size)))
+@pytest.mark.parametrize("size", [b"-1", b"true", b"null", b'"x"', b"1.0", b"%d" % (settings.RPC_BLOCK_MAX_BYTES + 1)])
+def test_a_block_of_no_size_is_an_error(size: bytes) -> None:
+    decoder = MessageDecoder(is_agent=True)
+    decoder.feed(b'{"block": %s}\n' % size)
+    with pytest.raises(ClusterError, match="a block of the size"):
+        decoder.take_block()
+
+
+def test_what_is_no_line_before_a_block_is_an_error_before_its_end() -> None:
+    decoder = MessageDecoder(is_agent=True)
+    decoder.feed(b"x" * (settings.RPC_BLOCK_LINE_BYTES + 1))
+    with pytest.raises(ClusterError, match="a line that is not a block arrived"):
+        decoder.take_block()
 
 
 def test_errors_contain_nothing_of_a_request() -> None:
-    for line in (b'{"id": 1, "kind": "request", "body": {"TOKEN": "hunter2"', b'{"body": "hunter2"}'):
+    for line in (b'{"method": "run", "arguments": {"TOKEN": "hunter2"', b'["hunter2"]'):
         with pytest.raises(ClusterError) as caught:
             agent_receives(encode_greeting() + line + b"\n")
         assert "hunter2" not in caught.value.message
@@ -165,15 +162,18 @@ def test_a_line_that_grows_too_long_is_refused_before_its_end(
     """A response may be longer than a request."""
     monkeypatch.setattr(settings, "RPC_REQUEST_MAX_BYTES", 100)
     monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 200)
-    decoder = FrameDecoder(is_agent=is_agent)
-    assert decoder.feed(encode_greeting() + b"x" * limit) == []
+    decoder = MessageDecoder(is_agent=is_agent)
+    assert received(decoder, encode_greeting() + b"x" * limit) == []
     with pytest.raises(ClusterError, match=f"longer than {limit} bytes"):
-        decoder.feed(b"x")
+        received(decoder, b"x")
 
 
-def test_a_line_of_the_limit_passes_although_the_bytes_of_a_chunk_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_of_the_limit_passes_although_a_block_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RPC_REQUEST_MAX_BYTES", 100)
-    assert len(agent_receives(encode_greeting() + encode_chunk(1, b"x" * 1000))) == 1
+    decoder = MessageDecoder(is_agent=True)
+    decoder.feed(encode_greeting() + encode(REQUEST) + encode_block(b"x" * 1000))
+    assert decoder.take_message() == REQUEST
+    assert decoder.take_block() == b"x" * 1000
 
 
 _VALUES = st.recursive(

@@ -20,12 +20,12 @@ from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api import encode_request
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
-from tfcluster.protocol.codec import Frame, FrameKind, encode_frame
+from tfcluster.protocol.codec import encode
 from tfcluster.transport.channel import Channel
 from tfcluster.transport.remote_transport import RemoteTransport
 
 TransportFactory = Callable[..., RemoteTransport]
-REQUEST = encode_frame(Frame(1, FrameKind.REQUEST, encode_request(RunsRequest(None))))
+REQUEST = encode(encode_request(RunsRequest(None)))
 
 
 def begin(transport: RemoteTransport) -> Channel:

@@ -30,8 +30,9 @@ from tests.transport.conftest import (
 from tfcluster.errors import ClusterError
 from tfcluster.paths import SOCKET
 from tfcluster.protocol.codec import encode_greeting
-from tfcluster.runtime_dir import ssh_control_path
+from tfcluster.runtime_dir import link_socket_path, ssh_control_path
 from tfcluster.transport import remote_transport
+from tfcluster.transport.provision import code_signature
 from tfcluster.transport.remote_transport import RemoteTransport
 
 
@@ -81,8 +82,7 @@ def kill_link_process(transport: RemoteTransport, hosts: SshHosts) -> None:
 
 
 def remove_socket(transport: RemoteTransport, hosts: SshHosts) -> None:
-    (path,) = sockets_here(hosts)
-    path.unlink()
+    link_socket_path(transport.cluster, code_signature()).unlink()
 
 
 def kill_ssh(transport: RemoteTransport, hosts: SshHosts) -> None:

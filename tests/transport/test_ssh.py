@@ -30,7 +30,7 @@ from tests.transport.conftest import (
     wait_until_connected,
 )
 from tfcluster import settings
-from tfcluster.client.rpc.agent_client import AgentConnection, ResponseStream
+from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, SOCKET
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
@@ -102,12 +102,10 @@ def test_an_agent_is_started_on_the_host_and_answers(hosts: SshHosts, make_trans
         transport.open(start=False)
     assert caught.value.message == f"host 'h0': cluster {transport.cluster!r} is not running"
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
-    connection = AgentConnection(transport.open(start=True))
-    response = ResponseStream(transport, connection, RunsRequest(None))
+    response = ResponseStream(transport, transport.open(start=True), RunsRequest(None))
     assert agent_pid(transport, hosts)
     assert response.result() == RunsReply(())
     response.close_and_reap()
-    connection.close()
     wait_for(lambda: (transport.is_up(), transport.has_state()) == (False, False))
     wait_for(lambda: not sessions(hosts))
 

@@ -1,7 +1,4 @@
-"""The agent's RPC server: its Unix domain socket, and the connections to it.
-
-A connection serves many requests at the same time, each by the handler of its type.
-"""
+"""The agent's RPC server: its Unix domain socket, and the connections to it, of which each has one request."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import socket
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -54,7 +52,7 @@ from tfcluster.protocol.api.runs import (
     RunsRequest,
     SignalRequest,
 )
-from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting, encode_rejection
+from tfcluster.protocol.codec import MessageDecoder, encode, encode_greeting, encode_rejection
 from tfcluster.protocol.serialization import to_json
 
 _logger = logging.getLogger(__name__)
@@ -62,31 +60,11 @@ _logger = logging.getLogger(__name__)
 _WITHOUT_JOURNAL = (LogsRequest, EventsRequest)
 
 
-class _EventWindow:
-    """The bytes of a response's events that may be sent before the command has read some of them."""
-
-    def __init__(self) -> None:
-        self._free = settings.RPC_EVENT_WINDOW_BYTES
-        self._granted = asyncio.Event()
-
-    async def take(self, size: int) -> None:
-        """Wait until an event of this size may be sent."""
-        while self._free <= 0:
-            self._granted.clear()
-            await self._granted.wait()
-        self._free -= size
-
-    def grant(self, size: int) -> None:
-        """Allow the handler to send more, as the command has read so many bytes of events."""
-        self._free += size
-        self._granted.set()
-
-
 class RpcConnection:
-    """Serves the requests of one connection.
+    """Serves the request of one connection, in an asyncio task of its own.
 
-    Every request is handled by an asyncio task of its own. When the command disconnects, all of them are cancelled and
-    their generators closed. `connections` are all connections of the agent.
+    When the command disconnects, that is cancelled and its generator closed. `connections` are all connections of the
+    agent.
     """
 
     def __init__(
@@ -102,97 +80,98 @@ class RpcConnection:
         self._reader = reader
         self._writer = writer
         self._connections = connections
-        self.has_request = False
-        self._requests: dict[int, asyncio.Task[None]] = {}
-        self._uploads: dict[int, Upload] = {}
-        self._windows: dict[int, _EventWindow] = {}
+        self._decoder = MessageDecoder(is_agent=True)
+        self._upload = Upload()
+        self._response: asyncio.Task[None] | None = None
+        self.announced_end = False  # whether the command was told that the agent exits after it has disconnected
 
-    async def wait_for_responses(self) -> None:
-        """Wait until no request is in progress."""
-        while self._requests:
-            await asyncio.wait([*self._requests.values()])
+    @property
+    def has_request(self) -> bool:
+        """Return whether the command has sent its request: one that has only looked for the agent does not."""
+        return self._response is not None
+
+    async def wait_for_response(self) -> None:
+        """Wait until the response has ended."""
+        if self._response is not None:
+            await asyncio.wait([self._response])
 
     async def serve(self) -> None:
-        """Serve requests until the command disconnects; raise ConnectionError if the connection breaks."""
-        decoder = FrameDecoder(is_agent=True)
+        """Serve the request until the command disconnects; raise ConnectionError if the connection breaks."""
         try:
-            greeted = False
             while data := await self._reader.read(settings.IO_BLOCK_BYTES):
                 try:
-                    frames = decoder.feed(data)
-                    if not greeted and decoder.has_greeting:
-                        greeted = True
-                        await self._write(encode_greeting())
-                    for frame in frames:
-                        await self._receive(frame)
+                    await self._receive(data)
                 except ClusterError as error:
                     await self._write(encode_rejection(error))
                     return
         finally:
-            await self._cancel(*self._requests)
+            if self._response is not None:
+                self._response.cancel()
+                await asyncio.wait([self._response])
 
-    async def _receive(self, frame: Frame) -> None:
-        if frame.kind is FrameKind.REQUEST:
-            self.has_request = True
-            if frame.id in self._requests:
-                raise ClusterError(f"two requests have the number {frame.id}")
-            self._uploads[frame.id] = Upload(lambda size: self._send(frame.id, FrameKind.WINDOW, size))
-            self._windows[frame.id] = _EventWindow()
-            self._requests[frame.id] = asyncio.ensure_future(self._respond(frame.id, frame.body))
-            # Not at the end of `_respond`: a request that is cancelled at once never begins.
-            self._requests[frame.id].add_done_callback(lambda _: self._forget(frame.id))
-        elif frame.kind is FrameKind.CANCEL:
-            # The command may repeat the request at once, so it must not overlap with what is left of this one.
-            await self._cancel(frame.id)
-        elif frame.id not in self._requests:  # it has ended
+    async def _receive(self, data: bytes) -> None:
+        if self._response is not None and self._response.done():  # the rest of an upload that was refused
             return
-        elif frame.kind is FrameKind.WINDOW:
-            self._windows[frame.id].grant(frame.body)
-        else:
-            self._uploads[frame.id].feed(frame.data)
+        had_greeting = self._decoder.has_greeting
+        self._decoder.feed(data)
+        if self._response is None:
+            message = self._decoder.take_message()
+            if self._decoder.has_greeting and not had_greeting:
+                await self._write(encode_greeting())
+            if message is None:
+                return
+            self._response = asyncio.create_task(self._respond(message))
+        while (block := self._decoder.take_block()) is not None:
+            self._upload.feed(block)
+        await self._wait_for_handler(self._response)
 
-    async def _cancel(self, *numbers: int) -> None:
-        requests = [self._requests[number] for number in numbers if number in self._requests]
-        for request in requests:
-            request.cancel()
-        if requests:
-            await asyncio.wait(requests)
+    async def _wait_for_handler(self, response: asyncio.Task[None]) -> None:
+        """Wait until the handler has taken enough of an upload, or has ended, or the command has disconnected.
 
-    async def _respond(self, number: int, body: Any) -> None:
-        """Handle one request and send its response."""
+        Nothing is read meanwhile: what the command sends then has to wait on its side.
+        """
+        room = asyncio.ensure_future(self._upload.wait_for_room())
+        try:
+            while not room.done() and not response.done() and not self.has_hung_up():
+                seconds = settings.RPC_UPLOAD_LOOK_SECONDS
+                await asyncio.wait([room, response], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            room.cancel()
+
+    def has_hung_up(self) -> bool:
+        """Return whether the command has shut down its side, although data may be left to read."""
+        if self._writer.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(self._writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    async def _respond(self, body: Any) -> None:
+        """Handle the request and send its response."""
         try:
             with self._context.lease.renew():
                 request = decode_request(body)
-                async with contextlib.aclosing(self._dispatcher.respond(request, self._uploads[number])) as response:
+                async with contextlib.aclosing(self._dispatcher.respond(request, self._upload)) as response:
                     async for item in response:
                         if isinstance(item, Reply):
-                            await self._send_last(number, FrameKind.REPLY, item.value)
+                            await self._send_last("reply", item.value)
                         else:
-                            event = encode_frame(Frame(number, FrameKind.EVENT, to_json(item)))
-                            await self._windows[number].take(len(event))
-                            await self._write(event)
+                            await self._write(encode({"event": to_json(item)}))
         except ClusterError as error:
-            await self._send_last(number, FrameKind.ERROR, error)
-        except ConnectionError:
-            pass  # the command has disconnected, which `serve` notices, too
+            await self._send_last("error", error)
         except Exception as error:
+            if isinstance(error, ConnectionError) and self._writer.is_closing():  # which `serve` notices, too
+                return
             _logger.exception("a request failed")
-            problem = ClusterError(f"the agent failed: {type(error).__name__}: {error}")
-            await self._send_last(number, FrameKind.ERROR, problem)
+            await self._send_last("error", ClusterError(f"the agent failed: {type(error).__name__}: {error}"))
 
-    def _forget(self, number: int) -> None:
-        del self._requests[number], self._uploads[number], self._windows[number]
-
-    async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
-        """Send the end of a response, with whether the agent exits after the command has disconnected."""
-        # A process that has only looked whether the agent answers may still be connected: it has no request.
-        is_last = not any(other.has_request for other in self._connections if other is not self)
-        ends = self._context.is_idle and is_last and len(self._requests) == 1
+    async def _send_last(self, kind: str, value: Any) -> None:
+        """Send the end of the response, with whether the agent exits after the command has disconnected."""
+        others = (other for other in self._connections if other is not self)
+        is_held = any(other.has_request and not other.has_hung_up() for other in others)
+        self.announced_end = self._context.is_idle and not is_held
         with contextlib.suppress(ConnectionError):
-            await self._send(number, kind, {"value": to_json(value), "ends": ends})
-
-    async def _send(self, number: int, kind: FrameKind, body: Any) -> None:
-        await self._write(encode_frame(Frame(number, kind, body)))
+            await self._write(encode({kind: to_json(value), "ends": self.announced_end}))
 
     async def _write(self, data: bytes) -> None:
         self._writer.write(data)
@@ -315,7 +294,7 @@ class RpcServer:
         # The command that requested the shutdown, and commands that follow a stream, still get their final message.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.AGENT_DRAIN_SECONDS):
-                await asyncio.gather(*(connection.wait_for_responses() for connection in self._connections))
+                await asyncio.gather(*(connection.wait_for_response() for connection in self._connections))
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._context.quitting.is_set():  # closed without a greeting: the command starts the next agent
@@ -330,7 +309,7 @@ class RpcServer:
             pass  # the command disconnected, or the event loop ends: asyncio would log the cancellation as an error
         finally:
             self._connections.remove(connection)
-            if self._exits():
+            if self._exits() or connection.announced_end:
                 with contextlib.suppress(OSError):  # the command has closed the connection
                     self._kept.append(os.dup(writer.get_extra_info("socket").fileno()))
             if connection.has_request or self._idle_exit.handle is None:

@@ -77,17 +77,17 @@ def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logd
 def _capture_on(cluster: Cluster, host: str, request: ProfileRequest, folder: Path) -> ProfileReply:
     """Capture the traces of one host's tasks, and write them to files in a folder."""
     timeout = request.seconds + settings.PROFILE_COLLECT_SECONDS + settings.RPC_SLOW_TIMEOUT_SECONDS
-    response = cluster.connect(host).stream(request, timeout=timeout)
-    for part in response:
-        if part.task not in request.tasks or "/" in part.task:  # also the tasks' names are from hosts
-            raise ClusterError(f"{host} sent a trace of {part.task!r:.80}, which was not requested")
-        try:
-            data = base64.b64decode(part.data)
-        except ValueError as error:
-            raise ClusterError(f"{host} sent a trace of {part.task} that cannot be decoded: {error}") from error
-        with (folder / _name_of(part.task)).open("ab") as file:
-            file.write(data)
-    return response.result()
+    with contextlib.closing(cluster.connect(host).stream(request, timeout=timeout)) as response:
+        for part in response:
+            if part.task not in request.tasks or "/" in part.task:  # also the tasks' names are from hosts
+                raise ClusterError(f"{host} sent a trace of {part.task!r:.80}, which was not requested")
+            try:
+                data = base64.b64decode(part.data)
+            except ValueError as error:
+                raise ClusterError(f"{host} sent a trace of {part.task} that cannot be decoded: {error}") from error
+            with (folder / _name_of(part.task)).open("ab") as file:
+                file.write(data)
+        return response.result()
 
 
 def _name_of(task: str) -> str:

@@ -143,7 +143,7 @@ def _watch_host(client: AgentClient, deadline: float, context: StreamContext) ->
         return client.stream(WatchRequest(max(0.0, deadline - time.monotonic())))
 
     try:
-        # The watch does not end when the cluster is ready, so close the connection.
+        # The watch does not end when the cluster is ready.
         with contextlib.closing(reconnector.events(watch)) as statuses:
             for status in statuses:
                 if status is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -62,10 +63,12 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
 
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         client = cluster.connect(host)
-        waiting = client.stream(StatusRequest(), timeout=timeout)
-        topology = client.stream(TopologyRequest(), timeout=timeout)  # without waiting for the status
-        status = waiting.result()  # first, as its timeout is shorter
-        return topology.result(), status
+        with (
+            contextlib.closing(client.stream(StatusRequest(), timeout=timeout)) as waiting,
+            contextlib.closing(client.stream(TopologyRequest(), timeout=timeout)) as topology,
+        ):
+            status = waiting.result()  # first, as its timeout is shorter
+            return topology.result(), status
 
     def report(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         return repeat_once(lambda: query(host))

@@ -1,23 +1,17 @@
-"""Encode and decode lines of JSON, and the frames of a connection between a command and an agent, without I/O.
+"""Encode and decode lines of JSON, and the messages of a connection between a command and an agent, without I/O.
 
 A line is one message; pipes between processes and files of events consist of lines.
 
-A connection carries any number of requests at the same time. Each side first sends one line, its greeting, by which the
-version is negotiated; frames follow. A frame is one line of JSON, `{"id", "kind", "body"}`, where `id` is the number
-that the command chose for the request. A frame of the kind `chunk` is followed by as many bytes as its body says. The
-command may send frames before it has received the agent's greeting.
-
-Flow control: each side sends only within the window that the other one has granted for this request, the command the
-bytes of an upload, the agent its events. So neither what is uploaded nor a response piles up if it is not read, and it
-blocks no other request. The window of an upload is 0 at first, that of events `settings.RPC_EVENT_WINDOW_BYTES`; their
-whole frames are counted. An event is sent if any of the window is left, and the end of a response needs no window.
+A connection carries one request. Each side first sends one line, its greeting, by which the version is negotiated; the
+command may go on before it has received the agent's. Its second line is the request, `{"method", "arguments"}`. An
+upload follows in blocks, each after a line `{"block": SIZE}`; the size 0 marks its end. The agent sends a line
+`{"event"}` for each event of the response, and at last `{"reply", "ends"}` or `{"error", "ends"}`. If the command shuts
+down its side before that, the agent stops working on the request.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import field
-from enum import StrEnum
 from typing import Any
 
 from tfcluster import settings
@@ -58,40 +52,9 @@ def decode_line(line: bytes) -> Message:
     return message
 
 
-class FrameKind(StrEnum):
-    """What a frame contains."""
-
-    # From the command:
-    REQUEST = "request"  # body: {"method", "arguments"}
-    CANCEL = "cancel"  # the command no longer reads the response; the agent stops working on the request
-    CHUNK = "chunk"  # body: the number of bytes of an upload that follow; 0 marks the end of the upload
-    # From both:
-    WINDOW = "window"  # body: how many more bytes the other side may send, of the upload or of events
-    # From the agent:
-    EVENT = "event"  # body: an event of the response
-    REPLY = "reply"  # body: {"value", "ends"}; the end of the response
-    ERROR = "error"  # body: {"value", "ends"}, where the value is a ClusterError; the end of the response
-
-
-@record_class(frozen=True)
-class Frame:
-    """One frame of a connection."""
-
-    id: int  # the number of the request
-    kind: FrameKind
-    body: Any = None  # JSON values
-    data: bytes = b""  # the bytes of a chunk
-    size: int = field(default=0, compare=False)  # in bytes, without those of a chunk, if the frame has been received
-
-
-def encode_frame(frame: Frame) -> bytes:
-    """Encode a frame."""
-    return encode({"id": frame.id, "kind": frame.kind.value, "body": frame.body}) + frame.data
-
-
-def encode_chunk(request: int, data: bytes) -> bytes:
-    """Encode a part of an upload, of at most `settings.RPC_CHUNK_MAX_BYTES` bytes; an empty part marks its end."""
-    return encode_frame(Frame(request, FrameKind.CHUNK, len(data), data))
+def encode_block(data: bytes) -> bytes:
+    """Encode a block of an upload, of at most `settings.RPC_BLOCK_MAX_BYTES` bytes; an empty one marks its end."""
+    return encode({"block": len(data)}) + data
 
 
 def encode_greeting() -> bytes:
@@ -151,41 +114,48 @@ def parse_writer(line: bytes) -> Greeting:
     return Greeting(version, str(release))
 
 
-class FrameDecoder:
-    """An incremental decoder of one direction of a connection: the greeting, then frames."""
+class MessageDecoder:
+    """An incremental decoder of one direction of a connection: the greeting, then messages, and blocks of an upload.
+
+    After a ClusterError, the connection cannot be used any more: the other side uses another version of the protocol,
+    or the bytes are not messages.
+    """
 
     def __init__(self, *, is_agent: bool) -> None:
         self._is_agent = is_agent  # whether the receiver is the agent
         self._buffer = bytearray()
         self._searched = 0  # up to here the buffer contains no newline
         self.has_greeting = False  # whether the greeting has arrived
-        self._chunk: Frame | None = None  # the chunk whose bytes are arriving
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """Decode received bytes and return the frames that they complete.
-
-        After a ClusterError, the connection cannot be used any more: the other side uses another version of the
-        protocol, or the bytes are not frames.
-        """
+    def feed(self, data: bytes) -> None:
+        """Accept received bytes."""
         self._buffer += data
-        frames: list[Frame] = []
-        while True:
-            if self._chunk is not None:
-                frame = self._take_chunk(self._chunk)
-            else:
-                line = self._take_line()
-                if line is None:
-                    return frames
-                if not self.has_greeting:
-                    self._check_greeting(self._decode(line))
-                    continue
-                frame = self._frame(line)
-            if frame is None:
-                return frames
-            if frame.kind is FrameKind.CHUNK and len(frame.data) < frame.body:
-                self._chunk = frame
-            else:
-                frames.append(frame)
+
+    def take_message(self) -> Message | None:
+        """Return the next message; None if it has not arrived."""
+        while (line := self._take_line()) is not None:
+            message = self._decode(line)
+            if self.has_greeting:
+                return message
+            self._check_greeting(message)
+        return None
+
+    def take_block(self) -> bytes | None:
+        """Return the next block of an upload; None if it has not arrived."""
+        end = self._buffer.find(b"\n") + 1
+        if (end or len(self._buffer)) > settings.RPC_BLOCK_LINE_BYTES:
+            raise ClusterError("a line that is not a block arrived")
+        if end == 0:
+            return None
+        size = self._decode(bytes(self._buffer[: end - 1])).get("block")
+        if type(size) is not int or not 0 <= size <= settings.RPC_BLOCK_MAX_BYTES:
+            raise ClusterError(f"a block of the size {size!r:.{settings.UNEXPECTED_DATA_CHARACTERS}} arrived")
+        if len(self._buffer) < end + size:
+            return None
+        data = bytes(self._buffer[end : end + size])
+        del self._buffer[: end + size]
+        self._searched = 0
+        return data
 
     def _take_line(self) -> bytes | None:
         end = self._buffer.find(b"\n", self._searched)
@@ -200,58 +170,19 @@ class FrameDecoder:
         self._searched = 0
         return line
 
-    def _take_chunk(self, chunk: Frame) -> Frame | None:
-        if len(self._buffer) < chunk.body:
-            return None
-        data = bytes(self._buffer[: chunk.body])
-        del self._buffer[: chunk.body]
-        self._searched = 0
-        self._chunk = None
-        return Frame(chunk.id, chunk.kind, chunk.body, data)
-
     def _decode(self, line: bytes) -> Message:
         try:
-            message = decode_line(line)
+            return decode_line(line)
         except ClusterError:  # it shows a part of the line, and requests contain secrets
-            raise ClusterError("a line that is not a frame arrived") from None
-        if "error" in message and not self._is_agent:
-            raise _parse_rejection(message["error"])
-        return message
+            raise ClusterError("a line that is not a message arrived") from None
 
     def _check_greeting(self, message: Message) -> None:
+        if "error" in message and not self._is_agent:
+            raise _parse_rejection(message["error"])
         greeting = _greeting_of(message)
         if greeting.version != PROTOCOL:
             raise version_error(greeting, is_agent=self._is_agent)
         self.has_greeting = True
-
-    def _frame(self, line: bytes) -> Frame:
-        message = self._decode(line)
-        number, kind, body = message.get("id"), message.get("kind"), message.get("body")
-        if not isinstance(number, int) or isinstance(number, bool) or message.keys() != {"id", "kind", "body"}:
-            raise ClusterError("a line that is not a frame arrived")
-        if not isinstance(kind, str) or kind not in _KINDS[self._is_agent]:
-            raise ClusterError(f"a frame of an unknown kind arrived: {kind!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}")
-        if kind in (FrameKind.CHUNK.value, FrameKind.WINDOW.value) and not _is_length(body, kind, self._is_agent):
-            raise ClusterError(f"a {kind} with the length {body!r:.{settings.UNEXPECTED_DATA_CHARACTERS}} arrived")
-        return Frame(number, FrameKind(kind), body, size=len(line) + 1)
-
-
-_FROM_COMMAND = frozenset({FrameKind.REQUEST.value, FrameKind.CANCEL.value, FrameKind.CHUNK.value})
-# The kinds of frame that a side may receive, by whether it is the agent.
-_KINDS = {
-    True: _FROM_COMMAND | {FrameKind.WINDOW.value},
-    False: frozenset({kind.value for kind in FrameKind}) - _FROM_COMMAND,
-}
-
-
-def _is_length(body: Any, kind: str, is_agent: bool) -> bool:
-    is_integer = isinstance(body, int) and not isinstance(body, bool)
-    if kind == FrameKind.CHUNK.value:
-        limit = settings.RPC_CHUNK_MAX_BYTES
-    else:  # an event may be larger than the rest of its window
-        events = settings.RPC_EVENT_WINDOW_BYTES + settings.RPC_LINE_MAX_BYTES
-        limit = events if is_agent else settings.RPC_UPLOAD_WINDOW_BYTES
-    return is_integer and 0 <= body <= limit
 
 
 def _parse_rejection(error: Any) -> ClusterError:

@@ -79,10 +79,27 @@ class Channel:
             return False
         return True
 
-    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
-        """Wait until the agent has sent something or hung up (return True), or until a descriptor is readable."""
+    def send_some(self, data: memoryview) -> int:
+        """Send as much data as is taken at once; return its size: all of it if the agent has closed the connection."""
+        try:
+            return self._connection.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except ConnectionError:
+            return len(data)
+
+    def wait_readable(self, seconds: float | None, *fds: int, to_send: bool = False) -> bool:
+        """Wait until the agent has sent something or hung up; return whether it has.
+
+        The wait also ends when a descriptor is readable or, with `to_send`, when data can be sent.
+        """
         own = self._connection.fileno()
-        return own in readable_fds([own, *fds], seconds)
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        poll.register(own, select.POLLIN | (select.POLLOUT if to_send else 0))
+        ready = dict(poll.poll(None if seconds is None else 1000 * seconds))
+        return bool(ready.get(own, 0) & ~select.POLLOUT)
 
     def receive(self, timeout: float | None) -> bytes:
         """Wait for data and return it, empty if the agent hung up or died; raise a ClusterError after the timeout."""

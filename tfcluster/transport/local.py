@@ -24,12 +24,9 @@ from tfcluster.process_mark import MARK, NO_MARK, describe_process, is_marked, m
 from tfcluster.protocol.codec import (
     OWN_GREETING,
     Decoder,
-    Frame,
-    FrameDecoder,
-    FrameKind,
     Greeting,
+    MessageDecoder,
     encode,
-    encode_frame,
     encode_greeting,
     parse_writer,
     version_error,
@@ -108,16 +105,14 @@ class LocalAgentConnection(Channel):
         """Greet the agent, send the only request of this connection, and return its reply or first event, as JSON."""
         from tfcluster.protocol.api import encode_request  # rarely needed in a session on a host
 
-        self.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, encode_request(request))))
-        greeting = self.read_greeting(timeout)
-        if greeting is not None and greeting.version != OWN_GREETING.version:
-            raise version_error(greeting, is_agent=False)
-        decoder = FrameDecoder(is_agent=False)
+        self.send(encode_greeting() + encode(encode_request(request)))
+        decoder = MessageDecoder(is_agent=False)
         while data := self.receive(timeout):
-            for frame in decoder.feed(data):
-                if frame.kind is FrameKind.ERROR:
-                    raise ClusterError.from_json(frame.body["value"])
-                return frame.body["value"] if frame.kind is FrameKind.REPLY else frame.body
+            decoder.feed(data)
+            if (message := decoder.take_message()) is not None:
+                if "error" in message:
+                    raise ClusterError.from_json(message["error"])
+                return message["event"] if "event" in message else message["reply"]
         raise ClusterError("the agent disconnected before it replied", hint="Try again.")
 
     def timeout_error(self, duration: str) -> ClusterError:

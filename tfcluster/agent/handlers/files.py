@@ -13,7 +13,7 @@ import secrets
 import stat
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -40,49 +40,46 @@ from tfcluster.protocol.api.files import (
 
 
 class Upload:
-    """The receiving side of an upload.
+    """The receiving side of an upload: the blocks that have arrived, until the handler of the request takes them."""
 
-    The command sends nothing before the first chunk is awaited, and at most `settings.RPC_UPLOAD_WINDOW_BYTES` more
-    than has been read. `grant` allows it to send a number of further bytes.
-    """
+    def __init__(self) -> None:
+        self._blocks: deque[bytes] = deque()
+        self._size = 0  # of the blocks
+        self._changed = asyncio.Event()  # a block has arrived, or has been taken
+        self.is_complete = False  # whether all has arrived, so that `blocks` does not depend on the command any more
 
-    def __init__(self, grant: Callable[[int], Awaitable[None]]) -> None:
-        self._grant = grant
-        self._chunks: deque[bytes] = deque()
-        self._arrived = asyncio.Event()
-        self._granted = 0  # the bytes that may still arrive
-        self.is_complete = False  # whether all has arrived, so that `chunks` does not depend on the command any more
+    def feed(self, block: bytes) -> None:
+        """Accept a block from the connection; an empty one marks the end of the upload."""
+        if self.is_complete:
+            raise ClusterError("a block arrived after the end of an upload")
+        self._blocks.append(block)
+        self._size += len(block)
+        self.is_complete = not block
+        self._changed.set()
 
-    def feed(self, data: bytes) -> None:
-        """Accept a chunk from the connection; an empty chunk marks the end of the upload."""
-        if len(data) > self._granted:
-            raise ClusterError(f"an upload arrived that exceeds its window by {len(data) - self._granted} bytes")
-        self._granted -= len(data)
-        self.is_complete = not data
-        self._chunks.append(data)
-        self._arrived.set()
+    async def wait_for_room(self) -> None:
+        """Wait until the handler has taken what has arrived, but for `settings.RPC_UPLOAD_WAITING_BYTES`."""
+        while self._size > settings.RPC_UPLOAD_WAITING_BYTES:
+            await self._wait_for_change()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the uploaded file in chunks. The memory use does not depend on the size of the file.
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """Yield the uploaded file in blocks. The memory use does not depend on the size of the file.
 
         If the command disconnects, the request is cancelled, and with it the caller of this method.
         """
-        await self._allow(settings.RPC_UPLOAD_WINDOW_BYTES)
         while True:
-            while not self._chunks:
-                self._arrived.clear()
-                await self._arrived.wait()
-            chunk = self._chunks.popleft()
-            if not chunk:
+            while not self._blocks:
+                await self._wait_for_change()
+            block = self._blocks.popleft()
+            self._size -= len(block)
+            self._changed.set()
+            if not block:
                 return
-            yield chunk
-            await self._allow(len(chunk))
+            yield block
 
-    async def _allow(self, size: int) -> None:
-        if not self.is_complete:
-            self._granted += size
-            with contextlib.suppress(ConnectionError):  # the request is about to be cancelled
-                await self._grant(size)
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
 
 def validate_filename(name: str) -> str:
@@ -101,7 +98,7 @@ async def receive(upload: Upload, path: Path) -> None:
         path.parent.mkdir(mode=0o700)
         partial = path.with_name(_INCOMPLETE)
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0) as file:
-            async for block in upload.chunks():
+            async for block in upload.blocks():
                 if _free_bytes(file.fileno()) < settings.UPLOAD_MIN_FREE_BYTES:  # what has no end would fill the disk
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 write_all(file.fileno(), block)
@@ -226,7 +223,7 @@ class _Blocks:
     """Splits an upload into the contents that it consists of."""
 
     def __init__(self, upload: Upload) -> None:
-        self._chunks = upload.chunks()
+        self._arriving = upload.blocks()
         self._rest = memoryview(b"")
 
     async def take(self, size: int) -> AsyncIterator[memoryview]:
@@ -234,7 +231,7 @@ class _Blocks:
         while size:
             if not self._rest:
                 try:
-                    self._rest = memoryview(await anext(self._chunks))
+                    self._rest = memoryview(await anext(self._arriving))
                 except StopAsyncIteration:
                     raise ClusterError("the command has sent less code than it announced") from None
             block, self._rest = self._rest[:size], self._rest[size:]

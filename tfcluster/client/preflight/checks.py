@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,12 +69,14 @@ class AgentInspector:
 
     def reach(self, request: ReachRequest) -> ReachReply:
         """Connect to other hosts from the host."""
-        return self._client.call(request)
+        with contextlib.closing(self._client.stream(request, dry=self._dry)) as response:
+            return response.result()
 
     def close(self) -> None:
         """End what was started on the host for the preflight, and wait for its exit."""
         if self._stream is not None and self.has_cluster:
-            self._stream.close()
+            with contextlib.suppress(ClusterError):
+                self._stream.wait_for_agent_end()  # or that it has ended the request
         elif self._stream is not None:
             self._stream.close_and_reap()
         self._stream = None
@@ -94,7 +97,8 @@ class HostPreflight:
 
     report: HostReport | None = None  # of the first contact; None for this machine
     inspector: AgentInspector | None = None  # None if the host cannot be examined further
-    observed: ObservedState | None = None  # None if the cluster is not up there
+    observed: ObservedState | None = None  # None if the cluster is not up there, or it is not known
+    may_be_up: bool = False  # it is not known whether the cluster is up there
     tensorflow: str | None = None  # the version; None if unknown
     allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
     problems: list[tuple[str, ClusterError]] = field(default_factory=list)

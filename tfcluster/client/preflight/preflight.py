@@ -85,7 +85,7 @@ def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
             inspector.close()
             if not isinstance(error, ClusterError):
                 raise
-            result.inspector = None
+            result.inspector, result.may_be_up = None, True
             result.problems.append(_named("tasks", error))
     return result
 
@@ -131,7 +131,7 @@ def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:
 def abort(cluster: Cluster, hosts: Mapping[str, HostPreflight]) -> None:
     """End a preflight after which nothing is applied, and disconnect from hosts on which the cluster is not up."""
     close_inspectors(hosts)
-    down = [host for host, each in hosts.items() if each.observed is None]
+    down = [host for host, each in hosts.items() if each.observed is None and not each.may_be_up]
     map_hosts(down, lambda host: cluster.connect(host).transport.disconnect(), settings.PREFLIGHT_EXIT_SECONDS)
 
 

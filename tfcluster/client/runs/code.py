@@ -221,7 +221,7 @@ def _describe(root: str, path: str, status: os.stat_result) -> CodeFile:
     digest, size = hashlib.sha256(), 0
     with open(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
         status = os.fstat(file.fileno())
-        while block := file.read(settings.RPC_CHUNK_MAX_BYTES):
+        while block := file.read(settings.RPC_BLOCK_MAX_BYTES):
             digest.update(block)
             size += len(block)
     return CodeFile(path, size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR), digest.hexdigest())
@@ -235,7 +235,7 @@ def _read(root: str, file: CodeFile) -> Iterator[bytes]:
     digest, rest = hashlib.sha256(), file.size
     try:
         with open(os.path.join(root, file.path), "rb", 0) as source:
-            while rest and (block := source.read(min(rest, settings.RPC_CHUNK_MAX_BYTES))):
+            while rest and (block := source.read(min(rest, settings.RPC_BLOCK_MAX_BYTES))):
                 digest.update(block)
                 rest -= len(block)
                 yield block

@@ -5,6 +5,7 @@ The agent that leads a run cannot tell what is wrong on other hosts.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -51,8 +52,8 @@ def add_logs(cluster: Cluster, event: Event) -> Event:
 
     def read(task: str) -> tuple[str, list[str]]:
         request = LogsRequest((task,), settings.FAILED_TASK_LOG_LINES, None, follow=False, after={})
-        parts = cluster.connect(hosts[task]).stream(request)
-        lines = [part.line for part in parts if isinstance(part, LogEvent)]
+        with contextlib.closing(cluster.connect(hosts[task]).stream(request)) as parts:
+            lines = [part.line for part in parts if isinstance(part, LogEvent)]
         return (lines[0].task if lines else task), [line.line for line in lines]
 
     replies, _ = map_hosts(hosts, read, settings.WAIT_HOSTS_SECONDS)
@@ -72,12 +73,10 @@ def follow_late_tasks(
         if names := tuple(late_tasks()):
             break
     request = LogsRequest(names, settings.FAILED_TASK_LOG_LINES, None, follow=True, after={})
-    try:
-        for event in context.events(cluster.connect(host).stream(request)):
+    with contextlib.suppress(ClusterError), contextlib.closing(cluster.connect(host).stream(request)) as stream:
+        for event in context.events(stream):  # the watch tells what is wrong
             if isinstance(event, LogEvent):
                 yield event.line
-    except ClusterError:  # the watch, which uses the same connection, tells it
-        return
 
 
 def _explain(problem: Event, head: str, answers: dict[str, _Answer], errors: dict[str, ClusterError]) -> Event:

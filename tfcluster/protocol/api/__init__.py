@@ -72,14 +72,14 @@ Response = AsyncGenerator["E | Reply[R]", None]
 
 
 def encode_request(request: Request[Any, Any]) -> dict[str, Any]:
-    """Return the body of a request's frame."""
+    """Return the line of a request."""
     return {"method": request.method, "arguments": to_json(request)}
 
 
 def decode_request(body: Any) -> Request[Any, Any]:
-    """Decode the body of a request's frame.
+    """Decode the line of a request.
 
-    Raises ClusterError if the body is not that of a request, or there is no such method. The error of a wrong, missing
+    Raises ClusterError if it is not that of a request, or there is no such method. The error of a wrong, missing
     or unknown argument names the argument, without its value, which may be secret.
     """
     method = body.get("method") if isinstance(body, dict) else None
