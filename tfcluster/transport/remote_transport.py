@@ -139,15 +139,22 @@ class RemoteTransport:
         """
         with _starting if request.get("start") else contextlib.nullcontext():
             connection = self._link.connect(request)
-            try:
-                line = b"" if connection is None else receive_line(connection, seconds)
-            except TimeoutError:
-                raise no_response(self.host, self._connector.typed("true"), seconds) from None
-        if connection is None:
-            self._make_link()
-        elif line:
-            return json.loads(line), connection
+            if connection is not None:
+                with contextlib.ExitStack() as unless_answered:
+                    unless_answered.enter_context(connection)
+                    line = self._receive_line(connection, seconds)
+                    if line:
+                        unless_answered.pop_all()
+                        return json.loads(line), connection
+                return None
+        self._make_link()
         return None
+
+    def _receive_line(self, connection: socket.socket, seconds: float) -> bytes:
+        try:
+            return receive_line(connection, seconds)
+        except TimeoutError:
+            raise no_response(self.host, self._connector.typed("true"), seconds) from None
 
     def _make_link(self) -> None:
         """Start a session on the host, and leave it to the link process, unless another thread has just done so."""
