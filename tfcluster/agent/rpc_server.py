@@ -1,4 +1,4 @@
-"""The agent's RPC server: its Unix domain socket, and the connections to it, of which each has one request."""
+"""The agent's RPC server: its Unix domain socket, and its connections, each with one request."""
 
 from __future__ import annotations
 
@@ -128,8 +128,10 @@ class RpcConnection:
     async def _wait_for_handler(self, response: asyncio.Task[None]) -> None:
         """Wait until the handler has taken enough of an upload, or has ended, or the command has disconnected.
 
-        Nothing is read meanwhile: what the command sends then has to wait on its side.
+        During that nothing is read, so the command cannot send more.
         """
+        if self._upload.has_room:
+            return
         room = asyncio.ensure_future(self._upload.wait_for_room())
         try:
             while not room.done() and not response.done() and not self.has_hung_up():

@@ -110,7 +110,7 @@ def pending_status(cluster: Cluster) -> ClusterStatus | None:
 
 
 def _nothing_runs(cluster: Cluster) -> ClusterError | None:
-    """Return the error that a cluster is down of which something is left: its job of Slurm, its pods, or its entry."""
+    """Return the error for a cluster that is down, but has left its job of Slurm, its pods or its entry."""
     if cluster.job is not None:
         where, end = f", and Slurm job {cluster.job.id} holds its nodes", "ends the job"
     elif cluster.pods is not None:

@@ -1,4 +1,4 @@
-"""Children of this process that run on their own, as an agent and the link process do; nobody waits for their end."""
+"""Child processes that run on their own, such as an agent and the link process: nothing waits for their end."""
 
 from __future__ import annotations
 

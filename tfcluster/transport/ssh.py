@@ -117,5 +117,5 @@ class SshConnector:
         with contextlib.suppress(ClusterError):  # there is no folder for it
             path = self.control_path
             if path.exists():
-                # Without the user's configuration, of which some would be carried out, too.
+                # Without the user's configuration: ssh would also set up the forwardings that it asks for.
                 ssh_config.run(["ssh", "-F", "none", "-S", str(path), "-O", "stop", "--", self._host.destination])

@@ -57,9 +57,14 @@ class Upload:
         self.is_complete = not block
         self._changed.set()
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether no more than `settings.RPC_UPLOAD_WAITING_BYTES` wait for the handler."""
+        return self._size <= settings.RPC_UPLOAD_WAITING_BYTES
+
     async def wait_for_room(self) -> None:
-        """Wait until the handler has taken what has arrived, but for `settings.RPC_UPLOAD_WAITING_BYTES`."""
-        while self._size > settings.RPC_UPLOAD_WAITING_BYTES:
+        """Wait until the handler has taken enough of what has arrived."""
+        while not self.has_room:
             await self._wait_for_change()
 
     async def blocks(self) -> AsyncIterator[bytes]:

@@ -220,7 +220,7 @@ class Port:
 def check_connectivity(
     cluster: Cluster, topology: ClusterTopology, hosts: Mapping[str, HostPreflight]
 ) -> list[CheckResult]:
-    """Check that the hosts can connect to each other's tasks, on whose ports agents listen meanwhile.
+    """Check that the hosts can connect to each other's tasks, on whose ports agents listen during the check.
 
     Hosts whose servers run already are left out, as their restricted ports do not accept new members. In a private
     cluster only the port of each host's forwarder matters, which also accepts connections while it runs.

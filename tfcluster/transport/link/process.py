@@ -134,20 +134,23 @@ class _LinkProcess:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
             except OSError:  # no descriptor is left
-                if not await self._refuse():
+                if not self._refuse():
                     await asyncio.sleep(settings.HOST_LINK_CHECK_SECONDS)
                 continue
             answer = asyncio.create_task(self._answer(connection))
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
 
-    async def _refuse(self) -> bool:
-        """Tell a command that no descriptor is left, by means of the spare one; return whether that was possible."""
+    def _refuse(self) -> bool:
+        """Tell a command that no descriptor is left, by means of the spare one; return whether that was possible.
+
+        Nothing else of this process may take the spare one in between, so this does not wait.
+        """
         os.close(self._spare)
         try:
             connection, _ = self._listener.accept()
             with connection:
-                await _reply(connection, _no_descriptors())
+                connection.sendall(_framed(_no_descriptors()))
         except OSError:
             return False
         finally:
@@ -215,8 +218,13 @@ def _no_descriptors() -> Message:
 
 
 async def _reply(connection: socket.socket, message: Message) -> None:
+    await asyncio.get_running_loop().sock_sendall(connection, _framed(message))
+
+
+def _framed(message: Message) -> bytes:
+    """Return a reply with its header."""
     data = encode(message)
-    await asyncio.get_running_loop().sock_sendall(connection, REPLY_HEADER.pack(len(data)) + data)
+    return REPLY_HEADER.pack(len(data)) + data
 
 
 async def _receive(connection: socket.socket) -> tuple[bytes, socket.socket | None]:
