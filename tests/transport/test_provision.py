@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zlib
 from pathlib import Path
 from zipfile import ZipFile
+
+import pytest
 
 from tests.conftest import ROOT
 from tests.test_layers import all_imports
@@ -90,3 +94,21 @@ def test_an_old_python_can_read_how_it_begins_and_what_lies_there_is_not_importe
         check=False,
     )
     assert (run.stdout, run.stderr) == ('"begun"\n', "")
+
+
+def test_the_signature_changes_with_the_size_or_the_time_of_any_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "tfcluster"
+    shutil.copytree(provision._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(provision, "_PACKAGE", package)
+    signatures = set()
+    for path in ("errors.py", "agent/rpc_server.py", "processes/runs/run_plan.py"):
+        for change in (lambda file: file.write_text(f"{file.read_text()}\n"), lambda file: os.utime(file, (0, 0))):
+            provision.code_signature.cache_clear()
+            signatures.add(provision.code_signature())
+            change(package / path)
+    provision.code_signature.cache_clear()
+    signatures.add(provision.code_signature())
+    provision.code_signature.cache_clear()
+    assert len(signatures) == 7
