@@ -114,12 +114,12 @@ def test_of_sessions_that_are_handed_over_at_once_one_is_kept(link: HostLink) ->
         session.clean_up()
 
 
-def link_process_pid() -> int:
+def link_process() -> ProcessHandle:
     """The link process, which this process has started."""
     children = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
     handles = [ProcessHandle.from_pid(pid) for pid in children]
     (found,) = [each for each in handles if each is not None and each.title() == "tfcluster: demo connections"]
-    return found.pid
+    return found
 
 
 def test_a_link_that_nobody_uses_ends_and_the_process_with_it(link: HostLink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_a_process_whose_socket_was_removed_ends_with_what_it_carries(link: Host
     keep(link, session)
     use = link.connect({"request": "time"})
     assert use is not None
-    pid = link_process_pid()
+    process = link_process()
     link_socket_path("demo", CODE).unlink()
     later = Session()
     keep(link, later)
@@ -153,7 +153,7 @@ def test_a_process_whose_socket_was_removed_ends_with_what_it_carries(link: Host
     use.close()
     session.on_host.shutdown(socket.SHUT_WR)
     wait_for(session.has_ended)
-    wait_for(lambda: not Path(f"/proc/{pid}/fd/0").exists())
+    wait_for(lambda: not process.is_alive())
     assert later.is_kept()
     link.close()
     wait_for(later.has_ended)
@@ -176,7 +176,7 @@ def test_hosts_that_are_reached_in_another_way_have_links_of_their_own(link: Hos
 def test_a_link_process_without_descriptors_says_so_and_answers_when_it_has_some_again(link: HostLink) -> None:
     session = Session()
     keep(link, session)
-    pid = link_process_pid()
+    pid = link_process().pid
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 2, hard))
@@ -208,7 +208,7 @@ def test_a_link_process_that_was_silent_and_then_killed_is_followed_by_another(
     monkeypatch.setattr(settings, "HOST_LINK_REPLY_SECONDS", 0.5)
     sessions = [Session(), Session()]
     keep(link, sessions[0])
-    pid = link_process_pid()
+    pid = link_process().pid
     os.kill(pid, signal.SIGSTOP)
     assert link.has_lost_host(), "it does not answer"
     os.kill(pid, signal.SIGKILL)
