@@ -43,8 +43,8 @@ COMMANDS = {
     "logs": ("logs", "-n", "1"),
 }
 # For `status` on the most hosts, with two cores.
-STATUS_SECONDS = 4.0
-STATUS_BYTES = 150e6
+STATUS_SECONDS = 3.0
+STATUS_BYTES = 60e6
 # How many times as long `status` may take for each host on the most hosts as on 16.
 GROWTH = 1.25
 _ADDRESS = "10.99.{}.{}"

@@ -127,7 +127,7 @@ class Hosts:
         wait_for(lambda: all(self.status(host)["state"] == "running" for host in "ab"), 60)
 
     def status(self, host: str) -> Any:
-        return self.ask(host, StatusRequest())
+        return self.ask(host, StatusRequest())["status"]
 
     def task(self, short: str) -> Any:
         job, _, index = short.partition(":")

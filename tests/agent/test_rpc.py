@@ -74,7 +74,7 @@ def test_requests_are_served_side_by_side(up: Hosts, client: AgentClient, tmp_pa
     assert client.call(RestartRequest((), 1.0)) == Done()
     restart = next(event for event in events if isinstance(event, EventEvent))
     assert restart.line.task == "worker:0"
-    assert client.call(StatusRequest()).cluster == CLUSTER
+    assert client.call(StatusRequest()).status.cluster == CLUSTER
     wait_for(lambda: len(own_connections()) == 3)  # the agent closes those of the calls a moment after the command did
 
     # Closing one response cancels that request only: here, the run, which its command owns.
@@ -126,7 +126,7 @@ def test_what_is_not_read_of_a_stream_piles_up_nowhere(up: Hosts, client: AgentC
     before = resident_bytes(agent)
     unread = client.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     for _ in range(300):
-        assert client.call(StatusRequest()).cluster == CLUSTER
+        assert client.call(StatusRequest()).status.cluster == CLUSTER
     assert resident_bytes(agent) - before < 20_000_000
     output = "".join(event.record["data"] for event in unread if event.record["event"] == "output")
     assert output.count("\n") == 40_000

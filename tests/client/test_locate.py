@@ -102,7 +102,7 @@ def ask(problem: str | None, versions: tuple[str, str] = ("2.21.0", "2.21.0")) -
         if isinstance(request, TaskThreadsRequest):
             assert (host, request.task) == ("beta", TASK)
             return TaskThreadsReply(TASK, host, TaskState.READY, 7, problem or "", "type this", (), ())
-        return SimpleNamespace(name="demo", hosts=[SimpleNamespace(tensorflow=versions[host == "beta"])])
+        return SimpleNamespace(status=SimpleNamespace(hosts=[SimpleNamespace(tensorflow=versions[host == "beta"])]))
 
     def connect(host: str) -> Any:
         return SimpleNamespace(call=lambda request: call(host, request))

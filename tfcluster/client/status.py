@@ -14,13 +14,14 @@ from tfcluster.client.rpc.parallel import host_timeout, map_hosts, unreachable
 from tfcluster.core.devices import Device
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, aggregate_status
-from tfcluster.core.topology import ClusterTopology, latest_topology
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api.cluster import (
     DevicesReply,
     DevicesRequest,
+    StatusReply,
     StatusRequest,
     TopologyRequest,
     UsageRequest,
@@ -61,16 +62,17 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
 
     cluster.check_job()
 
-    def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
-        client = cluster.connect(host)
-        with (
-            contextlib.closing(client.stream(StatusRequest(), timeout=timeout)) as waiting,
-            contextlib.closing(client.stream(TopologyRequest(), timeout=timeout)) as topology,
-        ):
-            status = waiting.result()  # first, as its timeout is shorter
-            return topology.result(), status
+    first = next(iter(cluster.hosts))
 
-    def report(host: str) -> tuple[ClusterTopology, ClusterStatus]:
+    def query(host: str) -> tuple[StatusReply, ClusterTopology | None]:
+        client = cluster.connect(host)
+        with contextlib.closing(client.stream(StatusRequest(), timeout=timeout)) as waiting:
+            if host != first:
+                return waiting.result(), None
+            with contextlib.closing(client.stream(TopologyRequest(), timeout=timeout)) as topology:
+                return waiting.result(), topology.result()
+
+    def report(host: str) -> tuple[StatusReply, ClusterTopology | None]:
         return repeat_once(lambda: query(host))
 
     reports, failures = map_hosts(cluster.hosts, report, host_timeout(cluster, timeout), find_lost=lambda reply: None)
@@ -88,16 +90,33 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
             if slurm.look_up(cluster.job) is None:  # this asks Slurm, which is worth it if none of its nodes answers
                 raise slurm.ended_error(cluster.job)
         raise NoStatusError(cluster, errors)
-    topology = latest_topology([topology for topology, _ in reports.values()])
+    topology = _latest_topology(cluster, reports, timeout)
     # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
     hosts = dict.fromkeys([*(host.name for host in topology.hosts), *cluster.hosts])
     statuses: dict[str, ClusterStatus | HostUnavailable] = {
-        host: reports[host][1] if host in reports else "unreachable" if host in errors else "down" for host in hosts
+        host: reports[host][0].status if host in reports else "unreachable" if host in errors else "down"
+        for host in hosts
     }
     status = aggregate_status(topology, statuses)
     if cluster.job is not None and status.job is None:  # the agent that asks for the end of the job has no answer yet
         status = replace(status, job=cluster.job.status(time.time()))
-    return ClusterSnapshot(topology, status, errors, {host: status for host, (_, status) in reports.items()})
+    return ClusterSnapshot(topology, status, errors, {host: reply.status for host, (reply, _) in reports.items()})
+
+
+def _latest_topology(
+    cluster: Cluster, reports: Mapping[str, tuple[StatusReply, ClusterTopology | None]], timeout: float | None
+) -> ClusterTopology:
+    """Return the latest of the hosts' topologies, which differ if a change was not applied everywhere.
+
+    Nearly always it is that of the first host. All hosts' topologies would have as many entries as the square of the
+    number of hosts.
+    """
+    generations = {host: reply.generation for host, (reply, _) in reports.items()}
+    host = max(generations, key=generations.__getitem__)
+    for _, topology in reports.values():
+        if topology is not None and topology.generation >= generations[host]:
+            return topology
+    return cluster.connect(host).call(TopologyRequest(), timeout=timeout)
 
 
 def pending_status(cluster: Cluster) -> ClusterStatus | None:

@@ -43,6 +43,7 @@ from tfcluster.protocol.api.cluster import (
     ReachReply,
     ReachRequest,
     RestartRequest,
+    StatusReply,
     StatusRequest,
     TopologyRequest,
     UsageRequest,
@@ -166,10 +167,10 @@ class ClusterHandlers:
         self._supervisor.restart([names[short] for short in matching_tasks(request.tasks, list(names))], request.grace)
         yield Reply(Done())
 
-    async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
+    async def status(self, request: StatusRequest) -> Response[NoReturn, StatusReply]:
         """Return the status of the cluster."""
         await self._context.job_end.refresh()
-        yield Reply(self._context.recent_status())
+        yield Reply(StatusReply(self._context.recent_status(), self._supervisor.require_cluster().generation))
 
     async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:
         """Return what the agent and the tasks have used, and how busy the host is."""

@@ -35,7 +35,7 @@ def ask_hosts(cluster: Cluster, event: Event) -> Event:
         client = cluster.connect(host)
         tasks = [each["task"] for each in problems if each["host"] == host and each["task"]]
         replies = {task: client.call(TaskThreadsRequest(task)) for task in tasks if host != cluster.head}
-        return client.call(StatusRequest()).hosts[0].tensorflow, replies
+        return client.call(StatusRequest()).status.hosts[0].tensorflow, replies
 
     answers, errors = map_hosts(cluster.hosts, ask, settings.WAIT_HOSTS_SECONDS)
     explained = [_explain(each, cluster.head, answers, errors) for each in problems] + _other_versions(cluster, answers)

@@ -146,7 +146,15 @@ class DevicesRequest(Request[NoReturn, DevicesReply], method="devices"):
 
 
 @record_class(frozen=True)
-class StatusRequest(Request[NoReturn, ClusterStatus], method="status"):
+class StatusReply:
+    """The reply to `StatusRequest`."""
+
+    status: ClusterStatus  # of this host alone
+    generation: int  # of its topology
+
+
+@record_class(frozen=True)
+class StatusRequest(Request[NoReturn, StatusReply], method="status"):
     """Return the status of the tasks and runs."""
 
 

@@ -1,0 +1,69 @@
+"""Which hosts the snapshot of a cluster takes the topology from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.agent.hosts import topology_of
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.status import take_snapshot
+from tfcluster.core.states import ClusterState
+from tfcluster.core.status import ClusterStatus, HostStatus
+from tfcluster.protocol.api import Request
+from tfcluster.protocol.api.cluster import StatusReply, TopologyRequest
+from tfcluster.transport.errors import HostUnreachableError
+
+
+class Hosts:
+    """A cluster whose hosts have the given generations of its topology; None is a host that cannot be reached."""
+
+    name, job, is_local = "demo", None, False
+
+    def __init__(self, **generations: int | None) -> None:
+        self.hosts = generations
+        self.topology_requests: Counter[str] = Counter()
+
+    def check_job(self) -> None: ...
+
+    def connect(self, host: str) -> Any:
+        return SimpleNamespace(
+            stream=lambda request, timeout: self._response(host, request),
+            call=lambda request, timeout: self._answer(host, request),
+        )
+
+    def _response(self, host: str, request: Request[Any, Any]) -> Any:
+        answer = self._answer(host, request)
+        return SimpleNamespace(close=lambda: None, result=lambda: answer)
+
+    def _answer(self, host: str, request: Request[Any, Any]) -> Any:
+        generation = self.hosts[host]
+        if generation is None:
+            raise HostUnreachableError(host, "no route to host")
+        if isinstance(request, TopologyRequest):
+            self.topology_requests[host] += 1
+            return topology_of(generation=generation)
+        status = ClusterStatus("demo", ClusterState.RUNNING, "", (HostStatus(host, "up", 1, "2"),), (), ())
+        return StatusReply(status, generation)
+
+
+@pytest.mark.parametrize(
+    ("generations", "latest", "asked"),
+    [
+        ({"a": 3, "b": 3, "c": 3}, 3, {"a": 1}),  # one host, whatever their number
+        ({"a": 3, "b": 2, "c": 3}, 3, {"a": 1}),
+        ({"a": 2, "b": 3, "c": 2}, 3, {"a": 1, "b": 1}),
+        ({"a": None, "b": 3, "c": 3}, 3, {"b": 1}),
+    ],
+)
+def test_the_topology_is_the_latest_that_a_host_has(
+    generations: dict[str, int | None], latest: int, asked: dict[str, int]
+) -> None:
+    hosts = Hosts(**generations)
+    snapshot = take_snapshot(cast(Cluster, hosts))
+    assert snapshot.topology.generation == latest
+    assert hosts.topology_requests == asked
+    assert set(snapshot.statuses) == {host for host, generation in generations.items() if generation is not None}
