@@ -1,5 +1,6 @@
-"""`up`, `status` and `down` of a cluster on 1, 2, 4 and 8 hosts that are reached by ssh, with one task on each; and
-`status`, `run pi` and `down` of a cluster on one such host, against the same on this machine.
+"""`up`, `status` and `down` of a cluster on 1, 2, 4 and 8 hosts that are reached by ssh, with one task on each;
+`status`, `run pi` and `down` of a cluster on one such host, against the same on this machine; and `status` of it while
+another command reads 1 GB of logs from the host slowly, against `status` alone.
 
 The hosts are network namespaces with an sshd each, as the tests have them, which takes root. All share this machine's
 cores: what real hosts do at the same time is done here partly in turn, and real hosts have a better ratio.
@@ -7,12 +8,16 @@ cores: what real hosts do at the same time is done here partly in turn, and real
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusters import COMMAND, Cluster, taken_down, wait_until_warm
@@ -35,6 +40,12 @@ REMOTE_COMMANDS = {
     "run pi": ("run", "pi", "--samples", "1e5", "--seed", "1"),
     "down": ("down",),
 }
+
+# How many times as long `status` may take beside the slow reader as alone.
+BESIDE_TARGET = 2.0
+BESIDE_ROUNDS = 9
+OUTPUT_LINES, OUTPUT_LINE_BYTES = 1_000_000, 1_000
+READER_BYTES, READER_PAUSE = 200_000, 0.1  # 2 MB/s
 
 FIRST, LATER, STATUS, DOWN = "up, first contact", "up, later contact", "status", "down"
 # How many times as long as on one host `up` may take on the most hosts. A host keeps a core busy nearly all the time: a
@@ -114,6 +125,63 @@ def compare_remote(cluster: Cluster, hosts: SshHosts) -> bool:
     return is_reached
 
 
+def compare_beside_reader(cluster: Cluster, hosts: SshHosts) -> bool:
+    """Measure `status` of a cluster elsewhere alone, and beside a slow reader of a run's logs; print the figures.
+
+    Returns:
+        Whether the target is reached.
+    """
+    name = hosts.names[0]
+    spec, script = cluster.folder / "logs.yaml", cluster.folder / "much.py"
+    spec.write_text(
+        f"name: logs\nhosts:\n  {name}: {{address: {hosts.address(name)}, python: {sys.executable}}}\n"
+        "jobs:\n  worker: {tasks: 1}\nlogs: {run: 2 GB, runs: 4 GB}\n"
+    )
+    line = "x" * (OUTPUT_LINE_BYTES - 1)
+    script.write_text(f"for number in range({OUTPUT_LINES}):\n    print({line!r})\n")
+    cluster("up", str(spec))
+    run = cluster("run", "--detach", "-c", "logs", str(script)).split()[0]
+    attach = [*cluster.command, "attach", run, "-c", "logs"]
+    subprocess.run(attach, env=cluster.environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in range(BESIDE_ROUNDS):
+        alone.append(cluster.seconds("status", "-c", "logs"))
+        with slow_reader(cluster, run):
+            beside.append(cluster.seconds("status", "-c", "logs"))
+    print(f"status, beside a command that reads {OUTPUT_LINES * OUTPUT_LINE_BYTES / 1e9:g} GB of logs slowly")
+    for what, each in (("alone", alone), ("beside the reader", beside)):
+        print(f"  {what}: median {statistics.median(each):.3f} s   ({'  '.join(f'{one:.3f}' for one in each)})")
+    ratio = statistics.median(second / first for first, second in zip(alone, beside, strict=True))
+    is_reached = ratio <= BESIDE_TARGET
+    print(f"  ratio: median {ratio:.2f}; target at most {BESIDE_TARGET:g}: {verdict(is_reached)}\n", flush=True)
+    return is_reached
+
+
+@contextlib.contextmanager
+def slow_reader(cluster: Cluster, run: str) -> Iterator[None]:
+    """Have a command that shows the logs of a run, read slowly, within the context, once its first lines have come."""
+    stopped = threading.Event()
+    command = [*cluster.command, "logs", run, "-c", "logs"]
+    with subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        output = process.stdout
+        assert output.read(READER_BYTES)
+
+        def read_on() -> None:
+            while not stopped.wait(READER_PAUSE):
+                assert output.read(READER_BYTES), "the output ended before the measurement"
+
+        reader = threading.Thread(target=read_on)
+        reader.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            reader.join()
+            process.kill()
+
+
 def compare_counts(cluster: Cluster, hosts: SshHosts, counts: tuple[int, ...]) -> bool:
     """Measure commands on clusters of different sizes in turn; print the figures.
 
@@ -146,7 +214,11 @@ def main(counts: tuple[int, ...] = COUNTS) -> bool:
     with ssh_hosts(*(f"h{number}" for number in range(max(counts)))) as hosts:
         here = Cluster(hosts.folder, hosts.command(*COMMAND), hosts.environment)
         with taken_down(here) as cluster:
-            results = [compare_remote(cluster, hosts), compare_counts(cluster, hosts, counts)]
+            results = [
+                compare_remote(cluster, hosts),
+                compare_beside_reader(cluster, hosts),
+                compare_counts(cluster, hosts, counts),
+            ]
     return all(results)
 
 
