@@ -173,7 +173,7 @@ def all_imports() -> list[Import]:
 def test_every_part_has_a_rule_and_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
     assert {part_of_file(path.relative_to(ROOT)) for path in FILES} <= ALLOWED.keys()
     found = [each for each in all_imports() if each.module.split(".")[0] == "matplotlib"]
-    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
+    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/plot.py", True)]
 
 
 def test_pathspec_is_imported_only_where_code_is_sent() -> None:

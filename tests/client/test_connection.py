@@ -11,7 +11,7 @@ import pytest
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.connection import ClusterConnection
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.ui import chart
+from tfcluster.ui import plot
 
 RESULT = {"event": "result", "state": "succeeded", "result": {"loss": 0.5}}
 
@@ -53,7 +53,7 @@ def test_the_plot_of_a_run_is_drawn(
     connection: ClusterConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     drawn: list[object] = []
-    monkeypatch.setattr(chart, "refuse_without_matplotlib", lambda: None)
-    monkeypatch.setattr(chart, "draw_convergence", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(plot, "refuse_without_matplotlib", lambda: None)
+    monkeypatch.setattr(plot, "draw_convergence", lambda *arguments: drawn.append(arguments))
     assert connection.run("expfit", plot=tmp_path / "x.png") == {"loss": 0.5}
     assert drawn == [(tmp_path / "x.png", {"loss": 0.5})]

@@ -47,13 +47,13 @@ def command(
     if plot is not None and shared.detach:
         raise click.UsageError("--plot cannot be combined with --detach: this command draws the run's losses.")
     if plot is not None:
-        from tfcluster.ui.chart import refuse_without_matplotlib
+        from tfcluster.ui.plot import refuse_without_matplotlib
 
         refuse_without_matplotlib()
 
     def draw_plot(result: dict[str, Any]) -> None:
         if plot is not None:
-            from tfcluster.ui.chart import draw_convergence
+            from tfcluster.ui.plot import draw_convergence
 
             draw_convergence(plot, result["result"])
 

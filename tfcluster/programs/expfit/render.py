@@ -1,31 +1,41 @@
-"""Format the result of the expfit program as text, with its losses as a chart."""
+"""Format the result of the expfit program as text, with a table of its losses."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 from rich.console import RenderableType
 
 from tfcluster.core.text import pluralize
-from tfcluster.ui.chart import draw_chart
-from tfcluster.ui.console import Text, console, make_table
+from tfcluster.ui.console import Text, make_table
 from tfcluster.ui.format import format_duration
-
-_WIDTH = 76
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
-    """Format the result: the loss and the time of each mode, and the chart of the losses."""
+    """Format the result: the loss and the time of each mode, and a table of the losses."""
     modes = result.get("modes", [result])
-    curves = {each["mode"]: each["curve"] for each in modes}
-    target = console()
-    width = min(_WIDTH, target.width)
-    lines = draw_chart(curves, width=width, braille=target.encoding.startswith("utf"))
     return [
         _line(result) if len(modes) == 1 else _comparison(modes),
         Text(f"{format_duration(seconds)}, seed {result['seed']}"),
-        *([Text(), *lines] if lines else []),
+        Text(),
+        _losses(modes),
     ]
+
+
+def _losses(modes: list[dict[str, Any]]) -> RenderableType:
+    """Return a table of the losses of each mode at steps 1, 2, 5, 10, 20, … and the last one.
+
+    The curve of a long training has only some of the steps; the next one that it has is shown.
+    """
+    steps = [int(step) for step, _ in modes[0]["curve"]]
+    wanted = [factor * 10**power for power in range(len(str(steps[-1]))) for factor in (1, 2, 5)]
+    shown = sorted({steps[min(bisect_left(steps, each), len(steps) - 1)] for each in wanted})
+    losses = [dict(each["curve"]) for each in modes]
+    columns = ("STEP", *(["LOSS"] if len(modes) == 1 else [each["mode"].upper() for each in modes]))
+    return make_table(
+        columns, [(f"{step:,}", *(f"{each[step]:.3g}" for each in losses)) for step in shown], right=columns
+    )
 
 
 def _line(result: dict[str, Any]) -> Text:
