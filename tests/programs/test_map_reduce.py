@@ -427,6 +427,7 @@ NETWORK_LOST = ("EHOSTUNREACH", "ENETUNREACH", "ENETDOWN", "EHOSTDOWN", "ECONNAB
 
 ERRORS = [OSError(number, os.strerror(number)) for number in (getattr(errno, name) for name in NETWORK_LOST)]
 ERRORS += [socket.gaierror(number, "no address") for number in (socket.EAI_AGAIN, socket.EAI_NONAME)]
+ERRORS += [TimeoutError("timed out")]  # as a host that drops what it gets: create_connection sets no number
 ERRORS += [OSError(errno.EMFILE, "Too many open files")]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tfcluster.errors import usage_error
@@ -39,10 +40,16 @@ def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, li
             yield where, row
 
 
-def is_number(field: str) -> bool:
-    """Return whether a field is a number, finite or not."""
+def parse_number(field: str) -> float | None:
+    """Return the number in a field, finite or not; None if there is none, as in `1_000`, which only Python reads."""
     try:
-        float(field)
+        return None if "_" in field else float(field)
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def find_numbers(fields: Sequence[str]) -> list[bool]:
+    """Return which fields of the first line are numbers; `nan` and `inf` are headings unless one is a finite number."""
+    numbers = [parse_number(field) for field in fields]
+    has_finite = any(number is not None and math.isfinite(number) for number in numbers)
+    return [has_finite and number is not None for number in numbers]

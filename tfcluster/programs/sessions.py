@@ -195,19 +195,19 @@ def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
 
 
 def check_listening(context: Context, device: str) -> None:
-    """Check that a process listens at the address of a device's task; one that is slow to accept counts as listening.
+    """Check that a process listens at the address of a device's task.
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
-    back-off even when the task has recovered. Raises ConnectionError if the connection is refused, or the network to
-    the host is lost or does not know its name; OSError if no attempt could be made, for example because the limit on
-    open files is reached.
+    back-off even when the task has recovered. Raises ConnectionError if the connection is refused or not made in time,
+    or the network to the host is lost or does not know its name; OSError if no attempt could be made, for example
+    because the limit on open files is reached.
     """
     try:
         _connect(context, device).close()
-    except TimeoutError:
-        pass
     except OSError as error:
-        if not isinstance(error, ConnectionError) and error.errno not in _NETWORK_LOST:
+        # The kernel accepts connections for a process that is busy or stopped: only the network is slower.
+        is_lost = isinstance(error, (ConnectionError, TimeoutError)) or error.errno in _NETWORK_LOST
+        if not is_lost:
             raise
         raise ConnectionError(f"nothing listens at {short_task(device)}") from error
 

@@ -45,6 +45,8 @@ def test_the_closed_form_equals_that_of_numpy(seed: int) -> None:
         "x,y\n1,2\n3,4.5\n",
         "1,2\n3,4.5\n",
         "a,b\n1,2\n3,4.5\n",
+        "inf,nan\n1,2\n3,4.5\n",
+        "1_000,2_000\n1,2\n3,4.5\n",
         "id, Y ,X\n7,2,1\n8,4.5,3\n",
         "\ufeffx,y\r\n1,2\r\n\r\n3,4.5",
         '"x","y","note"\n1,2,"a, b"\n3,4.5,\n',
@@ -72,7 +74,8 @@ def test_a_csv_file(tmp_path: Path, text: str) -> None:
         ('x,y,note\n1,2,"a\n3,4,b\n5,6,c\n', "mine.csv:2: is not a valid CSV row: unexpected end of data"),
         ('x,y\n1,"2"3\n', "mine.csv:2: is not a valid CSV row: "),
         ("x,y\n1,2\n,\n", "mine.csv:3: '' in column 1 is not a finite number"),
-        ("nan,nan\n1,2\n", "mine.csv:1: 'nan' in column 1 is not a finite number"),
+        ("nan,3\n1,2\n", "mine.csv:1: 'nan' in column 1 is not a finite number"),
+        ("1,2\n3,1_000\n", "mine.csv:2: '1_000' in column 2 is not a finite number"),
     ],
 )
 def test_invalid_csv_files(tmp_path: Path, text: str | bytes, message: str) -> None:

@@ -106,6 +106,15 @@ def test_a_run_that_resumes_has_the_same_data_unless_another_seed_is_given(conte
     assert train(replace(context, run=f"{context.run}-5"), seed=None, **{**options, "logdir": None})["seed"] != other
 
 
+def test_a_seed_is_not_recorded_with_a_checkpoint_that_is_refused(context: Context, tmp_path: Path) -> None:
+    options = {"sync": True, "steps": 20, "logdir": str(tmp_path)}
+    train(context, optimizer="sgd", **options)
+    with pytest.raises(ClusterError, match="is a checkpoint with another optimizer"):
+        train(replace(context, run=f"{context.run}-2"), optimizer="adam", **{**options, "seed": 5})
+    third = train(replace(context, run=f"{context.run}-3"), optimizer="sgd", **{**options, "seed": None})
+    assert (third["seed"], third["resumed_from"]) == (4, 20)
+
+
 @pytest.mark.parametrize("text", mostly_slow([None, "", "[]", "{}", '{"seed": "x"}'], fast=[None, ""]))
 def test_a_checkpoint_without_its_seed_is_used_nevertheless(context: Context, tmp_path: Path, text: str | None) -> None:
     options = {"sync": True, "steps": 20, "logdir": str(tmp_path)}

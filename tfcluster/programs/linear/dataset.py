@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.programs import settings
-from tfcluster.programs.csv_rows import is_number, read_rows
+from tfcluster.programs.csv_rows import find_numbers, parse_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
 _POINTS = 101
@@ -112,14 +113,19 @@ def _find_columns(position: str, row: list[str]) -> tuple[tuple[int, int], bool]
         return (names.index("x"), names.index("y")), True
     if len(row) < 2:
         raise _usage_error(f"{position}: expected the two columns x and y, found one column")
-    return (0, 1), not any(is_number(cell) for cell in row)
+    return (0, 1), not any(find_numbers(row))
 
 
 def _parse_row(position: str, row: list[str], columns: tuple[int, int]) -> tuple[float, float]:
-    for column in columns:
-        if not (is_number(row[column]) and np.isfinite(float(row[column]))):
-            raise _usage_error(f"{position}: {row[column].strip()!r} in column {column + 1} is not a finite number")
-    return float(row[columns[0]]), float(row[columns[1]])
+    x, y = (_parse_finite(position, row, column) for column in columns)
+    return x, y
+
+
+def _parse_finite(position: str, row: list[str], column: int) -> float:
+    number = parse_number(row[column])
+    if number is None or not math.isfinite(number):
+        raise _usage_error(f"{position}: {row[column].strip()!r} in column {column + 1} is not a finite number")
+    return number
 
 
 def _usage_error(message: str) -> ClusterError:

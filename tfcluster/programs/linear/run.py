@@ -65,8 +65,6 @@ def _choose_seed(context: Context, seed: int | None, log: LogFolder) -> int:
         context.notes.append(f"the checkpoint is of a training with --seed {recorded}, which had other data")
     if seed is None:
         seed = secrets.randbits(32) if recorded is None else recorded
-    if seed != recorded:
-        log.record_seed(seed)
     return seed
 
 
@@ -75,6 +73,7 @@ def _fit(config: TrainingConfig, steps: int, sync: bool, logdir: str | None, log
     roles, batches = config.roles, config.batches
     state = StateGraph(config)
     values = log.latest(list(state.values))
+    log.record_seed(batches.seed)  # not before the checkpoint is known to be one that this training continues
     resumed_from = None if values is None else int(values["global_step"])
     if resumed_from is not None:
         config.context.notes.append(f"resumed from the checkpoint of step {resumed_from:,} in {logdir}")
