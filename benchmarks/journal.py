@@ -53,7 +53,7 @@ def seconds_until_ready(count: int, *, rewrite: bool) -> float:
     """
     with tempfile.TemporaryDirectory(prefix="tfc") as path:
         folder = StateDir(Path(path) / "demo" / "localhost")
-        assert folder.lock()
+        assert folder.lock() is None
         handler = AgentLogHandler(folder.agent_log)
         logging.getLogger().addHandler(handler)
         try:

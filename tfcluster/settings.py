@@ -23,7 +23,7 @@ AGENT_BACKLOG = 64  # requests that connect at the same time
 AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
 HOST_CHECKS_SECONDS = 40.0  # a name server that does not answer delays each lookup; less than the command waits
 PREFLIGHT_EXIT_SECONDS = 10.0  # for agents of a preflight, also on hosts that cannot be reached any more
-TURN_SECONDS = 0.005  # of long work in an agent, before its other work has its turn: nothing waits for 20 ms
+TURN_SECONDS = 0.002  # of long work in an agent, before its other work has its turn; a request needs ten turns
 
 # Requests to an agent, and the protocol.
 RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
