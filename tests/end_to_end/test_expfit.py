@@ -52,7 +52,7 @@ def test_training_reduces_the_loss_and_reports_it(demo: Sandbox, tmp_path: Path)
     lines = result.stdout.splitlines()
     assert lines[0].startswith("loss 0.00174 after 1,000 steps (single), no further than 0.16 from e^x between")
     assert lines[1].endswith("s, seed 1")
-    steps, losses = zip(*(line.split() for line in lines[3:]), strict=True)
+    steps, losses = zip(*(line.split() for line in lines[3 : lines.index("", 3)]), strict=True)
     assert (steps[:2], steps[-1]) == (("STEP", "1"), "1,000")
     assert losses[0] == "LOSS"
     assert [float(loss) for loss in losses[1:]] == sorted(map(float, losses[1:]), reverse=True)
@@ -67,6 +67,7 @@ def test_modes_compared_in_tables(demo: Sandbox) -> None:
     assert lines[0].split() == ["MODE", "LOSS", "MAX", "ERROR", "STEPS", "TIME", "STEPS/S"]
     assert [line.split()[0] for line in lines[1:4]] == ["single", "data-parallel", "model-parallel"]
     assert len({tuple(line.split()[1:4]) for line in lines[1:4]}) == 1
-    assert lines[6].split() == ["STEP", "SINGLE", "DATA-PARALLEL", "MODEL-PARALLEL"]
-    assert [line.split()[0] for line in lines[7:]] == ["1", "2", "5", "10", "20", str(STEPS)]
-    assert all(len(set(line.split()[1:])) == 1 for line in lines[7:])
+    header, *rows = (line.split() for line in lines[6 : lines.index("", 6)])
+    assert header == ["STEP", "SINGLE", "DATA-PARALLEL", "MODEL-PARALLEL"]
+    assert [row[0] for row in rows] == ["1", "2", "5", "10", "20", str(STEPS)]
+    assert all(len(set(row[1:])) == 1 for row in rows)

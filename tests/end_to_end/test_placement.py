@@ -101,15 +101,18 @@ def test_the_logs_show_the_placement_of_all_runs(demo: Sandbox) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("graphviz")
 def test_the_placed_graph_is_drawn(demo: Sandbox, tmp_path: Path) -> None:
     path = tmp_path / "graph.svg"
     output = demo(*_GRAPH, "--placement-graph", path)
     assert f"the placed graph is in {path}" in output.stderr
     assert " (Sub)" not in output.stdout, "drawn, not listed"
     groups = ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}g")
-    boxes = {str(group[2].text): group[1].get("fill") for group in groups}
+    boxes = {str(group[2].text): group[1].get("fill") for group in groups if group.get("class") == "node"}
     assert {"y1", "y2", "y"} <= boxes.keys()
     assert boxes["y1"] != boxes["y2"]
+    refused = demo("run", "graph", "--placement-graph", path, env={"PATH": str(tmp_path)}, code=2).stderr
+    assert "requires Graphviz" in refused
     demo("run", "pi", "--samples", "1e6", "--placement-graph", tmp_path / "pi.dot")
     assert (tmp_path / "pi.dot").read_text().count("subgraph") in (1, 2), "a device that is late has nothing to do"
     refused = demo("run", "graph", "--placement-graph", tmp_path / "graph.gif", code=2).stderr

@@ -180,6 +180,10 @@ def command_of(
         if options.detach and options.placement_graph is not None:
             message = "this command draws the graph from the run's events"
             raise click.UsageError(f"--placement-graph cannot be combined with --detach: {message}.")
+        if options.placement_graph is not None:
+            from tfcluster.ui.graph_diagram import refuse_without_graphviz
+
+            refuse_without_graphviz(options.placement_graph)
         assert own.callback is not None, "a command that is made of a function calls it"
         submission = program.call(own.callback, options, **values, passed=_CLICK_EXCEPTIONS)
         if not isinstance(submission, Submission):
@@ -217,7 +221,7 @@ def command_of(
     "--placement-graph",
     type=OutputFilePath((".svg", ".dot")),
     metavar="FILE",
-    help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
+    help="Draw the placed graph in FILE, a colour for each device: .dot, or .svg by Graphviz.",
 )
 @run_timeout_option
 @name_option

@@ -24,14 +24,14 @@ from tfcluster.client.runs.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.dashboard.feed import add_inputs
-from tfcluster.dashboard.graph import latest_end, placed_graph
+from tfcluster.dashboard.graph import latest_end
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__
 
 # The page's modules that a report needs, each after those that it imports.
 _MODULES = (
-    *("format.js", "dom.js", "curves.js", "graph.js", "timeline.js", "events.js", "server.js", "logs.js"),
+    *("format.js", "dom.js", "curves.js", "timeline.js", "events.js", "server.js", "logs.js"),
     *("rundetail.js", "report.js"),
 )
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
@@ -79,16 +79,12 @@ def collect(cluster: Cluster, record: dict[str, Any], history: RunHistory) -> di
     tasks: list[Any] = []
     with contextlib.suppress(ClusterError):  # the cluster may be down by now
         tasks = to_json(take_snapshot(cluster).status.tasks)
-    graph = None
-    with contextlib.suppress(ClusterError):
-        graph = placed_graph(cluster, history) if history.operations else None
     return {
         "cluster": cluster.name,
         "version": __version__,
         "time": time.time(),
         "record": add_inputs(record),
         "history": history.to_json(),
-        "graph": graph,
         "tasks": tasks,
         "events": _read(read_events(cluster, since=begin, until=latest_end(record))),
         "lines": _read(read_logs(cluster, [record["run"]], lines=settings.DASHBOARD_LINES)),

@@ -156,7 +156,7 @@ function smooth(values, weight) {
   });
 }
 
-function save(name, blob) {
+export function save(name, blob) {
   const link = element("a", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.-]+/g, "_") });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -1,7 +1,6 @@
 // A finished run in one file: what the page shows of it, from the data in the file.
 import { element, makeRow, makeTable } from "./dom.js";
 import { formatTime, shortName } from "./format.js";
-import { placedGraph } from "./graph.js";
 import { Curves } from "./curves.js";
 import { eventsTable } from "./events.js";
 import { LogPane } from "./logs.js";
@@ -9,10 +8,9 @@ import { members, outcome, runHead } from "./rundetail.js";
 
 function showReport() {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const { record, history, graph, tasks, events, lines } = data;
+  const { record, history, tasks, events, lines } = data;
   const curves = new Curves();
   const parts = [runHead(record, record.state), curves.node, ...outcome(record, history.notes), ...members(history.members)];
-  if (graph?.boxes.length) parts.push(element("h3", {}, "Placed graph"), element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "placed graph" }, placedGraph(graph)));
   if (tasks.length) {
     const columns = ["task", "host", "address", "devices"], table = makeTable("tasks", columns);
     table.body.append(...tasks.map((task) => makeRow(columns, {}, [shortName(task), task.host, task.address, (task.devices ?? []).map((device) => device.split("/").at(-1)).join(" ")])));

@@ -4,9 +4,8 @@ import { ACTIVE, formatDuration } from "./format.js";
 import { get } from "./server.js";
 import { cancelRun } from "./actions.js";
 import { LogPane } from "./logs.js";
-import { placedGraph } from "./graph.js";
 import { members, outcome, runHead } from "./rundetail.js";
-import { Curves } from "./curves.js";
+import { Curves, save } from "./curves.js";
 
 const PAUSE = 500;  // milliseconds between two looks at a run that changes
 
@@ -15,15 +14,16 @@ export class RunView {
   constructor(parent, rest, model) {
     [this.run, ...this.others] = rest.split(",").map(decodeURIComponent);
     this.parts = {};
-    for (const name of ["head", "progress", "outcome", "graph"]) this.parts[name] = element("div", { class: name });
-    const { head, progress, outcome: result, graph } = this.parts;
+    for (const name of ["head", "progress", "outcome"]) this.parts[name] = element("div", { class: name });
+    const { head, progress, outcome: result } = this.parts;
+    this.graph = element("button", { type: "button", class: "graph", hidden: true, onclick: () => this.saveGraph() }, "Placed graph (.dot)");
     this.cancel = element("button", { type: "button", class: "cancel", hidden: true, onclick: () => cancelRun(model.status.cluster, this.run) }, "Cancel");
     this.curves = new Curves();
     this.compare = element("select", { id: "compare", "aria-label": "compare with another run", onchange: () => { location.hash = linkTo([this.run, ...this.others, this.compare.value]); } });
     const compared = this.others.map((other) => element("a", { class: "chip", href: linkTo([this.run, ...this.others.filter((each) => each !== other)]), "aria-label": `no longer compare with ${other}` }, `${other} ✕`));
     this.curves.controls.append(this.compare, ...compared);
     this.pane = new LogPane("info", false);
-    parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), head, progress, this.curves.node, result, graph,
+    parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), head, progress, this.curves.node, result, this.graph,
       element("div", { class: "filters" }, element("h3", {}, "Output"), ...this.pane.controls), this.pane.node));
     this.pane.show({ tasks: this.run });
     this.look();
@@ -75,17 +75,15 @@ export class RunView {
     const reporter = (run, each) => (this.others.length ? `${run.record.run} ${each.reporter}`.trim() : each.reporter);
     this.curves.show(runs.flatMap((run, index) => run.series.map((each) => ({ ...each, run: index, reporter: reporter(run, each) }))));
     this.parts.outcome.replaceChildren(...outcome(record, notes), ...members(processes));
-    if (hasGraph && !this.hasGraph) this.drawGraph();
+    this.graph.hidden = !hasGraph;
   }
 
-  async drawGraph() {
-    this.hasGraph = true;
+  async saveGraph() {
     try {
-      const drawing = await get(`/api/runs/${encodeURIComponent(this.run)}/graph`);
-      if (drawing.boxes.length) this.parts.graph.replaceChildren(element("h3", {}, "Placed graph"), element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "placed graph" }, placedGraph(drawing)));
-      else this.hasGraph = ACTIVE.includes(this.state) ? false : true;
-    } catch {
-      this.hasGraph = false;  // the logs cannot be read now
+      const { dot } = await get(`/api/runs/${encodeURIComponent(this.run)}/graph`);
+      save(`${this.run}.dot`, new Blob([dot], { type: "text/vnd.graphviz" }));
+    } catch (error) {
+      this.graph.after(element("p", { class: "problem" }, error.message));
     }
   }
 
