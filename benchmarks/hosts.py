@@ -149,6 +149,7 @@ def compare_beside_reader(cluster: Cluster, hosts: SshHosts) -> bool:
         alone.append(cluster.seconds("status", "-c", "logs"))
         with slow_reader(cluster, run):
             beside.append(cluster.seconds("status", "-c", "logs"))
+    cluster("down", "-c", "logs")
     print(f"status, beside a command that reads {OUTPUT_LINES * OUTPUT_LINE_BYTES / 1e9:g} GB of logs slowly")
     for what, each in (("alone", alone), ("beside the reader", beside)):
         print(f"  {what}: median {statistics.median(each):.3f} s   ({'  '.join(f'{one:.3f}' for one in each)})")
@@ -169,17 +170,18 @@ def slow_reader(cluster: Cluster, run: str) -> Iterator[None]:
         assert output.read(READER_BYTES)
 
         def read_on() -> None:
-            while not stopped.wait(READER_PAUSE):
-                assert output.read(READER_BYTES), "the output ended before the measurement"
+            while not stopped.wait(READER_PAUSE) and output.read(READER_BYTES):
+                continue
 
         reader = threading.Thread(target=read_on)
         reader.start()
         try:
             yield
+            assert reader.is_alive(), "the output ended before the measurement"
         finally:
             stopped.set()
-            reader.join()
             process.kill()
+            reader.join()
 
 
 def compare_counts(cluster: Cluster, hosts: SshHosts, counts: tuple[int, ...]) -> bool:

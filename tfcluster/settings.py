@@ -23,7 +23,7 @@ AGENT_BACKLOG = 64  # requests that connect at the same time
 AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
 HOST_CHECKS_SECONDS = 40.0  # a name server that does not answer delays each lookup; less than the command waits
 PREFLIGHT_EXIT_SECONDS = 10.0  # for agents of a preflight, also on hosts that cannot be reached any more
-TURN_SECONDS = 0.002  # of long work in an agent, before its other work has its turn; a request needs ten turns
+TURN_SECONDS = 0.002  # of long work in an agent, before other work runs; a request waits for about ten of them
 
 # Requests to an agent, and the protocol.
 RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
@@ -164,6 +164,7 @@ STDOUT_LINE_MAX_BYTES = 1 << 14  # the C library writes a longer line of a serve
 # Health of tasks.
 HEALTH_INTERVAL_SECONDS = 3.0  # 16 servers take 0.7 % of a core; with 2 s, an idle cluster took 1.1 %
 STATUS_INTERVAL_PER_TASK_SECONDS = 0.0005  # between statuses that are sent at changes; one takes 0.1 ms for each task
+TOPOLOGY_HOSTS = 3  # at most, that are asked for a topology that is later than that of the first host
 STATUS_REUSE_SECONDS = 0.1  # of a status without a change since, by concurrent requests
 PROBE_TIMEOUT_SECONDS = 1.5  # shorter than the interval, so that a check has ended when the next one is due
 PROBE_RETRY_SECONDS = 0.05  # of a task that is starting: a command may be waiting for it

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import WITH_PLOTS, Sandbox, lines_of
 
-STEPS = 30
+STEPS = 60
 SHORT = ("--steps", str(STEPS), "--batch", "13", "--seed", "3")
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -69,5 +69,5 @@ def test_modes_compared_in_tables(demo: Sandbox) -> None:
     assert len({tuple(line.split()[1:4]) for line in lines[1:4]}) == 1
     header, *rows = (line.split() for line in lines[6 : lines.index("", 6)])
     assert header == ["STEP", "SINGLE", "DATA-PARALLEL", "MODEL-PARALLEL"]
-    assert [row[0] for row in rows] == ["1", "2", "5", "10", "20", str(STEPS)]
+    assert [row[0] for row in rows] == ["1", "2", "5", "10", "20", "50", str(STEPS)]
     assert all(len(set(row[1:])) == 1 for row in rows)

@@ -252,6 +252,8 @@ def test_text_files(tmp_path: Path) -> None:
         ("x,inf\n1,2\n", "1", [2]),
         ("x,1_000\n1,2\n", "1", [2]),
         ("-inf,3\n1,2\n", "0", [-math.inf, 1]),
+        ("inf\n1\n", "0", [math.inf, 1]),  # it may be a number, which must not be lost
+        ("inf\n1\n", "inf", [1]),
         ('1,"several\nlines"\n2,b\n', "0", [1, 2]),
     ):
         path.write_text(text, encoding="utf-8")
@@ -274,17 +276,6 @@ def test_a_first_line_of_numbers_and_words_is_counted_and_noted(local_run: Local
     assert context.notes == [note]
 
 
-def test_a_first_line_of_nan_is_a_heading_and_noted(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("nan\n1\n2\n")
-    numbers, notes = open_numbers(path, "a.csv", "0", tmp_path)
-    assert numbers.read(0, numbers.count).tolist() == [1, 2]
-    assert notes == [
-        "a.csv:1: nan was taken for a heading, in a line without a finite number; if it is a number, add a line with "
-        "headings before it"
-    ]
-
-
 def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.random.default_rng(9).normal(size=10 * WINDOW)
     path = tmp_path / "a.txt"
@@ -300,6 +291,7 @@ def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path)
         ("1\n2,3\n", None, ":2: '2,3' is not a number"),
         ("value\n1\n", None, ":1: 'value' is not a number"),
         ("1,2\nx,3\n", "0", ":2: 'x' is not a number"),
+        ("1_000\n2\n", "0", ":1: '1_000' is not a number"),
         ("a,b\n1,2\n3\n", "b", ":3: has 1 columns, the first line has 2"),
         ("a,b\n1,2\n3,\n", "b", ":3: '' is not a number"),
         ("a,b\n1,2\n", "c", ":1: has no column 'c'"),

@@ -221,7 +221,7 @@ def command_of(
     "--placement-graph",
     type=OutputFilePath((".svg", ".dot")),
     metavar="FILE",
-    help="Draw the placed graph in FILE, a colour for each device: .dot, or .svg by Graphviz.",
+    help="Draw the placed graph in FILE, a colour for each device: .dot, or .svg (requires Graphviz).",
 )
 @run_timeout_option
 @name_option

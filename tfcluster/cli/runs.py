@@ -66,10 +66,10 @@ def show(
         view.finish(result)
     elif not as_json:
         _show_script_error(result)
-    if placement_graph is not None:
-        graph.write()
     if on_success is not None and result["state"] == "succeeded":
         on_success(result)
+    if placement_graph is not None:
+        graph.write()
     return int(exit_code(result))
 
 

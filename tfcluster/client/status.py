@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, recorded_spec
 from tfcluster.client.rpc.agent_client import repeat_once
-from tfcluster.client.rpc.parallel import host_timeout, map_hosts, unreachable
+from tfcluster.client.rpc.parallel import call_hosts, host_timeout, map_hosts, unreachable
 from tfcluster.core.devices import Device
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, aggregate_status
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import ClusterTopology, latest_topology
 from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
@@ -108,15 +108,20 @@ def _latest_topology(
 ) -> ClusterTopology:
     """Return the latest of the hosts' topologies, which differ if a change was not applied everywhere.
 
-    Nearly always it is that of the first host. All hosts' topologies would have as many entries as the square of the
-    number of hosts.
+    Nearly always it is that of the first host; else a few of the hosts with a later one are asked. The topologies of
+    all hosts would have as many entries as the square of the number of hosts.
     """
-    generations = {host: reply.generation for host, (reply, _) in reports.items()}
-    host = max(generations, key=generations.__getitem__)
-    for _, topology in reports.values():
-        if topology is not None and topology.generation >= generations[host]:
-            return topology
-    return cluster.connect(host).call(TopologyRequest(), timeout=timeout)
+    topologies = [topology for _, topology in reports.values() if topology is not None]
+    known = max((topology.generation for topology in topologies), default=-1)
+    later = [host for host, (reply, _) in reports.items() if reply.generation > known]
+    if later:
+        later.sort(key=lambda host: reports[host][0].generation, reverse=True)
+        asked = later[: settings.TOPOLOGY_HOSTS]
+        replies, errors = call_hosts(cluster, asked, TopologyRequest(), host_timeout(cluster, timeout))
+        topologies += replies.values()
+    if not topologies:  # they went away after they had sent their status
+        raise NoStatusError(cluster, errors)
+    return latest_topology(topologies)
 
 
 def pending_status(cluster: Cluster) -> ClusterStatus | None:

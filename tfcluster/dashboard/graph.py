@@ -12,13 +12,14 @@ from tfcluster.client.logs import read_logs
 from tfcluster.client.runs.placements import PlacementFilter
 from tfcluster.client.runs.runs import find_record
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.errors import ClusterError
 
 
 def placed_graph(cluster: Cluster, history: RunHistory) -> str:
     """Return the placed graph of a run in DOT, the language of Graphviz.
 
     The logs of the cluster's tasks have the placements; the history has the operations. Raises ClusterError if the logs
-    cannot be read.
+    cannot be read, or have no placements, or not yet.
     """
     from tfcluster.ui.graph_diagram import Node, build_diagram, render_dot  # it imports rich
 
@@ -34,7 +35,10 @@ def placed_graph(cluster: Cluster, history: RunHistory) -> str:
     parsed = (accepted.parse_line(line["line"]) for line in lines)
     placements = [placement for placement in parsed if placement is not None]
     nodes = [Node(name, kind, tuple(inputs)) for name, kind, inputs in history.operations]
-    return render_dot(build_diagram(nodes, placements), history.run)
+    diagram = build_diagram(nodes, placements)
+    if not diagram.boxes:
+        raise ClusterError(f"the logs of the tasks have no placements of {history.run}")
+    return render_dot(diagram, history.run)
 
 
 def latest_end(record: dict[str, Any]) -> float:

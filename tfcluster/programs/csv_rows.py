@@ -49,7 +49,22 @@ def parse_number(field: str) -> float | None:
 
 
 def find_numbers(fields: Sequence[str]) -> list[bool]:
-    """Return which fields of the first line are numbers; `nan` and `inf` are headings unless one is a finite number."""
-    numbers = [parse_number(field) for field in fields]
-    has_finite = any(number is not None and math.isfinite(number) for number in numbers)
-    return [has_finite and number is not None for number in numbers]
+    """Return which fields of a first line are meant as numbers.
+
+    What only Python reads as a number, and `nan` and `inf`, are headings in a line with a word and no finite number.
+    """
+    numbers = [_reads_as_number(field) for field in fields]
+    return numbers if all(numbers) or has_finite_number(fields) else [False] * len(numbers)
+
+
+def has_finite_number(fields: Sequence[str]) -> bool:
+    """Return whether one of the fields is a finite number."""
+    return any(number is not None and math.isfinite(number) for number in map(parse_number, fields))
+
+
+def _reads_as_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

@@ -205,7 +205,7 @@ def check_listening(context: Context, device: str) -> None:
     try:
         _connect(context, device).close()
     except OSError as error:
-        # The kernel accepts connections for a process that is busy or stopped: only the network is slower.
+        # The kernel accepts connections for a process that is busy or stopped, and the limit allows for lost packets.
         is_lost = isinstance(error, (ConnectionError, TimeoutError)) or error.errno in _NETWORK_LOST
         if not is_lost:
             raise

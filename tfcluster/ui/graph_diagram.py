@@ -123,7 +123,7 @@ def render_dot(diagram: GraphDiagram, title: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a string of DOT, which escapes the characters that a name of TensorFlow can have as JSON does."""
+    """Return a string of DOT, which escapes the characters of TensorFlow's names in the same way as JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -155,7 +155,10 @@ class PlacedGraph:
             self._placements.append(PlacementEvent(event["op"], event["type"], event["device"]))
 
     def write(self) -> None:
-        """Write the collected graph to the file, and print the file's name; raise OSError if it cannot be written."""
+        """Write the collected graph to the file, and print the file's name.
+
+        Raises OSError if the file cannot be written, and ClusterError if Graphviz fails.
+        """
         drawing = render_dot(build_diagram(self._nodes, self._placements), self._title).encode()
         if self._path.suffix.lower() == ".svg":
             drawing = _draw_svg(drawing)

@@ -17,13 +17,14 @@ export class RunView {
     for (const name of ["head", "progress", "outcome"]) this.parts[name] = element("div", { class: name });
     const { head, progress, outcome: result } = this.parts;
     this.graph = element("button", { type: "button", class: "graph", hidden: true, onclick: () => this.saveGraph() }, "Placed graph (.dot)");
+    this.graphProblem = element("span", { class: "problem", role: "status" });
     this.cancel = element("button", { type: "button", class: "cancel", hidden: true, onclick: () => cancelRun(model.status.cluster, this.run) }, "Cancel");
     this.curves = new Curves();
     this.compare = element("select", { id: "compare", "aria-label": "compare with another run", onchange: () => { location.hash = linkTo([this.run, ...this.others, this.compare.value]); } });
     const compared = this.others.map((other) => element("a", { class: "chip", href: linkTo([this.run, ...this.others.filter((each) => each !== other)]), "aria-label": `no longer compare with ${other}` }, `${other} ✕`));
     this.curves.controls.append(this.compare, ...compared);
     this.pane = new LogPane("info", false);
-    parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), head, progress, this.curves.node, result, this.graph,
+    parent.append(element("section", { class: "run" }, element("div", { class: "right" }, this.cancel), head, progress, this.curves.node, result, element("p", {}, this.graph, " ", this.graphProblem),
       element("div", { class: "filters" }, element("h3", {}, "Output"), ...this.pane.controls), this.pane.node));
     this.pane.show({ tasks: this.run });
     this.look();
@@ -82,8 +83,9 @@ export class RunView {
     try {
       const { dot } = await get(`/api/runs/${encodeURIComponent(this.run)}/graph`);
       save(`${this.run}.dot`, new Blob([dot], { type: "text/vnd.graphviz" }));
+      this.graphProblem.textContent = "";
     } catch (error) {
-      this.graph.after(element("p", { class: "problem" }, error.message));
+      this.graphProblem.textContent = error.message;
     }
   }
 

@@ -30,7 +30,7 @@ def _losses(modes: list[dict[str, Any]]) -> RenderableType:
     """
     steps = [int(step) for step, _ in modes[0]["curve"]]
     wanted = [factor * 10**power for power in range(len(str(steps[-1]))) for factor in (1, 2, 5)]
-    shown = sorted({steps[min(bisect_left(steps, each), len(steps) - 1)] for each in wanted})
+    shown = sorted({steps[bisect_left(steps, each)] for each in wanted if each < steps[-1]} | {steps[-1]})
     losses = [dict(each["curve"]) for each in modes]
     columns = ("STEP", *(["LOSS"] if len(modes) == 1 else [each["mode"].upper() for each in modes]))
     return make_table(

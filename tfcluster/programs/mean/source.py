@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfcluster.errors import usage_error
 from tfcluster.os import libc
 from tfcluster.programs import settings
-from tfcluster.programs.csv_rows import find_numbers, parse_number, read_rows
+from tfcluster.programs.csv_rows import find_numbers, has_finite_number, parse_number, read_rows
 
 _MAGIC = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
@@ -176,11 +176,6 @@ def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float]
         return iter(()), []
     index, is_header = _find_column(first, column, position)
     notes = []
-    if is_header and parse_number(first[index]) is not None:
-        notes.append(
-            f"{position}: {first[index].strip()} was taken for a heading, in a line without a finite number; if it is "
-            "a number, add a line with headings before it"
-        )
     if not is_header and not all(find_numbers(first)):
         notes.append(
             f"{position}: {first[index].strip()} was counted as a number, in a line that has words too; "
@@ -193,14 +188,13 @@ def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float]
 def _find_column(first: list[str], column: str, position: str) -> tuple[int, bool]:
     """Find a column in the first line; return its index, and whether the line is a header with names.
 
-    For a column by index, from 0 on, the line is a header unless the column has a number in it (see `find_numbers`). An
-    index is never taken
-    for the name of another column: a number in a line that also contains words would be lost.
+    For a column by index, from 0 on, the line is a header unless the column has a number in it, see `find_numbers`. An
+    index is never taken for the name of another column: a number in a line that also contains words would be lost.
     """
     names, numbers = [each.strip() for each in first], find_numbers(first)
     if column.isdecimal() and int(column) < len(names):
         return int(column), not numbers[int(column)]
-    is_header = not all(numbers)
+    is_header = not all(numbers) or not has_finite_number(first)
     if is_header and column in names:
         return names.index(column), True
     raise usage_error(
