@@ -194,14 +194,20 @@ class SshHosts:
             (self.folder / "pam").write_text(pam)
             mount = f'mount --bind {self.folder / "pam"} /etc/pam.d/sshd && exec "$@"'
             command = ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
+        self._daemons[name] = self._spawn(name, command)
+
+        def listens() -> bool:
+            if self._daemons[name].poll() is not None:  # the one before, or its last session, still had the port
+                self._daemons[name] = self._spawn(name, command)
+            return f"pid={self._daemons[name].pid}," in self.run(name, "ss", "-Hltnp", "sport", "=", ":22")
+
+        wait_for(listens)
+
+    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.sshd_log").open("ab") as log:
-            self._daemons[name] = subprocess.Popen(
-                self.network[name].command(*command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+            return subprocess.Popen(
+                self.network[name].command(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        wait_for(lambda: ":22 " in _run(*self.network[name].command("ss", "-Hltn")))
 
     def kill(self, name: str) -> None:
         """Kill a host's sshd with all its connections."""
