@@ -37,7 +37,10 @@ def placed_graph(cluster: Cluster, history: RunHistory) -> str:
     nodes = [Node(name, kind, tuple(inputs)) for name, kind, inputs in history.operations]
     diagram = build_diagram(nodes, placements)
     if not diagram.boxes:
-        raise ClusterError(f"the logs of the tasks have no placements of {history.run}")
+        raise ClusterError(
+            f"the logs of the tasks have no placements of {history.run}",
+            hint="If it has just begun, try again in a moment; of an old run, the logs might be gone.",
+        )
     return render_dot(diagram, history.run)
 
 

@@ -79,8 +79,8 @@ def encode_request(request: Request[Any, Any]) -> dict[str, Any]:
 def decode_request(body: Any) -> Request[Any, Any]:
     """Decode the line of a request.
 
-    Raises ClusterError if it is not a request, or there is no such method. The error of a wrong, missing or unknown
-    argument names the argument, without its value, which may be secret.
+    Raises ClusterError if the line is not a request, or its method or an argument is unknown, missing or wrong. The
+    error names the argument, without its value, which may be secret.
     """
     method = body.get("method") if isinstance(body, dict) else None
     if not isinstance(method, str) or method not in _requests:
