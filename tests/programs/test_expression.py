@@ -60,6 +60,10 @@ def mistake_in(source: str, x: float | None = None) -> ClusterError:
         ("--+-1.5e1", {"result": -15}),
         (".5 + 5. + 1E2", {"result": 105.5}),
         ("Y = 1; y = 2; end = Y - y", {"Y": 1, "y": 2, "end": -1}),
+        # What Python refuses or reserves:
+        ("010 + 1", {"result": 11}),
+        ("lambda = 2; lambda + 1", {"lambda": 2, "result": 3}),
+        ("None = 3; if = None; not = -if ** 2", {"None": 3, "if": 3, "not": -9}),
     ],
 )
 def test_values(source: str, expected: dict[str, float]) -> None:
@@ -116,6 +120,26 @@ def test_every_name_has_an_operation_of_its_own_and_hints_have_the_existing_name
         ("٣ + 1", "1:1", "'٣' cannot be part of an expression"),
         ("1 + 1e999", "1:5", "this number is too large"),
         ("9" * 4000, "1:1", "this number is too large"),
+        # What Python accepts and this language does not:
+        ("1_000", "1:2", "'_' cannot be part of an expression"),
+        ("0x10", "1:2", "'x10' where an operator or ; should be"),
+        ("1j", "1:2", "'j' where an operator or ; should be"),
+        ("a = 1; a if b else c", "1:10", "'if' where an operator or ; should be"),
+        ("not 1", "1:1", "not has no value"),
+        ("None + 1", "1:1", "None has no value"),
+        ("f = 1; f(x)", "1:9", "'(' where an operator or ; should be"),
+        ("()", "1:2", "')' where a number, a name or ( should be"),
+        ("7 // 2", "1:4", "'/' where a number, a name or ( should be"),
+        ("x = 1; y = x = 2", "1:14", "'=' where an operator or ; should be"),
+        ("x = 1; (x) = 2", "1:12", "'=' where an operator or ; should be"),
+        ("(x := 1)", "1:4", "':' cannot be part of an expression"),
+        ("1 < 2", "1:3", "'<' cannot be part of an expression"),
+        ("1, 2", "1:2", "',' cannot be part of an expression"),
+        ("x = 1  # one", "1:8", "'#' cannot be part of an expression"),
+        ("1 + \\\n1", "1:5", "'\\\\' cannot be part of an expression"),
+        ('x = "1"', "1:5", "'\"' cannot be part of an expression"),
+        ("é = 1", "1:1", "'é' cannot be part of an expression"),
+        ("1 +\f2", "1:4", "'\\x0c' cannot be part of an expression"),
     ],
 )
 def test_a_syntax_error_has_its_position(source: str, place: str, message: str) -> None:
@@ -128,7 +152,9 @@ def test_a_syntax_error_has_its_position(source: str, place: str, message: str) 
         assert excerpt[caret.index("^")] == source.split("\n")[line - 1][column - 1]
 
 
-@pytest.mark.parametrize("source", ["(" * 4000, "-" * 4000, "1" + "**2" * 1300])
+@pytest.mark.parametrize(
+    "source", ["(" * 4000, "(" * 1900 + "1" + ")" * 1900, "-" * 4000, "-" * 3000 + "1", "1" + "**2" * 1300]
+)
 def test_an_expression_that_is_nested_too_deeply_is_rejected(source: str) -> None:
     assert mistake_in(source).message == "the expression is nested too deeply"
 
@@ -136,9 +162,10 @@ def test_an_expression_that_is_nested_too_deeply_is_rejected(source: str) -> Non
 def test_the_deepest_and_longest_expressions_and_an_error_far_to_the_right() -> None:
     assert value_of(parse("(" * 60 + "1" + ")" * 60)) == {"result": 1}
     assert value_of(parse("1" + "+1" * 1999)) == {"result": 2000}
-    first, excerpt, caret = mistake_in("1" + "+1" * 2000).message.split("\n")
-    assert first == "expression:1:4001: an expression has at most 4,000 characters"
-    assert excerpt[caret.index("^")] == "1"
+    for source in ("1" + "+1" * 2000, "(" * 10_000 + "1" + ")" * 10_000):
+        first, excerpt, caret = mistake_in(source).message.split("\n")
+        assert first == "expression:1:4001: an expression has at most 4,000 characters"
+        assert excerpt[caret.index("^")] == source[4000]
     _, excerpt, caret = mistake_in("1 + " * 100 + "? + 1" + " + 1" * 100).message.split("\n")
     assert excerpt[caret.index("^")] == "?"
     assert len(excerpt) < 90

@@ -22,11 +22,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs import executor, session_pool, sessions, settings
+from tfcluster.programs import session_pool, sessions, settings, shards
 from tfcluster.programs.api import Context
-from tfcluster.programs.executor import StepTimeoutError
-from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
+from tfcluster.programs.map_reduce import map_reduce, spread
 from tfcluster.programs.sessions import SERVER_LOST, check_listening, is_serving, open_session
+from tfcluster.programs.shards import DeviceLostError, ShardResult, StepTimeoutError, map_shards
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(executor.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+        monkeypatch.setattr(shards.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
 
 
 def sizes(monkeypatch: pytest.MonkeyPatch, shards: int, seconds_a_shard: float) -> list[int]:
@@ -217,8 +217,7 @@ def test_a_device_that_is_lost_and_recovers_loses_no_shards(monkeypatch: pytest.
 
 
 def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None:
-    pinned = {"a": [range(0, 500)], "b": [range(500, 1000)]}
-    parts = list(map_shards(["a", "b"], 1000, Faults("a", times=10**9), pinned=pinned))
+    parts = list(map_shards(["a", "b"], 1000, Faults("a", times=10**9)))
     assert {part.device for part in parts} == {"b"}
     assert sum(part.value for part in parts) == sum(range(1000))
 
@@ -230,20 +229,28 @@ def test_an_error_names_all_devices_if_none_recovers_and_no_late_one_that_has_no
     with pytest.raises(ClusterError, match=r"^a is lost; b is lost\n"):
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
     with pytest.raises(ClusterError, match=r"^a is lost\n"):
-        list(map_shards(["a"], 10, Faults("a", times=10**9), late=["b"], joins=lambda device: False))
+        list(map_shards(["a", "b"], 10, Faults("a", times=10**9), late=["b"], answers=lambda device: device == "a"))
 
 
-def test_a_lost_device_begins_with_fewer_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_takes_no_step_before_it_answers_and_begins_with_one_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
-    sizes: list[int] = []
+    happened: list[int | str] = []
 
     def step(device: str, first: int, size: int) -> None:
-        sizes.append(size)
+        happened.append(size)
         if size > 1:
             raise DeviceLostError("a is slow", worked=False)
 
-    list(islice(map_shards(["a"], 100, step, first_size=10), 1))
-    assert sizes[:4] == [10, 5, 2, 1]
+    def answers(device: str) -> bool:
+        happened.append("asked")
+        return happened[-2] == "asked"
+
+    parts = map_shards(["a"], 100, step, answers=answers)
+    assert [part.count for part in islice(parts, 2)] == [1, 1]
+    parts.close()  # type: ignore[attr-defined]
+    assert happened[:5] == [1, 4, "asked", "asked", 1]
 
 
 def test_shards_that_lose_too_many_tasks_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,18 +293,11 @@ def test_an_error_names_a_single_shard_that_times_out() -> None:
     assert "smaller" in caught.value.hint
 
 
-def test_pinned_shards_are_done_by_their_device() -> None:
-    pinned = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
-    parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, pinned=pinned))
-    assert shards_of(part for part in parts if part.device == "b") == [3, 4, 5]
-    assert shards_of(parts) == list(range(9))
-
-
-def test_a_late_device_takes_shards_once_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_device_takes_shards_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_RETRY_MAX_SECONDS", 0.001)
     asked, joined = count(1), threading.Event()
 
-    def joins(device: str) -> bool:
+    def answers(device: str) -> bool:
         return next(asked) > 3
 
     def step(device: str, first: int, size: int) -> None:
@@ -306,14 +306,14 @@ def test_a_late_device_takes_shards_once_it_joins(monkeypatch: pytest.MonkeyPatc
         else:
             assert joined.wait(30), "a has all the work until b has joined"
 
-    parts = list(map_shards(["a"], 20, step, pinned={"a": [range(0, 5)]}, late=["b"], joins=joins))
+    parts = list(map_shards(["a", "b"], 20, step, late=["b"], answers=answers))
     assert {part.device for part in parts} == {"a", "b"}
     assert shards_of(parts) == list(range(20))
     assert next(asked) == 5
 
 
-def test_a_late_device_that_never_joins_is_not_waited_for(join_threads: Callable[[], None]) -> None:
-    parts = list(map_shards(["a"], 20, lambda *_: None, late=["b"], joins=lambda device: False))
+def test_a_late_device_that_never_answers_is_not_waited_for(join_threads: Callable[[], None]) -> None:
+    parts = list(map_shards(["a", "b"], 20, lambda *_: None, late=["b"], answers=lambda device: False))
     assert {part.device for part in parts} == {"a"}
     join_threads()
 
@@ -326,10 +326,13 @@ def test_a_task_that_only_accepts_connections_does_not_join(
     with socket.create_server(("localhost", 0)) as server, monkeypatch.context() as patch:
         patch.setattr(settings, "SESSION_CONNECT_SECONDS", 0.1)
         patch.setitem(context.addresses, "local", [f"localhost:{server.getsockname()[1]}"])
-        assert not sessions.joins(context, device)
+        assert not sessions.answers(context, device)
     assert not context.notes
-    assert sessions.joins(context, device)
-    assert sessions.joins(context, device)
+    assert sessions.answers(context, device)
+    assert not context.notes, "it was there from the start"
+    context.late_devices = (device,)
+    assert sessions.answers(context, device)
+    assert sessions.answers(context, device)
     assert context.notes == ["local:0 answers now, and has joined the run"]
 
 
@@ -354,6 +357,28 @@ def test_map_reduce_of_several_tensors(local_run: Callable[[int], Context]) -> N
     total = map_reduce(moments, 7, lambda a, b: {key: a[key] + b[key] for key in a})
     assert total["count"] == 70
     assert total["sums"].tolist() == [sum(range(70)), sum(number**2 for number in range(70))]
+
+
+def test_work_is_counted_in_its_unit(local_run: Callable[[int], Context]) -> None:
+    context = local_run(2)
+    events: list[dict[str, Any]] = []
+    context.emit = lambda event, **fields: events.append(fields)
+    map_reduce(lambda shard: shard, 50, unit="points", work=lambda shards: min(1000 * shards, 49_500))
+    assert sum(work["points"] for work in context.device_stats.values()) == 49_500
+    assert (events[-1]["done"], events[-1]["total"], events[-1]["unit"]) == (49_500, 49_500, "points")
+
+
+@pytest.mark.parametrize(
+    ("at_most", "is_chosen", "used"),
+    [(1, False, [0]), (3, False, [0, 2, 4]), (4, False, [0, 1, 3, 5]), (9, False, range(7)), (3, True, range(7))],
+)
+def test_few_devices_are_spread_evenly_unless_the_user_chose_them(
+    at_most: int, is_chosen: bool, used: Iterable[int]
+) -> None:
+    names = [f"d{number}" for number in range(7)]
+    context = Context("pi-1", {}, tuple(names[:5]), lambda event, **fields: None, late_devices=tuple(names[5:]))
+    context.chose_devices = is_chosen
+    assert spread(context, at_most) == [names[number] for number in used]
 
 
 def test_map_reduce_outside_a_run_or_without_shards(local_run: Callable[[int], Context]) -> None:

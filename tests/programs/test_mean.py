@@ -185,7 +185,7 @@ def test_random_numbers_at_positions_beyond_32_bits(local_run: LocalRun) -> None
     low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
     pieces = WindowPieces(windows, low, high, (range(3),))
     context = local_run(1)
-    with PieceSums(context, context.devices, RandomNumbers(2**36, seed), pieces, WINDOW) as sums:
+    with PieceSums(context, RandomNumbers(2**36, seed), pieces, WINDOW) as sums:
         rows = sums.compute(context.devices[0], 0, 3)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
     for (pilot, total, squares), window, first, last in zip(rows, windows, low, high, strict=True):
@@ -217,7 +217,7 @@ def test_file_positions_beyond_31_and_32_bits(
     monkeypatch.setattr(MappedFile, *(("read", None) if is_mapped else ("can_be_mapped", False)))
     pieces = cut([count], WINDOW)
     context = local_run(1)
-    with PieceSums(context, context.devices, numbers, pieces, WINDOW) as sums:
+    with PieceSums(context, numbers, pieces, WINDOW) as sums:
         for window in sorted({place // WINDOW for place in places}):
             ((pilot, total, _),) = sums.compute(context.devices[0], window, 1)
             last = min((window + 1) * WINDOW, count)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs import sessions
-from tfcluster.programs.api import Context, SharedOptions, Submission
+from tfcluster.programs.api import Context, set_current_run
 from tfcluster.programs.pi import run as pi
-from tfcluster.programs.pi.options import command
-from tfcluster.programs.pi.run import counter_of, estimate, shard_size, worthwhile_devices
+from tfcluster.programs.pi.run import counter_of, estimate, shard_size
 from tfcluster.programs.threefry import threefry_2x32
 
 MASK = 0xFFFFFFFF
@@ -96,33 +94,12 @@ def test_a_largest_shard_which_generates_several_points_at_once_has_the_same_poi
         assert tensorflow_count(5, 1, points, largest) == expected
 
 
-@pytest.mark.parametrize(
-    ("samples", "devices", "used"),
-    [
-        (1, 4, range(4)),
-        (10**6, 8, range(8)),
-        (10**8, 16, range(0, 16, 2)),
-        (10**8, 128, range(0, 128, 16)),
-        (10**9, 128, [number * 128 // 14 for number in range(14)]),
-        (10**10, 128, range(128)),
-    ],
-)
-def test_few_points_are_counted_on_some_of_many_devices(samples: int, devices: int, used: Sequence[int]) -> None:
-    names = [f"device {number}" for number in range(devices)]
-    assert worthwhile_devices(samples, names) == [names[number] for number in used]
-
-
-def test_devices_that_the_user_asks_for_are_all_used() -> None:
-    shared = SharedOptions(None, (), None, False, None, False, None, False, None, "text")
-    for asked in (replace(shared, gpus=16), replace(shared, devices=("/job:worker",))):
-        assert _submission(asked).parameters["every_device"]
-    assert "every_device" not in _submission(shared).parameters
-
-
-def _submission(shared: SharedOptions) -> Submission:
-    assert command.callback is not None
-    submission: Submission = command.callback(shared, 1000)
-    return submission
+@pytest.mark.parametrize(("samples", "used"), [(1, 8), (10**6, 8), (10**8, 8), (10**9, 14), (10**10, 149)])
+def test_few_points_are_counted_on_few_devices(monkeypatch: pytest.MonkeyPatch, samples: int, used: int) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(pi, "map_reduce", lambda function, **options: asked.update(options) or 0)
+    pi.run(Context("pi-1", {}, ("d",) * 128, lambda event, **fields: None), samples=samples, seed=1)
+    assert asked["at_most"] == used
 
 
 @pytest.mark.parametrize(
@@ -181,6 +158,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
     monkeypatch.setattr(sessions, "check_listening", lambda *arguments: None)
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
     context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
+    set_current_run(context)
     return context, pi.run(context, samples=samples, seed=seed)
 
 

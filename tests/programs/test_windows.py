@@ -108,4 +108,4 @@ def test_pieces_make_their_slices_and_the_windows_do_not_depend_on_them(sizes: l
     assert int(pieces.counts[whole].sum()) == count
     cut_again = len(pieces) - sum(len(of) for of in pieces.slices)
     assert 0 <= cut_again <= len(sizes) - 1
-    assert pieces.count_of(0, len(pieces)) == count, "a window that is cut counts once"
+    assert pieces.count_before(len(pieces)) == count, "a window that is cut counts once"

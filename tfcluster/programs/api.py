@@ -13,12 +13,14 @@ A program is a package with these modules:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from tfcluster import settings
 from tfcluster.core.devices import without_replica
 from tfcluster.core.programs import ProgramTraits, TaskRequirement, TaskSelector
 from tfcluster.errors import ClusterError
@@ -145,6 +147,7 @@ class Context:
         notes: Notes for the user about how the run went; part of the result.
         started_at: When the run's driver began, in monotonic seconds.
         ports: The ports on which the other hosts can connect to the program; empty if they can to any, or not at all.
+        chose_devices: Whether the user chose the devices, or their number.
     """
 
     run: str
@@ -162,15 +165,19 @@ class Context:
     started_at: float = field(default_factory=time.monotonic)
     ports: tuple[int, ...] = ()
     late_devices: tuple[str, ...] = ()
+    chose_devices: bool = False
+    _progress_at: float = -math.inf
 
     def stats_of(self, device: str) -> dict[str, int]:
         """Return the work counters of a device of a full name, which become part of the run's result."""
         return self.device_stats.setdefault(without_replica(device), {"ops": 0})
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Emit a progress event; `unit` is the unit of both amounts of work in the plural, such as `samples`."""
-        seconds = round(time.monotonic() - self.started_at, 3)
-        self.emit("progress", done=done, total=total, unit=unit, seconds=seconds)
+        """Emit a progress event, unless one was just emitted and there is more to do; see `tfcluster.progress`."""
+        now = time.monotonic()
+        if now - self._progress_at >= settings.PROGRESS_INTERVAL_SECONDS or done >= total:
+            self._progress_at = now
+            self.emit("progress", done=done, total=total, unit=unit, seconds=round(now - self.started_at, 3))
 
 
 _current_run: list[Context] = []

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tfcluster.core.devices import without_replica
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
-from tfcluster.programs.executor import DeviceLostError, StepTimeoutError
 from tfcluster.programs.sessions import (
     SERVER_LOST,
     ServerSession,
+    answers,
     close_all,
     is_serving,
     run_and_count,
@@ -23,14 +23,14 @@ from tfcluster.programs.sessions import (
     short_task,
     task_of,
 )
+from tfcluster.programs.shards import DeviceLostError, ShardResult, StepTimeoutError, map_shards
+
+Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class Computation:
-    """The inputs and outputs of what a device computes in a step."""
-
-    inputs: Mapping[str, Any]  # placeholders, by the names used in the `feed` of `SessionPool.run`
-    outputs: Any  # tensors, in any structure that a session can fetch
+#: What a device computes in a step: its inputs, which are placeholders by the names in the `feed` of `SessionPool.run`,
+#: and its outputs, which are tensors in any structure that a session can fetch.
+Computation = tuple[Mapping[str, Any], Any]
 
 
 class SessionPool:
@@ -40,8 +40,8 @@ class SessionPool:
     recorded in the run's `device_stats`, and the number of losses of each task in the run's notes.
 
     Args:
-        devices: Full names of the devices.
         build: Builds the computation; it is called with a default graph and a default device.
+        devices: Full names of the devices; None for all of the run, also those that are ready late.
         as_written: Disable constant folding and other optimizations of the graph; see sessions.session_config.
         optimized: Whether the servers optimize the graph; without this, a graph of compiled functions starts sooner.
     """
@@ -49,15 +49,16 @@ class SessionPool:
     def __init__(
         self,
         context: Context,
-        devices: Sequence[str],
         build: Callable[[], Computation],
+        devices: Sequence[str] | None = None,
         *,
         as_written: bool = False,
         optimized: bool = True,
     ) -> None:
+        self.devices = [*context.devices, *context.late_devices] if devices is None else list(devices)
         self._context = context
         by_task: dict[str, list[str]] = {}
-        for device in devices:
+        for device in self.devices:
             by_task.setdefault(task_of(device), []).append(device)
         # Tasks with the same devices share a graph, because the graph does not name the task.
         graphs: dict[tuple[str, ...], tuple[tf.Graph, dict[str, Computation]]] = {}
@@ -90,6 +91,35 @@ class SessionPool:
             StepTimeoutError: The step took longer than settings.STEP_TIMEOUT_MS, although the task responds to others.
         """
         return self._tasks[task_of(device)].run(device, feed)
+
+    def map(
+        self,
+        step: Callable[[str, int, int], Value],
+        shards: int,
+        *,
+        unit: str = "shards",
+        work: Callable[[int], int] = lambda shards: shards,
+    ) -> Iterator[ShardResult[Value]]:
+        """Run `step(device, first, count)` on all shards, on the devices in parallel, and yield the results.
+
+        A step calls `run`, and handles the shards `first` … `first + count - 1`. Results come as they arrive; see
+        `map_shards`, also for the errors. The work of each device becomes part of the run's result, and is shown as
+        progress.
+
+        Args:
+            unit: The unit of the work, in the plural, such as `samples`.
+            work: Returns the amount of work in the first shards, given their number.
+        """
+        late = [device for device in self.devices if device in self._context.late_devices]
+        ready = [device for device in self.devices if device not in late][:shards]
+        done, total = 0, int(work(shards))
+        for part in map_shards([*ready, *late], shards, step, late=late, answers=partial(answers, self._context)):
+            amount = int(work(part.first + part.count) - work(part.first))
+            stats = self._context.stats_of(part.device)
+            stats[unit] = stats.get(unit, 0) + amount
+            done += amount
+            self._context.progress(done, total, unit)
+            yield part
 
 
 def _build_for_each(
@@ -125,15 +155,15 @@ class _Task:
         self._address = context.addresses[spec.job][spec.task]
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
-        computation = self._computations[_within_task(device)]
-        inputs = {computation.inputs[name]: value for name, value in feed.items()}
+        inputs, outputs = self._computations[_within_task(device)]
+        fed = {inputs[name]: value for name, value in feed.items()}
         try:
             session = self.session.open()
         except SERVER_LOST as error:
             self._count_loss()
             raise self._lost_error(error, worked=False) from error
         try:
-            values = self.session.call(lambda: self._step(session, device, computation.outputs, inputs))
+            values = self.session.call(lambda: self._step(session, device, outputs, fed))
         except SERVER_LOST as error:
             is_timeout = isinstance(error, tf.errors.DeadlineExceededError)
             if is_timeout and is_serving(self._context, device, settings.SERVER_CHECK_TIMEOUT_MS):

@@ -212,20 +212,21 @@ def check_listening(context: Context, device: str) -> None:
         raise ConnectionError(f"nothing listens at {short_task(device)}") from error
 
 
-def joins(context: Context, device: str) -> bool:
-    """Return whether the task of a late device answers by now, and so joins the run, which a note then says.
+def answers(context: Context, device: str) -> bool:
+    """Return whether the task of a device that was lost or late answers; of a late one, a note says that it joins.
 
     A server sends its HTTP/2 settings as soon as a connection is accepted. One that hangs does not, nor does a
     forwarder, which accepts connections although the link to the task's host is lost.
     """
     try:
         with _connect(context, device) as connection:
-            answers = bool(connection.recv(1))
+            is_serving = bool(connection.recv(1))
     except OSError:
         return False
-    if answers and (note := f"{short_task(device)} answers now, and has joined the run") not in context.notes:
+    note = f"{short_task(device)} answers now, and has joined the run"
+    if is_serving and device in context.late_devices and note not in context.notes:
         context.notes.append(note)
-    return answers
+    return is_serving
 
 
 def _connect(context: Context, device: str) -> socket.socket:

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfcluster.programs.linear.run as linear
 from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs import executor, sessions, settings
+from tfcluster.programs import sessions, settings, shards
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear import servers, training
 from tfcluster.programs.linear.checkpoints import LogFolder
@@ -67,7 +67,7 @@ def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -
 
 def test_a_slow_worker_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, 1, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(executor, "next_size", lambda size, count, seconds: count)
+    monkeypatch.setattr(shards, "next_size", lambda size, count, seconds: size + 1)
     assert train(context, steps=6)["steps"] == 6
 
 

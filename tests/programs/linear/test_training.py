@@ -1,8 +1,9 @@
-"""The order of the steps, with played workers: each once, the first ones alone, and those since a snapshot again."""
+"""The order of the steps, with played workers: each once, the first ones in turn, and those since a snapshot again."""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class PlayedParameters:
 class PlayedWorker:
     """Records its blocks, and finds at some steps that variables have been restored."""
 
+    _first_steps = threading.Lock()
+
     def __init__(self, name: str, device: str, rolls_back: dict[int, int]) -> None:
         self.name = name
         self.devices = [device]
@@ -42,6 +45,10 @@ class PlayedWorker:
         return {}
 
     def train(self, first: int, count: int) -> Block:
+        if first + count <= 10:
+            assert self._first_steps.acquire(blocking=False), "another worker does some of the first steps now"
+            time.sleep(0.001)  # the other worker gets to run
+            self._first_steps.release()
         self.blocks.append(range(first, first + count))
         for step in [step for step in self._rolls_back if first <= step < first + count]:
             raise RolledBackError(self._rolls_back.pop(step))
@@ -61,11 +68,10 @@ def play(steps: int, workers: int = 1, first: int = 0, **rolls_back: int) -> lis
     return played
 
 
-def test_the_first_steps_are_done_by_one_worker_alone() -> None:
+def test_the_first_steps_are_done_one_after_another() -> None:
     for _ in range(20):
-        first, second = play(1000, workers=2)
-        assert first.blocks[0] == range(10)
-        assert sorted(step for each in (first, second) for block in each.blocks for step in block) == list(range(1000))
+        played = play(1000, workers=2)
+        assert sorted(step for each in played for block in each.blocks for step in block) == list(range(1000))
 
 
 def test_after_a_rollback_the_steps_since_the_snapshot_are_repeated_but_none_before_the_start() -> None:

@@ -108,6 +108,7 @@ def begin_run(plan: RunPlan) -> Context:
         host=plan.host,
         ports=plan.ports,
         late_devices=tuple(plan.late_devices),
+        chose_devices=bool(plan.options.devices) or plan.options.gpus is not None,
     )
     set_current_run(context)
     return context

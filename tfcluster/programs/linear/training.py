@@ -1,7 +1,7 @@
 """Train: workers do the steps as shards of `map_shards`, an evaluator scores, and the main thread does all the rest.
 
-Unlike shards, steps change shared variables. The steps of a straggler are therefore not done a second time by another
-worker, and after the loss of a parameter server, the steps since the restored snapshot are done again.
+Unlike shards, steps change shared variables: after the loss of a parameter server, the steps since the restored
+snapshot are done again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import tensorflow as tf
 from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
-from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
 from tfcluster.programs.linear.checkpoints import LogFolder
 from tfcluster.programs.linear.model import EvaluationGraph, TrainingConfig, TrainingGraph
 from tfcluster.programs.linear.servers import (
@@ -31,6 +30,7 @@ from tfcluster.programs.linear.servers import (
     is_responsive,
 )
 from tfcluster.programs.sessions import close_all, run_and_count, short_task
+from tfcluster.programs.shards import DeviceLostError, ShardResult, map_shards
 
 
 @dataclass(frozen=True)
@@ -195,30 +195,27 @@ class Training:
 
     def _prepare(self) -> None:
         """Have all workers prepare at once, and start the clock when those that respond have done it."""
-        names = list(self._workers)
-        own = {name: [range(number, number + 1)] for number, name in enumerate(names)}
-        for part in map_shards(names, len(names), lambda name, *_: self._workers[name].prepare(), pinned=own):
-            for device, count in part.value.items():
+        names, workers = list(self._workers), list(self._workers.values())
+        prepare = lambda _, first, count: [worker.prepare() for worker in workers[first : first + count]]  # noqa: E731
+        for part in map_shards(names, len(workers), prepare):
+            for device, count in (each for operations in part.value for each in operations.items()):
                 self._context.stats_of(device)["ops"] += count
         self._started_at = time.monotonic()
 
     def _blocks(self, first: int, steps: int, done: int) -> Iterator[ShardResult[Block]]:
         """Do the steps after those that are done, and yield the blocks; if none are done, only some steps.
 
-        One worker alone does the very first steps, because gradients are largest at first, and the gradients of all
-        workers, computed from the same values, would together overshoot the solution.
+        The very first blocks are done one after another, because gradients are largest at first, and the gradients of
+        all workers, computed from the same values, would together overshoot the solution.
         """
-        names = list(self._workers)
         count = steps - done if done else min(steps, settings.TRAINING_FIRST_STEPS)
-        return map_shards(
-            names,
-            count,
-            lambda name, begin, size: self._workers[name].train(first + done + begin, size),
-            pinned=None if done else {names[0]: [range(count)]},
-            first_size=settings.TRAINING_FIRST_STEPS,
-            backups=False,
-            all_lost_seconds=settings.WORKERS_LOST_SECONDS,
-        )
+        turn = contextlib.nullcontext() if done else threading.Lock()
+
+        def train(name: str, begin: int, size: int) -> Block:
+            with turn:
+                return self._workers[name].train(first + done + begin, size)
+
+        return map_shards(list(self._workers), count, train, lost_seconds=settings.WORKERS_LOST_SECONDS)
 
     def _report_block(self, part: ShardResult[Block], done: int, steps: int) -> None:
         block, batches = part.value, self.config.batches

@@ -41,7 +41,7 @@ class _Sizes(WholeNumber):
     default="even",
     show_default=True,
     metavar="N,N,…|even|devices",
-    help="Slice sizes, assigned to the devices in turn; even: one slice for each device, of about equal size; "
+    help="Slice sizes, such as 10,30,961; even: one slice for each device, of about equal size; "
     "devices: one for each device, with as many numbers as it processed.",
 )
 def command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy.typing as npt
 from tfcluster.errors import usage_error
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.programs.api import Context
-from tfcluster.programs.map_reduce import Progress, map_shards
 from tfcluster.programs.mean.source import MappedFile, RandomNumbers, open_numbers
 from tfcluster.programs.mean.window_sums import PieceSums, Rows
 from tfcluster.programs.mean.windows import (
@@ -28,7 +26,7 @@ from tfcluster.programs.mean.windows import (
     moments_of_pieces,
     window_size,
 )
-from tfcluster.programs.sessions import joins, task_of
+from tfcluster.programs.sessions import task_of
 
 #: Values of `slices` that replace sizes. EVEN: one slice per device, of sizes as equal as possible. DEVICES: one slice
 #: per device, which consists of the pieces that the device happened to do.
@@ -58,8 +56,8 @@ def run(
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
-    pieces, devices, pinned = _assign(context, numbers, size, slices)
-    rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
+    pieces = _cut(context, numbers, size, slices)
+    rows, workers, devices = _sums(context, numbers, pieces, size)
     moments = moments_of_pieces(pieces, rows)
     whole = pieces.whole_windows(numbers.count, size)
     total = combine([moments[piece] for piece in whole])
@@ -71,7 +69,7 @@ def run(
         "count": total.count,
         "shards": [
             _describe_slice(task_of(devices[worker]), [moments[piece] for piece in part])
-            for worker, part in _slices(pieces, workers, by_device=pinned is None)
+            for worker, part in _slices(pieces, workers, by_device=slices == DEVICES)
         ],
     }
 
@@ -89,56 +87,43 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
     return numbers
 
 
-def _assign(
-    context: Context, numbers: MappedFile | RandomNumbers, size: int, slices: list[int] | str
-) -> tuple[WindowPieces, list[str], dict[str, list[range]] | None]:
-    """Cut the numbers into pieces and assign the slices to devices.
-
-    Return the pieces, the devices that are used, and the ranges of pieces pinned to each device, or None if any free
-    device, even a late one, may take any piece.
-    """
-    devices = [*context.devices, *context.late_devices]
+def _cut(context: Context, numbers: MappedFile | RandomNumbers, size: int, slices: list[int] | str) -> WindowPieces:
+    """Cut the numbers into slices, and these into pieces."""
     if slices == DEVICES:
-        pieces = cut([numbers.count], size)
-        return pieces, devices[: len(pieces)], None
-    sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
+        return cut([numbers.count], size)
+    devices = len(context.devices) + len(context.late_devices)
+    sizes = even_sizes(numbers.count, devices) if isinstance(slices, str) else slices
     check_sizes(sizes, numbers.count, numbers.name)
-    pieces = cut(sizes, size)
-    used = devices[: len(sizes)]
-    own = {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
-    return pieces, used, {device: ranges for device, ranges in own.items() if device in context.devices}
+    return cut(sizes, size)
 
 
 def _sums(
-    context: Context,
-    devices: list[str],
-    numbers: MappedFile | RandomNumbers,
-    pieces: WindowPieces,
-    size: int,
-    pinned: dict[str, list[range]] | None,
-) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """Compute all pieces on the devices; return pilot, sum and sum of squares, [pieces, 3], and each one's device."""
+    context: Context, numbers: MappedFile | RandomNumbers, pieces: WindowPieces, size: int
+) -> tuple[Rows, npt.NDArray[np.int64], list[str]]:
+    """Compute all pieces on the devices.
+
+    Return pilot, sum and sum of squares, [pieces, 3], and each one's device, [pieces], as an index of the devices,
+    which are returned too.
+    """
     rows: Rows = np.empty((len(pieces), 3))
     workers = np.empty(len(pieces), np.int64)
-    progress = Progress(context, numbers.count, "numbers")
-    ready = [device for device in devices if device in context.devices]
-    with PieceSums(context, devices, numbers, pieces, size) as sums:
-        for part in map_shards(
-            ready, len(pieces), sums.compute, pinned=pinned, late=devices[len(ready) :], joins=partial(joins, context)
-        ):
+    with PieceSums(context, numbers, pieces, size) as sums:
+        devices = sums.pool.devices
+        for part in sums.pool.map(sums.compute, len(pieces), unit="numbers", work=pieces.count_before):
             span = slice(part.first, part.first + part.count)
             rows[span], workers[span] = part.value, devices.index(part.device)
-            progress.add(part.device, pieces.count_of(part.first, part.count))
-    return rows, workers
+    return rows, workers, devices
 
 
 def _slices(
     pieces: WindowPieces, workers: npt.NDArray[np.int64], *, by_device: bool
 ) -> list[tuple[int, Sequence[int]]]:
-    """Return each slice's device (that of the last piece, if its first device was lost), by index, and its pieces."""
-    if not by_device:
-        return [(int(workers[part.stop - 1]), part) for part in pieces.slices]
-    return [(int(worker), np.flatnonzero(workers == worker).tolist()) for worker in np.unique(workers)]
+    """Return each slice's device, which has computed most of its numbers, by index, and its pieces."""
+    if by_device:
+        return [(int(worker), np.flatnonzero(workers == worker).tolist()) for worker in np.unique(workers)]
+    counts = pieces.counts
+    shares = ((part, np.bincount(workers[part], counts[part])) for part in pieces.slices)
+    return [(int(share.argmax()), part) for part, share in shares]
 
 
 def _describe_slice(task: str, parts: Sequence[Moments]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -13,9 +13,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfcluster.programs.api import Context
-from tfcluster.programs.map_reduce import Computation, SessionPool
 from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken
 from tfcluster.programs.mean.windows import WindowPieces
+from tfcluster.programs.session_pool import Computation, SessionPool
 from tfcluster.programs.threefry import threefry_2x32
 
 Rows = npt.NDArray[np.float64]
@@ -40,14 +40,12 @@ class PieceSums(contextlib.ExitStack):
     def __init__(
         self,
         context: Context,
-        devices: Sequence[str],
         numbers: MappedFile | RandomNumbers,
         pieces: WindowPieces,
         size: int,
     ) -> None:
         super().__init__()
         self._context = context
-        self._devices = devices
         self._numbers = numbers
         self._size = size
         self._starts, self._low, self._high = pieces.window * size, pieces.low, pieces.high
@@ -57,7 +55,7 @@ class PieceSums(contextlib.ExitStack):
         self._fed_devices: set[str] = set()
         if isinstance(numbers, RandomNumbers):
             build = partial(generated_windows, size)
-            self._pool = self.enter_context(SessionPool(context, devices, build, optimized=False))
+            self.pool = self.enter_context(SessionPool(context, build, optimized=False))
             return
         # The last window is moved back, so that it ends where the numbers end.
         self._starts = np.minimum(self._starts, max(0, numbers.count - size))
@@ -65,9 +63,10 @@ class PieceSums(contextlib.ExitStack):
         self._low, self._high = pieces.low + offsets, pieces.high + offsets
         if numbers.can_be_mapped and numbers.count >= size:
             build = partial(mapped_windows, numbers, self._token, size)
-            self._pool = self.enter_context(SessionPool(context, devices, build, as_written=True))
+            self.pool = self.enter_context(SessionPool(context, build, as_written=True))
         else:
-            self._fed_devices.update(devices)
+            self.pool = self._feed_from_here()
+            self._fed_devices.update(self.pool.devices)
 
     def compute(self, device: str, first: int, count: int) -> Rows:
         """Return the sums of the pieces `first` … `first + count - 1`, as rows; see `sums_of`."""
@@ -75,7 +74,7 @@ class PieceSums(contextlib.ExitStack):
         feed = {"start": self._starts[span], "low": self._low[span], "high": self._high[span]}
         if isinstance(self._numbers, RandomNumbers):
             key = (self._numbers.seed & 0xFFFFFFFF, self._numbers.seed >> 32)
-            rows = self._pool.run(device, {**feed, "key": key})
+            rows = self.pool.run(device, {**feed, "key": key})
         elif device not in self._fed_devices:
             rows = self._map(device, feed)
         if rows is None:
@@ -87,7 +86,7 @@ class PieceSums(contextlib.ExitStack):
         """Compute the sums on a task that maps the file; return None if the task does not see this very file."""
         rows: Rows
         try:
-            rows, token = self._pool.run(device, feed)
+            rows, token = self.pool.run(device, feed)
         except (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.PermissionDeniedError):
             # The task is on another machine: the path's process does not exist there, or its file is another one, which
             # is too short.
@@ -96,19 +95,23 @@ class PieceSums(contextlib.ExitStack):
 
     def _feed(self, device: str, piece: int) -> Rows:
         assert isinstance(self._numbers, MappedFile)
-        with self._lock:
-            if self._feeding_pool is None:
-                build = partial(fed_window, self._numbers.tensor_type, self._size)
-                self._feeding_pool = self.enter_context(
-                    SessionPool(self._context, self._devices, build, optimized=False)
-                )
+        pool = self._feed_from_here()
         start = int(self._starts[piece])
         values = self._numbers.read(start, min(start + self._size, self._numbers.count))
         padded = np.zeros(self._size, values.dtype)
         padded[: len(values)] = values
         feed = {"start": [0], "low": [self._low[piece]], "high": [self._high[piece]], "values": padded}
-        rows: Rows = self._feeding_pool.run(device, feed)
+        rows: Rows = pool.run(device, feed)
         return rows
+
+    def _feed_from_here(self) -> SessionPool:
+        """Return the sessions to which this process sends the numbers; they are made when they are first needed."""
+        assert isinstance(self._numbers, MappedFile)
+        with self._lock:
+            if self._feeding_pool is None:
+                build = partial(fed_window, self._numbers.tensor_type, self._size)
+                self._feeding_pool = self.enter_context(SessionPool(self._context, build, optimized=False))
+            return self._feeding_pool
 
 
 def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Computation:
@@ -132,7 +135,7 @@ def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Comp
             return (tf.slice(whole, [skipped + start], [size]),)
 
     inputs, rows = _sum_each(window, sums_of(dtype.name, size))
-    return Computation(inputs, (rows, seen))
+    return inputs, (rows, seen)
 
 
 def generated_windows(size: int) -> Computation:
@@ -147,7 +150,7 @@ def generated_windows(size: int) -> Computation:
         return (key[0], key[1], *words)
 
     inputs, rows = _sum_each(window, sums_of_generated(size))
-    return Computation({**inputs, "key": key}, rows)
+    return {**inputs, "key": key}, rows
 
 
 def fed_window(dtype: Any, size: int) -> Computation:
@@ -157,7 +160,7 @@ def fed_window(dtype: Any, size: int) -> Computation:
     """
     values = tf.compat.v1.placeholder(dtype, [size])
     inputs, rows = _sum_each(lambda start: (values,), sums_of(dtype.name, size))
-    return Computation({**inputs, "values": values}, rows)
+    return {**inputs, "values": values}, rows
 
 
 def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> tuple[dict[str, Any], Any]:
@@ -169,7 +172,7 @@ def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> tuple[dict
     def sum_piece(index: Any, rows: Any) -> tuple[Any, Any]:
         return index + 1, rows.write(index, sums(*window(start[index]), low[index], high[index]))
 
-    # The loop is outside the compiled function, as in pi/run.py: inside it the compiler does not vectorize the code.
+    # The loop is outside the compiled function, as in map_reduce: inside it the compiler does not vectorize the code.
     rows = tf.TensorArray(tf.float64, size=size, element_shape=[3])
     _, rows = v1.while_loop(lambda index, _: index < size, sum_piece, [0, rows], parallel_iterations=1)
     return {"start": start, "low": low, "high": high}, rows.stack()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -53,6 +54,10 @@ class WindowPieces:
     high: npt.NDArray[np.int64]  # position after the piece's last number in the window
     slices: tuple[range, ...]  # the pieces of each slice
 
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
     def __len__(self) -> int:
         return len(self.window)
 
@@ -62,10 +67,9 @@ class WindowPieces:
         counts: npt.NDArray[np.int64] = self.high - self.low
         return counts
 
-    def count_of(self, first: int, count: int) -> int:
-        """Return the number of numbers in those of the pieces `first` … `first + count - 1` that belong to a slice."""
-        span = slice(first, min(first + count, self.slices[-1].stop))
-        return int((self.high[span] - self.low[span]).sum())
+    def count_before(self, piece: int) -> int:
+        """Return the number of numbers in those of the pieces before a piece that belong to a slice."""
+        return int(self._ends[min(piece, self.slices[-1].stop)])
 
     def whole_windows(self, count: int, size: int) -> npt.NDArray[np.int64]:
         """Return the indices of the pieces that are whole windows (of `size` numbers), in the windows' order.

@@ -25,7 +25,4 @@ def command(shared: SharedOptions, samples: int) -> Submission:
     The count depends on the seed and the number of points alone, not on the devices that share the work. Few points are
     counted on some of the devices only, unless --devices or --gpus asks for more.
     """
-    parameters = {"samples": samples, "seed": shared.seed_or_random()}
-    if shared.devices or shared.gpus:
-        parameters["every_device"] = True
-    return Submission(parameters)
+    return Submission({"samples": samples, "seed": shared.seed_or_random()})

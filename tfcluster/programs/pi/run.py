@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -12,8 +11,7 @@ import tensorflow as tf
 
 from tfcluster.programs import settings
 from tfcluster.programs.api import Context
-from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
-from tfcluster.programs.sessions import joins
+from tfcluster.programs.map_reduce import map_reduce
 from tfcluster.programs.threefry import threefry_2x32
 
 # Smallest and largest number of points in a shard, as powers of two. Dispatching a shard costs as much as 200,000
@@ -34,44 +32,27 @@ _COORDINATE_BITS = 24
 _NORMAL_95 = 1.959963984540054
 
 
-def run(context: Context, *, samples: int, seed: int, every_device: bool = False) -> dict[str, Any]:
+def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
     """Estimate pi; `samples` is at most 2^54, and `seed`, the key of the generator, below 2^64.
 
     Returns:
         pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
         inside the quarter circle), samples_per_s, seed.
     """
-    every = [*context.devices, *context.late_devices]
-    used = every if every_device else worthwhile_devices(samples, every)
-    size = shard_size(samples, len(used))
-    shards = -(-samples // size)
-    devices = [device for device in used if device in context.devices][:shards]
-    late = [device for device in used if device in context.late_devices]
-    inside = 0
-    with SessionPool(context, [*devices, *late], partial(_build_counter, size), optimized=False) as on:
-
-        def count(device: str, first: int, shards: int) -> int:
-            """Return the number of points inside in the shards `first` … `first + shards - 1`."""
-            key = (seed & 0xFFFFFFFF, seed >> 32)
-            return int(on.run(device, {"first": first, "count": shards, "samples": samples, "key": key}))
-
-        progress = Progress(context, samples, "samples")
-        began = time.monotonic()
-        for part in map_shards(devices, shards, count, late=late, joins=partial(joins, context)):
-            inside += part.value
-            points = min((part.first + part.count) * size, samples) - part.first * size
-            progress.add(part.device, points)
-        seconds = time.monotonic() - began
+    size = shard_size(samples, len(context.devices) + len(context.late_devices))
+    began = time.monotonic()
+    inside = int(
+        map_reduce(
+            partial(count_inside, samples, size, seed),
+            shards=-(-samples // size),
+            at_most=max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE),
+            unit="samples",
+            work=lambda shards: min(shards * size, samples),
+            optimized=False,
+        )
+    )
+    seconds = time.monotonic() - began
     return {**estimate(inside, samples), "samples_per_s": round(samples / seconds), "seed": seed}
-
-
-def worthwhile_devices(samples: int, devices: Sequence[str]) -> Sequence[str]:
-    """Return as many devices as have enough points to count, evenly spread over the tasks and hosts.
-
-    A session and the compilation of the function cost each device as much CPU time as many points.
-    """
-    count = min(len(devices), max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE))
-    return [devices[number * len(devices) // count] for number in range(count)]
 
 
 def shard_size(samples: int, devices: int) -> int:
@@ -135,24 +116,10 @@ def _coordinate(bits: Any) -> Any:
     return tf.cast(tf.cast(upper, tf.int32), tf.float64)
 
 
-def _build_counter(size: int) -> Computation:
-    """Build the computation that counts the points inside in a range of shards of `size` points, as a while loop."""
-    v1 = tf.compat.v1
-    count_inside = counter_of(size)
-    first, count, samples = (v1.placeholder(tf.int64, []) for _ in range(3))
-    key = v1.placeholder(tf.uint32, [2])
-
-    def count_shard(shard: Any, inside: Any) -> tuple[Any, Any]:
-        start = shard * size
-        points = tf.cast(tf.minimum(samples - start, size), tf.int32)
-        high, low = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
-        return shard + 1, inside + count_inside(key[0], key[1], high, low, points)
-
-    # The loop is outside the compiled function, because inside it the compiler does not vectorize the code.
-    _, inside = v1.while_loop(
-        lambda shard, _: shard < first + count,
-        count_shard,
-        [first, tf.constant(0, tf.int64)],
-        parallel_iterations=1,
-    )
-    return Computation({"first": first, "count": count, "samples": samples, "key": key}, inside)
+def count_inside(samples: int, size: int, seed: int, shard: Any) -> Any:
+    """Return the number of points inside among those of a shard of `size` points; the last one has fewer."""
+    start = shard * size
+    points = tf.cast(tf.minimum(samples - start, size), tf.int32)
+    high, low = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
+    key_low, key_high = (tf.constant(word, tf.uint32) for word in (seed & 0xFFFFFFFF, seed >> 32))
+    return counter_of(size)(key_low, key_high, high, low, points)
