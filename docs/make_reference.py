@@ -155,8 +155,7 @@ EVENTS_INTRODUCTION = f"""{GENERATED}
 this page has the other fields of each kind. The first event is `run` and the last one is `result`. A field that is
 *optional* is left out if it has no value. New releases can add fields and kinds: ignore those that you do not know.
 
-A program can print other kinds of events. The `metric` of `linear` and `expfit` has its numbers under names such as
-`loss`, and `step`. [Python](python.md) programs get the same events from `cluster.events()`.
+[Python](python.md) programs get the same events from `cluster.events()`.
 """
 #: Types of fields in JSON's words.
 JSON_TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfcluster.programs.map_reduce import map_reduce
+import tfcluster
 
 NUMBERS, IN_A_SHARD = 10**9, 10**6
 MODULUS = 2**31 - 1  # keeps the sum within int64
@@ -14,5 +14,5 @@ def sum_of_squares(shard: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(numbers * numbers % MODULUS)
 
 
-total = map_reduce(sum_of_squares, NUMBERS // IN_A_SHARD)
+total = tfcluster.map_reduce(sum_of_squares, NUMBERS // IN_A_SHARD)
 print(f"The sum of the squares of the numbers below {NUMBERS:,} is {total % MODULUS} modulo 2^31 - 1.")

@@ -1,8 +1,7 @@
 """Who may import whom: only downward, and each of the large libraries in one place.
 
-A program is a folder whose modules belong to different parts, by their names: what the command line imports of it
-(`programs/options`, `programs/render`), what everything imports of it (`programs/declaration`), and the rest, which
-runs beside the cluster.
+The bundled programs (`programs/bundled`) use what scripts use (`programs`), and the command line shows them: it loads
+them without TensorFlow, and a host runs them without click and rich. So they import all four only in their functions.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tfcluster
+from tfcluster.core.programs import BUNDLED
 
 ROOT = Path(tfcluster.__file__).parent
 
@@ -26,7 +26,7 @@ _BASE = {
 }
 _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
-    "__init__": {"connection", "reporting", "version"},
+    "__init__": {"connection", "reporting", "programs", "version"},
     "version": set[str](),
     "boot": {"os"},
     "__main__": {"cli"},
@@ -45,43 +45,35 @@ ALLOWED = {
     "spec": _BASE,
     "core": {*_BASE, "spec"},
     "protocol": {*_BASE, "spec", "core", "version"},
-    "programs/declaration": {*_BASE, "core"},
-    "programs": {*_BASE, "core", "programs/declaration"},
-    "processes": {*_BASE, "core", "protocol", "programs", "programs/declaration"},
+    "programs": {*_BASE, "core"},
+    "programs/bundled": {*_BASE, "__init__", "core", "programs", "cli", "ui"},
+    "processes": {*_BASE, "core", "protocol", "programs"},
     "agent": {*_PURE, "processes", "version"},
     "transport": {*_PURE, "version"},
     "providers": {*_PURE, "transport"},
     "client": {*_PURE, "providers", "transport", "version"},
-    "ui": {*_PURE, "client", "programs/declaration"},
+    "ui": {*_PURE, "client", "programs"},
     "dashboard": {*_PURE, "client", "ui", "version"},
-    "cli": {*_PURE, "client", "dashboard", "ui", "programs/declaration", "version"},
+    "cli": {*_PURE, "client", "dashboard", "ui", "programs", "version"},
     "connection": {*_PURE, "client", "cli"},
-    "programs/render": {*_BASE, "core", "ui", "programs/declaration"},
-    "programs/options": {*_BASE, "cli", "ui", "programs/declaration"},
 }
 #: The only parts that may import a library.
 OWNERS = {
-    "tensorflow": {"programs", "connection"},
+    "tensorflow": {"programs", "programs/bundled", "processes", "connection"},
     "yaml": {"spec"},
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
     "cryptography": {"client"},
     "pathspec": {"client"},
-    "rich": {"ui", "programs/render"},
+    "rich": {"ui", "programs/bundled"},
     "textual": {"ui"},
     "matplotlib": {"ui"},
-    "click": {"cli", "programs/options"},
+    "click": {"cli", "programs/bundled"},
     "grpc": {"processes"},
     "google": {"processes"},
     "asyncio": {"agent", "transport", "ui"},  # Textual runs its loop
-    "numpy": {"programs"},
+    "numpy": {"programs", "programs/bundled", "processes"},
 }
-
-
-#: The modules of `programs` that have no folder, and import no TensorFlow.
-_DECLARATIONS = ("tfcluster.programs", *(f"tfcluster.programs.{name}" for name in ("api", "registry", "settings")))
-#: The expression of `run graph` is parsed where it is typed, too.
-_PARSER = "tfcluster.programs.graph.parser"
 
 
 def part_of(module: str) -> str:
@@ -89,14 +81,7 @@ def part_of(module: str) -> str:
     names = module.split(".")
     if len(names) < 2:
         return "__init__"
-    if names[1] != "programs":
-        return names[1]
-    if module in (*_DECLARATIONS, _PARSER):
-        return "programs/declaration"
-    is_folder = (ROOT / "programs" / names[2] / "options.py").exists()
-    if is_folder and len(names) == 3:
-        return "programs/declaration"
-    return f"programs/{names[3]}" if is_folder and names[3] in ("options", "render") else "programs"
+    return "programs/bundled" if names[1] == "programs" and names[-1] in BUNDLED else names[1]
 
 
 @dataclass(frozen=True)
@@ -176,6 +161,12 @@ def test_every_part_has_a_rule_and_what_may_not_be_installed_is_imported_only_wh
     assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/plot.py", True)]
 
 
+def test_bundled_programs_import_what_is_not_everywhere_only_in_their_functions() -> None:
+    elsewhere = {"tensorflow", "numpy", "click", "rich", "cli", "ui"}
+    found = [each for each in all_imports() if each.part == "programs/bundled" and not (each.lazy or each.typing)]
+    assert [each for each in found if elsewhere & {each.module.split(".")[0], each.target}] == []
+
+
 def test_pathspec_is_imported_only_where_code_is_sent() -> None:
     found = [each for each in all_imports() if each.module.split(".")[0] == "pathspec"]
     assert {(each.at.partition(":")[0], each.lazy or each.typing) for each in found} == {("client/runs/code.py", True)}
@@ -234,11 +225,13 @@ def test_the_spec_is_only_a_type_below_the_client() -> None:
 
 
 def test_commands_import_no_other_part_before_they_are_called() -> None:
-    light = {"cli", "control_characters", "errors", "settings", "version"}
+    light = {"cli", "control_characters", "errors", "records", "settings", "version"}
     found = [
         each for each in all_imports() if each.part == "cli" and each.target is not None and each.target not in light
     ]
-    assert [each.at for each in found if not (each.lazy or each.typing)] == []
+    others = [each for each in found if not (each.lazy or each.typing)]
+    # `run script` is imported when its command is asked for.
+    assert {each.module for each in others if not each.at.startswith("cli/script.py")} == {"tfcluster.core.programs"}
 
 
 def test_this_test_sees_imports_wherever_they_stand(tmp_path: Path) -> None:

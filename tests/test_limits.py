@@ -11,6 +11,7 @@ from tests.conftest import ROOT
 from tfcluster import settings
 from tfcluster.os.bpf import _MAX_INSTRUCTIONS, _filter_program
 from tfcluster.programs import settings as program_settings
+from tfcluster.programs.mean import RANDOM_NUMBERS_MAX
 from tfcluster.spec.kubernetes import NAME_MAX
 from tfcluster.spec.policies import Logs
 from tfcluster.spec.schema import Job
@@ -46,7 +47,7 @@ NUMBERS = {
     "names of metrics": f"{settings.METRIC_NAMES_MAX}, with at most {settings.METRIC_NAME_MAX_CHARS} characters",
     "points of a metric": f"{settings.METRIC_POINTS}; ",
     "characters of an expression": f"{program_settings.EXPRESSION_MAX_CHARS:,}",
-    "numbers of `run mean --random`": f"2^{program_settings.MEAN_RANDOM_NUMBERS_MAX.bit_length() - 1}",
+    "numbers of `run mean --random`": f"2^{RANDOM_NUMBERS_MAX.bit_length() - 1}",
     "time for a script to end": f"{settings.DRIVER_TERMINATE_SECONDS:g} s",
     "processes of a script": f"{settings.STACK_PROCESSES_MAX}",
     "`up` waits for tasks": f"{settings.READY_TIMEOUT_SECONDS:g} s",

@@ -30,8 +30,7 @@ README = ROOT / "README.md"
 SCRIPTS = ROOT / "docs" / "scripts.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [document for document in DOCUMENTS if "```console" in document.read_text()]
-#: The program of docs/packages.md is not installed; tests/end_to_end/test_program_of_a_package.py runs it.
-FOR_OTHER_MACHINES = [page for page in DOCUMENTS if "```sh\n" in page.read_text() and page.stem != "packages"]
+FOR_OTHER_MACHINES = [page for page in DOCUMENTS if "```sh\n" in page.read_text()]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.\w+)\n")
 

@@ -162,3 +162,14 @@ def test_a_name_for_each_step_is_refused() -> None:
     reporter.report("loss 0", 1.0, 1)
     with pytest.raises(ValueError, match="one name too many"):
         reporter.report("another", 0.0, 0)
+
+
+def test_series_of_one_name_are_kept_apart_and_have_a_limit() -> None:
+    reporter, sent = make_reporter()
+    for number in range(settings.METRIC_SERIES_MAX):
+        reporter.report("loss", 0.5, 3, f"worker:{number}")
+    assert [event["series"] for event in sent] == [f"worker:{number}" for number in range(settings.METRIC_SERIES_MAX)]
+    with pytest.raises(ValueError, match="one series too many"):
+        reporter.report("loss", 0.5, 3, "another")
+    with pytest.raises(TypeError, match="the series must be a string"):
+        tfcluster.metric("loss", 0.5, 3, series=7)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ _STEP_MAX = 2**53 - 1  # the integers of JSON in browsers
 
 @dataclass
 class _Series:
-    """The values that were reported under one name."""
+    """The values that were reported under one name, or under one series of it."""
 
     began_at: float  # when the first one was reported, in monotonic seconds
     sent_at: float = -math.inf  # the last one
@@ -38,7 +38,7 @@ class MetricReporter:
     def __init__(self, send: Callable[[Event, bool], bool]) -> None:
         self._send = send
         self._began_at = time.monotonic()
-        self._series: dict[str, _Series] = {}
+        self._series: dict[tuple[str, str | None], _Series] = {}
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
@@ -47,20 +47,31 @@ class MetricReporter:
         self._lock = threading.RLock()  # a signal handler may report while it interrupts a report of the same thread
         self._is_sending = False
 
-    def report(self, name: str, value: float | None, step: int) -> None:
+    def report(self, name: str, value: float | None, step: int, series: str | None = None) -> None:
         """Report a value; see `tfcluster.metric`. Raises ValueError if there are too many names."""
-        now = time.monotonic()
+        now, point = time.monotonic(), {"name": name, "value": value, "step": step}
         with self._lock:
-            if name not in self._series and len(self._series) >= settings.METRIC_NAMES_MAX:
+            kept = self._series_of(name, series, now)
+            label = {} if series is None else {"series": series}
+            kept.pending = {"event": "metric", **label, **point, "seconds": round(now - self._began_at, 3)}
+            interval = (now - kept.began_at) / settings.METRIC_POINTS
+            if kept.count < settings.METRIC_POINTS or now - kept.sent_at >= interval:
+                self._send_pending(kept, now, may_wait=False)
+
+    def _series_of(self, name: str, series: str | None, now: float) -> _Series:
+        if (name, series) not in self._series:
+            names = {each for each, _ in self._series}
+            if name not in names and len(names) >= settings.METRIC_NAMES_MAX:
                 raise ValueError(
                     f"tfcluster.metric: {name!r} is one name too many: a run has at most {settings.METRIC_NAMES_MAX}"
                 )
-            series = self._series.setdefault(name, _Series(now))
-            seconds = round(now - self._began_at, 3)
-            series.pending = {"event": "metric", "name": name, "value": value, "step": step, "seconds": seconds}
-            interval = (now - series.began_at) / settings.METRIC_POINTS
-            if series.count < settings.METRIC_POINTS or now - series.sent_at >= interval:
-                self._send_pending(series, now, may_wait=False)
+            if len(self._series) >= settings.METRIC_SERIES_MAX:
+                raise ValueError(
+                    f"tfcluster.metric: {series!r} is one series too many: a run has at most "
+                    f"{settings.METRIC_SERIES_MAX} of all names"
+                )
+            self._series[name, series] = _Series(now)
+        return self._series[name, series]
 
     def flush(self) -> None:
         """Send the latest point of each series, unless it was sent; wait until they are."""
@@ -91,16 +102,23 @@ def set_reporter(reporter: MetricReporter) -> None:
     _reporters[:] = [reporter]
 
 
-def report(name: str, value: SupportsFloat, step: SupportsIndex) -> None:
+def stop_reporting() -> None:
+    """Send what is pending, and report nothing more: what other threads report would be in the way of the end."""
+    while _reporters:
+        _reporters.pop().flush()
+
+
+def report(name: str, value: SupportsFloat, step: SupportsIndex, series: str | None) -> None:
     """Report a value; see `tfcluster.metric`. Raises ValueError if there are too many names."""
     checked = (_check_name(name), _check_value(name, value), _check_step(name, step))
+    label = None if series is None else _check_name(series, "series")
     if _reporters:
-        _reporters[0].report(*checked)
+        _reporters[0].report(*checked, label)
 
 
-def _check_name(name: object) -> str:
+def _check_name(name: object, what: str = "name") -> str:
     if not isinstance(name, str):
-        raise TypeError(f"tfcluster.metric: the name must be a string, not {name!r:.60}")
+        raise TypeError(f"tfcluster.metric: the {what} must be a string, not {name!r:.60}")
     if not (name.strip() == name != "" and name.isprintable() and len(name) <= settings.METRIC_NAME_MAX_CHARS):
         raise ValueError(
             f"tfcluster.metric: {name!r:.60} is not a name: a name has 1 to {settings.METRIC_NAME_MAX_CHARS} printable "

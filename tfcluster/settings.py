@@ -214,7 +214,7 @@ RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk,
 RUN_FORK_SERVERS = 3  # asked in a row for a run's driver: one may be killed or stopped
 RUN_STOP_GRACE_SECONDS = 8.0  # from SIGTERM to SIGKILL for a driver that hangs: then no one ends its program's children
 RUN_OWNER_RECONNECT_SECONDS = 60.0  # for the command that waits for a run whose agent died; it tries immediately
-RUN_ALL_TASKS_LOST_SECONDS = 5.0  # then a fault-tolerant run is stopped; a task that died has restarted by then
+RUN_ALL_TASKS_LOST_SECONDS = 5.0  # then a run is stopped; a task that died has restarted by then
 RUN_READ_INTERVAL_SECONDS = 0.01  # a program that prints continuously wakes the agent no more often
 RUN_POLL_SECONDS = 0.02  # of what a followed run writes, only where inotify's limits are exhausted
 RUN_PROBE_SECONDS = 1.0  # of this host's tasks, before a run
@@ -239,7 +239,11 @@ DRIVER_EXIT_SECONDS = 10.0  # for an interpreter whose program has ended: destru
 DRIVER_DRAIN_BLOCKS = 16  # of IO_BLOCK_BYTES: what a program has left in a pipe, which holds at most 1 MiB
 DRIVER_STDIN_SECONDS = 10.0  # for the command to hand its standard input over
 INTERRUPT_HANDLED_SECONDS = 1.0  # for Python to handle Ctrl-C, until the command says that the next one ends the run
-PROGRAM_MESSAGE_MAX_BYTES = 1 << 20  # of a script to its driver; a script may write anything to the driver's socket
+RESULT_MAX_CHARS = 1 << 23  # of what `tfcluster.result` is given: a mean of as many slices as a command line can name
+RESULT_MAX_DEPTH = 100
+NOTES_MAX = 100
+NOTE_MAX_CHARS = 1000
+PROGRAM_MESSAGE_MAX_BYTES = 1 << 25  # of a script to its driver; a script may write anything to the driver's socket
 JOB_END_SECONDS = 3600.0  # the same before the end of a job of Slurm or of a pod, which ends what is left
 DRIVER_TERMINATE_SECONDS = 3.0  # for a program after SIGTERM; much less than RUN_STOP_GRACE_SECONDS
 # Groups of processes: their coordinator and their hosts.
@@ -310,6 +314,7 @@ ESTIMATE_MIN_PERCENT = 5  # of the work, until how long the rest takes is estima
 ESTIMATE_SECONDS = 10.0  # since the start, until it is estimated with less work done; both are also in runview.js
 METRIC_POINTS = 250  # of a series of tfcluster.metric; after them a new one each 1/250 of the time since the first
 METRIC_NAMES_MAX = 100  # a name for each step would be a mistake
+METRIC_SERIES_MAX = 10_000  # of all names together: a few for each of many workers
 METRIC_NAME_MAX_CHARS = 80
 
 # The spec.

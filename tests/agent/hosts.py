@@ -17,7 +17,6 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Done, Request
 from tfcluster.protocol.api.cluster import (
     ApplyRequest,
@@ -64,10 +63,7 @@ R = TypeVar("R")
 
 
 def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -> RunRequest:
-    installed = find(program)
-    assert installed is not None
-    traits = installed.traits(dict(parameters))
-    options = RunOptions(program, traits, dict(parameters), timeout=120.0)
+    options = RunOptions(program, dict(parameters), timeout=120.0)
     own = {each.name: arguments.pop(each.name) for each in fields(options) if each.name in arguments}
     return replace(RunRequest(replace(options, **own), detach=False, cancel_on_disconnect=True), **arguments)
 

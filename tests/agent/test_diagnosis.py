@@ -31,7 +31,6 @@ from tfcluster.agent.runs.waits import (
 )
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.stacks import ProcessStacks, Wait
 from tfcluster.core.states import TaskState
@@ -228,7 +227,7 @@ def frozen_process() -> Iterator[int]:
 
 def monitor_of_a_run(members: int | None) -> Any:
     group = None if members is None else SimpleNamespace(on=lambda host: range(members))
-    options = RunOptions("script", ProgramTraits(is_script=True), {})
+    options = RunOptions("script", {})
     record = SimpleNamespace(options=options, stopping=None, is_part=False)
     run: Any = SimpleNamespace(
         id="script-1",

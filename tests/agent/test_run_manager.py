@@ -30,7 +30,6 @@ from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
-from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.run_events import ErrorEvent, ResultEvent
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
@@ -76,13 +75,7 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
     runs.store.make_folder(identity)
     folder = runs.store.folder(identity)
     addresses = {"ps": ["localhost:1"], "worker": ["localhost:2", "localhost:3"]}
-    is_graph = program == "graph"
-    traits = ProgramTraits(
-        fault_tolerant=not is_graph,
-        is_script=program == "script",
-        required_tasks=((TaskSelector("ps", 0),),) if is_graph else (),
-    )
-    options = RunOptions(program, traits, {}, timeout=timeout)
+    options = RunOptions(program, {}, timeout=timeout)
     return runs.submit(RunPlan(identity, "demo", options, folder, addresses, "localhost:2", DEVICES, []), detached)
 
 
@@ -97,14 +90,17 @@ async def ended(runs: RunManager, run: Run) -> str:
     return str((run.record.error or {}).get("message"))
 
 
-async def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> None:
+async def test_a_run_uses_the_tasks_of_its_devices_or_all_and_its_error_names_those_that_it_lost(
+    runs: RunManager,
+) -> None:
+    submit(runs, "pi")
     run = submit(runs, "graph")
-    assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}, "the ps by a placement"
+    assert runs.tasks_in_use([PS, W0, W1]) == {"pi-1": [W0, W1], "graph-1": [PS, W0, W1]}
     assert RunStore(runs.store.path).read("graph-1") == run.record, "the next agent knows"
-    runs.on_task_health([PS, W0, W1], {})
-    assert run.record.stopping is None
     runs.on_task_health([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
-    assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
+    assert run.record.stopping is None, "the program says so itself"
+    runs.fail(run, ClusterError("one of the tasks was lost"))
+    assert await ended(runs, run) == "ps:0 died (SIGKILL)\nafter that, one of the tasks was lost"
     assert run.record.state is RunState.FAILED
     assert cleared == [], "it never had a driver"
 
@@ -123,9 +119,7 @@ async def test_the_error_of_a_script_names_the_tasks_that_were_down_during_it(ru
     assert second == "after that, train.py failed: Session 1a2b is not found."
 
 
-async def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
-    runs: RunManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_fails_after_a_timeout_without_any_task(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submit(runs, "pi")
     runs.on_task_health([W0, W1], {W1: "one died"})
     assert run.all_lost_timer.handle is None, "one is left"
@@ -275,7 +269,7 @@ async def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: R
     assert run.machine.phase is RunPhase.FINALIZING
     assert run.record.stopping is None, "it has ended by itself"
     runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
-    assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
+    assert await ended(runs, run) == "worker:1 died (SIGKILL)\nafter that, Socket closed"
 
 
 async def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManager) -> None:
@@ -294,11 +288,11 @@ async def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, m
 
     run = submit(runs, "graph")
     monkeypatch.setattr(manager_module, "append_event", full)
-    runs.on_task_health([W0, W1], {W1: "one died"})
+    runs.fail(run, ClusterError("one died"))
     first, last = [each async for each in follow(runs, "graph-1")]
     assert first["event"] == "run"
     assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
-    assert last["error"]["message"] == "one died during graph-1"
+    assert last["error"]["message"] == "one died"
     assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
     assert [each async for each in follow(next_agent(runs), "graph-1")] == [first, last]
 

@@ -17,16 +17,14 @@ from tests.agent.test_journal import damage_by_pipe, make_newer
 from tfcluster import settings
 from tfcluster.agent.runs.manager import free_old_output, remove_old_runs
 from tfcluster.agent.runs.store import RunRecord, RunStore
-from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX, acquire_run, driver_of
 
-TRAITS = ProgramTraits("dice", True, False, ((TaskSelector("ps"), TaskSelector(head=True)),))
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
-OPTIONS = RunOptions("pi", TRAITS, {"samples": 10}, timeout=9.5)
+OPTIONS = RunOptions("pi", {"samples": 10}, timeout=9.5)
 RECORD = RunRecord("pi-0000", OPTIONS, DEVICES, [], 5.0, False, RunState.RUNNING)
 
 
@@ -85,7 +83,7 @@ def write_other(name: str, value: object, path: Path) -> None:
         damage_by_pipe,
         make_newer,
         partial(write_other, "started", "x"),
-        partial(write_other, "options", {"program": "pi", "traits": {}, "parameters": {}, "timeout": "x"}),
+        partial(write_other, "options", {"program": "pi", "parameters": {}, "timeout": "x"}),
         partial(write_other, "devices", 5),
         partial(write_other, "stopping", []),
         partial(write_other, "stopping", ["failed"]),

@@ -15,7 +15,6 @@ from tfcluster import settings
 from tfcluster.agent.handlers.runs import Output, _late_devices, read_latest_metrics, skip, stream_files
 from tfcluster.client.runs.runs import encode
 from tfcluster.core.devices import Device, select
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputRecorder
@@ -185,6 +184,6 @@ def test_late_devices_are_those_that_the_run_would_have_had(
     missing = {WORKER_2: "worker:2 does not answer"}
     ready = [each for each in every if each.task != WORKER_2]
     selection = select(ready, patterns=patterns, gpus=gpus, missing=missing)
-    options = RunOptions("pi", ProgramTraits(), {}, devices=tuple(patterns), gpus=gpus)
+    options = RunOptions("pi", {}, devices=tuple(patterns), gpus=gpus)
     assert _late_devices(every, missing, selection, options) == [each.name for each in late]
     assert _late_devices(every, {}, selection, options) == []

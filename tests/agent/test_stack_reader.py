@@ -66,7 +66,7 @@ async def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytes
 BEGIN = """
 import os, signal, sys, threading
 from pathlib import Path
-from tfcluster.processes.runs.run_program import enable_stack_dump
+from tfcluster.processes.runs.program_process import enable_stack_dump
 enable_stack_dump(Path(sys.argv[1]))
 """
 

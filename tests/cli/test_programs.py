@@ -1,151 +1,122 @@
-"""Programs of other packages that are broken: one clear error that names the package, and all else works."""
+"""The commands of the programs: help without TensorFlow, options in front of a program, and what is sent of options."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import subprocess
+import sys
+from collections.abc import Sequence
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tfcluster.cli.main import cli
-from tfcluster.core.programs import BUNDLED
-from tfcluster.errors import ClusterError
-from tfcluster.programs import registry
-
-DECLARATION = 'from tfcluster.programs.api import Program\nPROGRAM = Program(help="Fine.")\n'
-OPTIONS = """
-import click
-from tfcluster.programs.api import Submission
-
-@click.command(epilog="Example: tfcluster run fine")
-@click.option("--size", type=int, default=1)
-def command(shared, size):
-    '''Do it.'''
-    return Submission({"size": size})
-"""
-RUN = "def run(context, *, size):\n    return {}\n"
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder from which this process imports packages."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
-
-
-def install(site: Path, program: str, module: str, package: str = "", **parts: str) -> None:
-    """Install a package with a program; `init` is the source of its `__init__`."""
-    package = package or f"{module}-package"
-    parts = {"init": DECLARATION, "options": OPTIONS, "run": RUN, **parts}
-    (site / module).mkdir(exist_ok=True)
-    for name, text in parts.items():
-        if text:
-            (site / module / f"{'__init__' if name == 'init' else name}.py").write_text(text)
-    metadata = site / f"{package}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[tfcluster.programs]\n{program} = {module}\n")
+from tfcluster.cli.run import parse_request
+from tfcluster.core.programs import BUNDLED, SCRIPT
+from tfcluster.programs import load
 
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
-def error_of(*arguments: str) -> ClusterError:
-    error = call(*arguments).exception
-    assert isinstance(error, ClusterError), error
-    return error
+def test_help_lists_the_programs_without_importing_tensorflow_and_numpy() -> None:
+    names = (*BUNDLED, SCRIPT)
+    code = (
+        "import sys; from tfcluster.cli.main import cli; cli(['run', *sys.argv[1:]], standalone_mode=False);"
+        "print('imported:', sorted({'tensorflow', 'numpy', 'rich'} & sys.modules.keys()))"
+    )
+    for arguments in (["--help"], *([name, "--help"] for name in names)):
+        shown = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert shown.stdout.endswith("imported: []\n"), arguments
+        if arguments == ["--help"]:
+            listed = shown.stdout.partition("Programs:")[2].split("\n")
+            assert [line.split()[0] for line in listed if line.startswith("  ") and line[2] != " "][: len(names)] == [
+                *names
+            ]
+
+
+@pytest.mark.parametrize("program", BUNDLED)
+def test_a_bundled_program_is_never_that_of_the_current_folder(
+    program: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "tfcluster" / "programs").mkdir(parents=True)
+    for name in ("tfcluster", "tfcluster/programs"):
+        (folder / name / "__init__.py").write_text("raise SystemExit(9)")
+    (folder / "tfcluster" / "programs" / f"{program}.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(folder)
+    assert call("run", program, "--help").exit_code == 0
+    assert not str(load(program).__file__).startswith(str(folder))
 
 
 @pytest.mark.parametrize(
-    ("parts", "problem"),
+    ("program", "words", "parameters"),
     [
-        ({"init": "import nothing_like_this"}, "cannot be imported: ModuleNotFoundError: No module named"),
-        ({"init": "def ("}, "cannot be imported: SyntaxError"),
-        ({"init": "raise SystemExit(3)"}, "cannot be imported: SystemExit: 3"),
-        ({"init": "PROGRAM = 3"}, "has no declaration (PROGRAM = Program(...))"),
-        ({"options": ""}, "has no module options"),
-        ({"options": "", "run": ""}, "has no module options and no module run"),
-        ({"options": "1 / 0"}, ".options cannot be imported: ZeroDivisionError: division by zero"),
-        ({"options": "command = 3"}, ".options has no Command 'command'"),
-        ({"options": OPTIONS.replace("--size", "--seed")}, ".options declares --seed, which every program has already"),
-        ({"options": OPTIONS.replace("return", "1 / 0 #")}, ".options.command() failed: ZeroDivisionError"),
-        ({"options": OPTIONS.replace("return", "return 3 #")}, ".options: command() returned no Submission"),
+        ("pi", ["--samples", "1e6", "--seed", "7"], {"samples": 10**6, "seed": 7}),
+        ("graph", [], {"expression": "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2", "overrides": {}, "placed": {}}),
+        ("graph", ["x", "--x", "5", "--strict"], {"expression": "x", "overrides": {"x": 5.0}, "strict": True}),
+        ("graph", ["x=1", "--device", "x=/job:ps"], {"placed": {"x": "/job:ps"}, "strict": False}),
+        ("expfit", ["--seed", "3"], {"modes": ("single",), "steps": 1000, "rate": 0.05, "batch": 64, "seed": 3}),
+        ("expfit", ["--compare", "--lr", "1"], {"modes": ("single", "data-parallel", "model-parallel"), "rate": 1.0}),
+        ("expfit", ["--mode", "model-parallel"], {"modes": ("model-parallel",)}),
     ],
 )
-def test_a_broken_package_is_named(
-    site: Path, request: pytest.FixtureRequest, parts: dict[str, str], problem: str
+def test_the_parameters_are_the_values_of_the_options(
+    program: str, words: Sequence[str], parameters: dict[str, object]
 ) -> None:
-    module = f"broken_{abs(hash(request.node.name))}"
-    install(site, "broken", module, **parts)
-    error = error_of("run", "broken")
-    assert error.message.startswith(f"the program 'broken' of the package {module}-package cannot be used: {module}")
-    assert problem in error.message
-    assert error.hint == f"Update the package or remove it: pip uninstall {module}-package"
-    assert call("run", "pi", "--help").exit_code == 0
-    assert call("status", "--help").exit_code == 0
+    with parse_request(program, words, {}) as (request, _):
+        found = request.options.parameters
+    assert {name: found[name] for name in parameters} == parameters
+    names = {"pi": {"samples", "seed"}, "graph": {"expression", "overrides", "placed", "strict"}}
+    assert found.keys() == names.get(program, {"modes", "steps", "rate", "batch", "seed"})
+    assert request.upload is None
 
 
-def test_help_lists_what_works_and_says_what_does_not(site: Path) -> None:
-    install(site, "fine", "fine_one")
-    install(site, "broken", "broken_one", init="raise ValueError('two\\nlines')")
-    install(site, "pi", "another_pi")
-    install(site, "Bad name", "bad_name")
-    result = call("run", "--help")
-    assert result.exit_code == 0
-    text = " ".join(result.output.split())
-    assert "fine Fine." in text
-    assert "Not available:" in text
-    assert (
-        "'broken' of the package broken_one-package cannot be used: broken_one cannot be imported: ValueError" in text
-    )
-    assert "'pi' of the package another_pi-package cannot be used: tfcluster itself has a program of this name" in text
-    assert "'Bad name' of the package bad_name-package cannot be used: a program's name has lower-case letters" in text
-    names = [each.name for each in registry.find_all()[0]]
-    assert names == [*BUNDLED, "fine"]
+def test_a_variable_of_an_option_and_a_random_seed_are_part_of_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFCLUSTER_RUN_SAMPLES", "12")
+    seeds = set()
+    for _ in range(3):
+        with parse_request("pi", [], {}) as (request, _):
+            assert request.options.parameters["samples"] == 12
+            seeds.add(request.options.parameters["seed"])
+    assert len(seeds) == 3
 
 
-def test_a_bundled_program_is_not_replaced_and_two_packages_with_the_same_name_are_both_named(site: Path) -> None:
-    install(site, "pi", "yet_another_pi", init="raise ValueError")
-    program = registry.find("pi")
-    assert program is not None
-    assert program.package == ""
-    assert "--samples" in call("run", "pi", "--help").output
-    install(site, "twin", "twin_a")
-    install(site, "twin", "twin_b")
-    message = error_of("run", "twin").message
-    assert "another package has a program of this name" in message
-    assert "twin_a-package" in message
-    assert "twin_b-package" in message
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("pi --samples many", "many"),
+        ("graph 1+", "expression:1:3:"),
+        ("graph --x 5 y=1", "x is given a value, but the expression has no x"),
+        ("graph --device x", "'x' is not NAME=DEVICE"),
+        ("expfit --compare --mode single", "--compare trains in every mode; leave out --mode."),
+        ("expfit --mode single --compare", "--compare trains in every mode; leave out --mode."),
+        (
+            "expfit --plot a.png --detach",
+            "--plot cannot be combined with --detach: this command draws the run's losses",
+        ),
+        ("nothing", "nothing"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_submitted(words: str, problem: str) -> None:
+    result = call("run", *words.split())
+    assert problem in result.output + str(result.exception)
+    assert result.exit_code != 0
 
 
-def test_other_packages_are_searched_only_for_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise AssertionError("slow")
-
-    monkeypatch.setattr(registry, "_entry_points", fail)
-    assert call("run", "pi", "--help").exit_code == 0
-    assert call("run", "script", "--help").exit_code == 0
-    assert registry.find("mean") is not None
-    with pytest.raises(AssertionError, match="slow"):
-        registry.find("dice")
-
-
-def test_options_in_front_of_a_program_are_explained(site: Path) -> None:
-    install(site, "fine", "fine_two")
+def test_options_in_front_of_a_program_are_explained() -> None:
     assert "A program's options come after its name: cli run pi" in call("run", "--samples", "3", "pi").output
-    assert "A program's options come after its name: cli run fine" in call("run", "--more", "3", "fine").output
+    assert "A program's options come after its name: cli run mean" in call("run", "--more", "3", "mean").output
 
 
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
         ("-c mean pi --seed 3 --help", "cli run pi [OPTIONS]"),
-        ("--seed=3 fine --help", "cli run fine [OPTIONS]"),
+        ("--seed=3 graph --help", "cli run graph [OPTIONS]"),
         ("--name pi none.py", "'none.py': no such file"),
         ("--seed", "Option '--seed' requires an argument"),
     ],
 )
-def test_options_that_all_programs_have_may_stand_in_front(site: Path, words: str, shown: str) -> None:
-    install(site, "fine", "fine_two")
+def test_options_that_all_programs_have_may_stand_in_front(words: str, shown: str) -> None:
     assert shown in call("run", *words.split()).output

@@ -19,7 +19,6 @@ from tfcluster import settings
 from tfcluster.client.runs.code import CodeFolder, CodeTree, _read, list_files
 from tfcluster.client.runs.submission import describe_changes, describe_script
 from tfcluster.core.code import CodeFile, decode_manifest, digest_of, encode_manifest
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -264,9 +263,7 @@ def test_a_run_does_not_wait_long_for_the_commit_script(tmp_path: Path, monkeypa
 
 def test_what_has_changed_since_a_run_is_said() -> None:
     def options(digest: str, commit: str | None, is_clean: bool | None) -> RunOptions:
-        return RunOptions(
-            "script", ProgramTraits(), {"path": "/a/x.py"}, digest=digest, commit=commit, is_clean=is_clean
-        )
+        return RunOptions("script", {"path": "/a/x.py"}, digest=digest, commit=commit, is_clean=is_clean)
 
     then = options("d", "c" * 40, True)
     assert describe_changes("x-1", then, then) == []

@@ -75,17 +75,17 @@ def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:
     return {(each["name"], each["reporter"]): each["points"] for each in history.to_json()["series"]}
 
 
-def test_metrics_of_scripts_and_of_programs_are_the_same_curves_and_their_latest_values_are_known() -> None:
+def test_metrics_are_curves_with_a_line_for_each_reporter_and_their_latest_values_are_known() -> None:
     history = RunHistory("script-1")
     history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 3, "seconds": 1.0, "task": "worker:1"})
-    history.update({"event": "metric", "worker": "worker:0", "step": 9, "loss": 0.1, "w": 2.0, "seconds": 0.3})
-    history.update({"event": "metric", "mode": "single", "step": 4, "loss": 0.2, "steps_per_s": 7.5})
+    history.update({"event": "metric", "series": "worker:0", "step": 9, "name": "loss", "value": 0.1, "seconds": 0.3})
+    history.update({"event": "metric", "series": "worker:0", "step": 9, "name": "w", "value": 2.0, "seconds": 0.3})
+    history.update({"event": "metric", "task": "a:1", "series": "b", "step": 4, "name": "loss", "value": 0.2})
     assert series_of(history) == {
         ("loss", "worker:1"): [(3, 0.5, 1.0)],
         ("loss", "worker:0"): [(9, 0.1, 0.3)],
         ("w", "worker:0"): [(9, 2.0, 0.3)],
-        ("loss", "single"): [(4, 0.2, None)],
-        ("steps_per_s", "single"): [(4, 7.5, None)],
+        ("loss", "a:1 b"): [(4, 0.2, None)],
     }
     history = RunHistory("script-1")
     for step, loss in enumerate((0.5, None)):

@@ -55,10 +55,9 @@ def test_only_a_process_has_variables_to_lose(state: TaskState) -> None:
 def test_the_losses_are_variables_and_runs() -> None:
     restart = restart_of(status(ps=READY, worker=READY), ())
     assert restart.losses == ("the variables of ps:0, ps:1",)
-    assert replace(restart, runs=("a-1",), scripts=("b-2",)).losses == (
+    assert replace(restart, runs=("a-1",)).losses == (
         "the variables of ps:0, ps:1",
-        "run a-1",
-        "run b-2, if its script uses these tasks",
+        "run a-1, if it uses these tasks",
     )
     assert restart_of(status(ps=FAILED), ()).losses == ()
 

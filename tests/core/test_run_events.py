@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.core.programs import BUNDLED, ProgramTraits
+from tfcluster.core.programs import BUNDLED
 from tfcluster.core.run_events import (
     LatestMetrics,
     MemberEvent,
@@ -42,7 +42,7 @@ def test_the_latest_values_are_in_the_result_those_of_a_group_in_the_order_of_it
         {"event": "metric", "name": "loss", "value": 0.5},
         {"event": "metric", "name": "accuracy", "value": None},
         {"event": "output"},
-        {"event": "metric", "worker": "worker:0", "loss": 4.0, "step": 1},  # a program's own
+        {"event": "metric", "worker": "worker:0", "loss": 4.0, "step": 1},  # of an earlier version
         {"event": "metric", "name": "loss", "value": "high"},
         {"event": "metric", "name": "loss", "value": 0.25},
     ):
@@ -53,12 +53,15 @@ def test_the_latest_values_are_in_the_result_those_of_a_group_in_the_order_of_it
     for task in ("worker:2", "worker:0"):
         metrics.add({"event": "metric", "task": task, "name": "loss", "value": 0.5})
     assert list(metrics.as_result()["metrics"].items()) == [("worker:0", {"loss": 0.5}), ("worker:2", {"loss": 0.5})]
+    metrics = LatestMetrics()
+    for series in ("b", "a", None, "a"):
+        metrics.add({"event": "metric", "name": "a", "value": 1.5, **({"series": series} if series else {})})
+    metrics.add({"event": "metric", "name": "loss", "value": 2.5})
+    assert metrics.as_result() == {"metrics": {"a": {"a": 1.5}, "loss": 2.5, "b": {"a": 1.5}}}
 
 
 def options(**parameters: Any) -> RunOptions:
-    return RunOptions(
-        "script", ProgramTraits(is_script=True), {"path": None, "argument": "", "module": None, **parameters}
-    )
+    return RunOptions("script", {"path": None, "argument": "", "module": None, **parameters})
 
 
 @pytest.mark.parametrize(
@@ -109,14 +112,14 @@ def test_ids_have_few_characters_and_are_no_names_of_programs() -> None:
         for run in (options(path=f"/a/{stem}.py"), options(module=f"a.{stem}")):
             check_name(run.run_name)
             assert len(f"{run.run_name}-0123abcd") <= 32
-            assert run.run_name not in (*BUNDLED[:-1], "launch")
+            assert run.run_name not in (*BUNDLED, "launch")
             assert not set(run.run_name) - set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def test_other_runs_and_a_name_that_was_given() -> None:
-    assert RunOptions("pi", ProgramTraits(), {"path": "x.py"}).script is None
-    assert RunOptions("pi", ProgramTraits(), {}).run_name == "pi"
-    assert RunOptions("script", ProgramTraits(), {"path": "/a/x.py"}, name="Best_1").run_name == "Best_1"
+    assert RunOptions("pi", {"path": "x.py"}).script is None
+    assert RunOptions("pi", {}).run_name == "pi"
+    assert RunOptions("script", {"path": "/a/x.py"}, name="Best_1").run_name == "Best_1"
     assert matching_runs("pi-py", ["pi-py-83e8", "pi-1234"]) == ["pi-py-83e8"]
     runs = ["base-3f9a", "base-two-3f9a", "base-two-83e8"]
     assert matching_runs("base", runs) == ["base-3f9a"], "a name, though it begins others"

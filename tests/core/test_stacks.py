@@ -13,7 +13,6 @@ TENSORFLOW = "/venv/lib/python3.11/site-packages/tensorflow/python"
 THREADING = '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
 SCRIPT = """  File "/home/me/train.py", line 12 in main
   File "/home/me/train.py", line 20 in <module>
-  File "/opt/tfcluster/programs/script/run.py", line 107 in _run_as_main
   File "/opt/tfcluster/processes/runs/run_script.py", line 102 in _run_script
   File "<string>", line 7 in <module>
 """
@@ -96,7 +95,7 @@ def test_what_tfcluster_puts_in_between_is_left_out() -> None:
     strategy = "distribute/collective_all_reduce_strategy.py"
     stack = (
         calls("eager/context.py:736:ensure_initialized", f"{strategy}:602:_initialize_multi_worker")
-        + '  File "/opt/tfcluster/programs/script/strategies.py", line 51 in initialize\n'
+        + '  File "/opt/tfcluster/processes/runs/strategies.py", line 51 in initialize\n'
         + calls(f"{strategy}:187:__init__")
     )
     wait = find_wait(parse(stack + SCRIPT))

@@ -61,7 +61,7 @@ def test_down_does_not_ask_with_yes_or_without_runs(sandbox: Sandbox) -> None:
 def test_scale_says_that_a_script_may_not_use_the_tasks(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: busy\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n"))
     run = sandbox("run", "--detach", sandbox.spec(SLEEPS, "sleeps.py")).stdout.strip()
-    lost = f"run {run}, if its script uses these tasks"
+    lost = f"run {run}, if it uses these tasks"
     refused = sandbox("scale", "worker=1", code=2)
     assert f"cluster 'busy' would lose {lost}: nothing was changed" in refused.stderr
     assert f"LOST: {lost}" in sandbox("scale", "worker=1", "--dry-run").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import signal
@@ -68,9 +69,10 @@ def test_workers_train_at_once_and_the_evaluator_scores(full: Sandbox) -> None:
     assert result["examples_per_s"] > 0
 
     metrics = [event for event in earlier if event["event"] == "metric"]
-    assert {event["worker"] for event in metrics} > {"evaluator:0"}
-    trained = [event for event in metrics if event["worker"].startswith("worker:")]
-    assert all(event.keys() >= {"step", "loss", "w", "b", "examples_per_s", "seconds"} for event in trained)
+    reported = {(event.get("series"), event["name"]) for event in metrics}
+    series = {"worker:0", "worker:1", "worker:2", "evaluator:0"}
+    assert reported == {(None, "examples_per_s"), *itertools.product(series, ("loss", "w", "b"))}
+    assert all(event.keys() >= {"step", "value", "seconds"} for event in metrics)
     assert all(event["done"] <= event["total"] == 1000 for event in earlier if event["event"] == "progress")
     assert result["evaluations"][-1] == [1000, pytest.approx(result["loss"])]
 
@@ -174,7 +176,7 @@ def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox:
     for line in run.stdout:
         final = json.loads(line)
         later += final["event"] == "metric" and "ps:0" not in pids
-        if final["event"] == "metric" and final["worker"] == "worker:1" and "worker:1" in pids:
+        if final["event"] == "metric" and final.get("series") == "worker:1" and "worker:1" in pids:
             os.kill(pids.pop("worker:1"), signal.SIGKILL)
         if final["event"] == "metric" and final["step"] >= 1000 and "ps:0" in pids:
             os.kill(pids.pop("ps:0"), signal.SIGKILL)

@@ -110,7 +110,7 @@ def test_a_task_that_dies_while_a_run_is_submitted_is_named(sandbox: Sandbox) ->
 SHARDS = """
 import time
 import tensorflow as tf
-from tfcluster.programs.map_reduce import map_reduce
+from tfcluster import map_reduce
 
 def busy(shard):
     values = tf.random.stateless_uniform([1_000_000], seed=tf.stack([shard, 1]))

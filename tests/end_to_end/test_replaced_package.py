@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, Sandbox, make_sandbox, wait_for
-from tests.end_to_end.test_program_of_a_package import RUN, install
 
 pytestmark = pytest.mark.slow
 
@@ -86,13 +85,11 @@ def record_of(sandbox: Sandbox, run: str) -> Any:
 
 
 def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "plugins").mkdir()
-    plugins = install(tmp_path / "plugins")
     package, trace = tmp_path / "site" / "tfcluster", tmp_path / "imported"
     shutil.copytree(ROOT / "tfcluster", package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in {"late.py": LATE, "fresh.py": FRESH, "member.py": MEMBER}.items():
         (kept.folder / name).write_text(text)
-    old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent, tmp_path / "plugins")))}
+    old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent)))}
     kept("up", kept.spec(SPEC, warm=True), env=old)
     kept("run", "pi", "--samples", "1e5", env=old)
     notice = kept.folder / "notice"
@@ -146,7 +143,6 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
     ):
         kept(*arguments)
     assert "modules 0\n" in kept("run", "fresh.py").stdout
-    kept(*RUN, env=plugins)
     (kept.folder / "go").unlink()
     waiting = kept("run", "--detach", "late.py").stdout.strip()
     wait_for(lambda: "late.py" in kept("stack", waiting, code=None).stdout)

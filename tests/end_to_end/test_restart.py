@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -70,23 +71,22 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_a_restart_asks_before_a_run_fails_and_does_not_mention_one_that_continues(sandbox: Sandbox) -> None:
-    waiting = sandbox.with_fault(
-        "tfcluster.programs.expfit.run", "run = lambda *_, **__: __import__('time').sleep(600)"
-    )
-    sandbox("up", sandbox.spec(SPEC), env=waiting)
+    sandbox("up", sandbox.spec(SPEC))
     other = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
     wait_for(lambda: [each["state"] for each in sandbox.status()["runs"]] == ["running"])
     assert "LOST" not in sandbox("restart", "worker:1").stderr
     assert [(each["run"], each["state"]) for each in sandbox.status()["runs"]] == [(other, "running")]
     sandbox("cancel", other)
-    run = sandbox.start("run", "expfit", "--mode", "data-parallel")
-    (name,) = wait_for(lambda: [run["run"] for run in sandbox.status()["runs"] if run["state"] == "running"])
+    run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
+    name = json.loads(run.stdout.readline())["run"]
+    next(line for line in run.stdout if json.loads(line)["event"] == "progress")
     assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
-        f"error: cluster 'again' would lose run {name}: nothing was restarted",
+        f"error: cluster 'again' would lose run {name}, if it uses these tasks: nothing was restarted",
         "hint: Add --yes to restart anyway.",
     ]
-    assert f"LOST: run {name}\n" in sandbox("restart", "worker:1", "--yes").stderr
-    assert "worker:1 was stopped by `tfcluster restart`" in run.communicate(timeout=60)[1]
+    assert f"LOST: run {name}, if it uses these tasks\n" in sandbox("restart", "worker:1", "--yes").stderr
+    result = json.loads(run.communicate(timeout=60)[0].splitlines()[-1])
+    assert result["error"]["message"].startswith("worker:1 was stopped by `tfcluster restart`\nafter that, ")
     assert run.returncode == 1
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import Sandbox, lines_of, mostly_slow, wait_for
+from tests.conftest import ROOT, Sandbox, lines_of, mostly_slow, wait_for
 from tfcluster.cli.main import cli
 
 STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
@@ -29,6 +31,30 @@ def test_events_end_with_the_result(demo: Sandbox) -> None:
     assert sum(work["samples"] for work in result["devices"].values()) == 20_000_001
     assert all(work["ops"] > 0 for work in result["devices"].values())
     assert demo.status()["runs"][-1]["state"] == "succeeded"
+
+
+def test_a_program_is_that_of_the_cluster_and_its_options_those_of_the_command(demo: Sandbox, tmp_path: Path) -> None:
+    """In a folder with a tfcluster of its own, with an option from the environment."""
+    (tmp_path / "tfcluster" / "programs").mkdir(parents=True)
+    for path in ("__init__.py", "programs/__init__.py", "programs/pi.py", "programs/threefry.py"):
+        (tmp_path / "tfcluster" / path).write_text("raise SystemExit('not this one')")
+    env = {"TFCLUSTER_RUN_SAMPLES": "4_321", "TFCLUSTER_CLUSTER": "demo"}
+    installed = Path(sys.executable).with_name("tfcluster")  # `python -m tfcluster` imports from the folder
+    run = demo.execute(installed, "run", "pi", "--seed", "7", "-o", "json", cwd=tmp_path, env=env)
+    result = lines_of(run.stdout)[-1]
+    assert (result["result"]["samples"], result["result"]["seed"]) == (4321, 7)
+    (record,) = [each for each in demo.json("runs") if each["run"] == result["run"]]
+    assert (record["program"], record["parameters"]) == ("pi", {"samples": 4321, "seed": 7})
+
+
+def test_the_example_does_what_pi_does_as_a_script(demo: Sandbox) -> None:
+    words = ("run", "--seed", "7", ROOT / "examples" / "pi.py", "--points", "3_000_000")
+    first, second = (demo.json_lines(*words)[-1] for _ in range(2))
+    value = first["result"]["value"]
+    assert value == second["result"]["value"], "the same seed"
+    assert abs(value["pi"] - 3.14159265) < 5 * value["stderr"]
+    assert (value["points"], value["seed"], first["result"]["exit_code"]) == (3_000_000, 7, 0)
+    assert sum(work["points"] for work in first["devices"].values()) == 3_000_000
 
 
 @pytest.mark.slow
@@ -151,7 +177,9 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         final = lines_of(output)[-1]
         assert final["state"] == "failed"
         lost = " and lost its variables" if task == "ps:0" else ""
-        assert final["error"]["message"].startswith(f"{task} died (SIGKILL){lost} and has failed during expfit-")
+        first, second = final["error"]["message"].splitlines()
+        assert first == f"{task} died (SIGKILL){lost} and has failed"
+        assert second.startswith("after that, one of the tasks worker:0, worker:1, ps:0 was lost: ")
         error = sandbox("run", "pi", "--strict", code=4, timeout=30).stderr
         assert error.startswith(f"error: {task} died (SIGKILL){lost} and has failed\nhint: ")
         assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"

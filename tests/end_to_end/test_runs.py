@@ -49,7 +49,7 @@ with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
 #: Counts to one: the zero it knows, the one it has the cluster compute, once there is a file that says so.
 WAIT = """
 import os, time
-from tfcluster.programs.map_reduce import map_reduce
+from tfcluster import map_reduce
 
 print(0)
 while not os.path.exists("go"):
@@ -254,7 +254,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> None:
+def test_a_run_ends_when_no_task_remains(sandbox: Sandbox) -> None:
     sooner = sandbox.with_settings({"RUN_ALL_TASKS_LOST_SECONDS": 0.5})
     sandbox("up", sandbox.spec(SPEC), env=sooner)
     sandbox.spec("import time\nwhile True:\n    time.sleep(60)\n", "waits.py")

@@ -63,6 +63,18 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_the_input_of_a_program_is_sent(wide: Over, tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("x,y\n0,1\n1,3\n2,5\n")
+    env = {"TFCLUSTER_CLUSTER": "wide"}
+    run = wide.execute(*wide.command, "run", "mean", "-", "-o", "json", input="1\n2\n6\n", env=env)
+    assert json.loads(run.stdout.splitlines()[-1])["result"]["mean"] == 3.0
+    words = ("run", "linear", "--data", "points.csv", "--steps", "5", "-o", "json")
+    result = wide(*words, cwd=tmp_path, env=env).stdout.splitlines()[-1]
+    assert json.loads(result)["result"]["least_squares"] == pytest.approx({"w": 2, "b": 1})
+    error = wide("run", "linear", "--data", "missing.csv", cwd=tmp_path, env=env, code=2).stderr
+    assert "'missing.csv': no such file" in error
+
+
 def run(wide: Over, project: Path, *arguments: str, code: int = 0) -> Result:
     return wide("run", *arguments, cwd=project, code=code, env={"TFCLUSTER_CLUSTER": "wide"})
 

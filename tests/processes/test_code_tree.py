@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
 from tfcluster.processes.runs.code_tree import CODE, clear_tree, enter_tree
@@ -43,7 +42,7 @@ def plan(tmp_path: Path) -> RunPlan:
 def enter(folder: Path, cache: Path, tree: str) -> RunPlan:
     code = CodeLocation(tree, "x.py", "")
     parameters = {"argument": "x.py"}
-    options = RunOptions("script", ProgramTraits(is_script=True), parameters)
+    options = RunOptions("script", parameters)
     plan = RunPlan("script-1", "demo", options, folder, {}, "localhost:1", [], [], code=code)
     return enter_tree(plan, cache)
 

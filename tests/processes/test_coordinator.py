@@ -25,12 +25,11 @@ _COORDINATE = f"""
 import sys
 from pathlib import Path
 from tfcluster.core.groups import Group, Member
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.runs.run_plan import RunPlan
 members = tuple(Member("worker", rank, rank, host, "127.0.0.1") for rank, host in enumerate(["beta", "gamma"]))
-options = RunOptions("script", ProgramTraits(is_script=True), {{"path": "/x.py"}}, max_restarts=int(sys.argv[2]))
+options = RunOptions("script", {{"path": "/x.py"}}, max_restarts=int(sys.argv[2]))
 plan = RunPlan("x-1", "demo", options, Path(sys.argv[1]), {{}}, "alpha:1", [], [], host="alpha")
 GroupCoordinator(plan, Group(members, {{}}, "{SECRET}", "127.0.0.1"), None).run()
 """

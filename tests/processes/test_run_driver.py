@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
 import shutil
 import subprocess
@@ -17,31 +16,26 @@ import pytest
 
 from tests.conftest import REAPED_DAEMON, ROOT, running, wait_for
 from tests.control_groups import EATS_MEMORY, memory_group
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.runs import run_program
 from tfcluster.processes.runs.run_driver import _path_hint
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, append_event
-from tfcluster.programs import api
 
 # Supervises a program of its own, whose body it is given.
 _DRIVE = """
 import json, os, select, signal, socket, sys, time
 from pathlib import Path
 from tfcluster import settings
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.run_events import LatestMetrics
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.runs import RunOptions
 from tfcluster.os import daemonize
 from tfcluster.processes.runs import run_driver, run_plan, stored_output, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
-traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
 parameters = {"path": "/home/me/x.py"}
-options = RunOptions("script", traits, parameters)
+options = RunOptions("script", parameters)
 job = run_plan.RunPlan("script-1", "demo", options, folder, {}, "localhost:1", [], ["careful"])
 def run_program(spec, parent, link, outputs, stdin):
     def report_end(code, failure=""):
@@ -62,8 +56,7 @@ run_driver._supervise(job, program, poll, recorder, LatestMetrics())
 
 
 def job(folder: Path, program: str = "careless") -> RunPlan:
-    traits = ProgramTraits(is_script=program == "script")
-    return RunPlan(f"{program}-1", "demo", RunOptions(program, traits, {}), folder, {}, "localhost:1", [], [])
+    return RunPlan(f"{program}-1", "demo", RunOptions(program, {}), folder, {}, "localhost:1", [], [])
 
 
 def drive(folder: Path, body: str, **options: Any) -> tuple[int, list[Any]]:
@@ -254,14 +247,6 @@ def test_what_a_program_has_started_ends_with_it_if_it_is_terminated(tmp_path: P
             wait_for(lambda: not child.is_alive(), seconds=30)
         finally:
             child.kill()
-
-
-def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_program, "load_function", lambda job: lambda context: {"loss": math.nan})
-    monkeypatch.setattr(api, "_current_run", [])  # the program tells its process which run it is; this one is none
-    assert run_program.run_program(job(tmp_path)) == 1
-    (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
-    assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 
 
 def test_an_event_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

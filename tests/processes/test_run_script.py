@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOptions
 from tfcluster.processes.runs import load_variables
 from tfcluster.processes.runs.run_plan import RunPlan
@@ -20,7 +19,7 @@ from tfcluster.processes.runs.run_script import needs_fresh_interpreter
 def plan(tmp_path: Path) -> RunPlan:
     """The run of a script that nothing is known of."""
     (tmp_path / "train.py").write_text("import tensorflow\n")
-    options = RunOptions("script", ProgramTraits(is_script=True), {"path": str(tmp_path / "train.py")})
+    options = RunOptions("script", {"path": str(tmp_path / "train.py")})
     return RunPlan("train-1", "demo", options, tmp_path, {}, "localhost:1", [], [])
 
 

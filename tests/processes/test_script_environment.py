@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tfcluster.programs.api import Context
-from tfcluster.programs.script.environment import describe_cluster, describe_run
+from tfcluster.processes.runs.script_environment import describe_cluster, describe_run
+from tfcluster.programs.context import Context
 
 DEVICES = ("/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:1/device:CPU:0")
 CONTEXT = Context(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster.processes.runs.program_process import enable_stack_dump
 from tfcluster.processes.runs.run_plan import STACKS
-from tfcluster.processes.runs.run_program import enable_stack_dump
 
 
 def test_without_a_high_descriptor_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,8 +12,16 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensorflow as tf
 
-from tfcluster.programs import api
-from tfcluster.programs.api import Context
+from tfcluster import reporting
+from tfcluster.programs import context as run_context
+from tfcluster.programs.context import Context
+
+
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins without a run, and without a reporter of metrics."""
+    monkeypatch.setattr(run_context, "_current_run", [])
+    monkeypatch.setattr(reporting, "_reporters", [])
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +42,7 @@ def local_run(
     def run(devices: int) -> Context:
         names = tuple(f"/job:{job}/replica:0/task:0/device:CPU:{number}" for number in range(devices))
         context = Context("script-1", {job: [address]}, names, lambda event, **fields: None, folder=tmp_path)
-        monkeypatch.setattr(api, "_current_run", [context])
+        monkeypatch.setattr(run_context, "_current_run", [context])
         return context
 
     return run

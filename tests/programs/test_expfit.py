@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError
-from tfcluster.programs.api import Context
-from tfcluster.programs.expfit import run as expfit
-from tfcluster.programs.expfit.partitioning import BatchShard, partition
-from tfcluster.programs.expfit.run import initial_layers, parameter_device, stream_examples
+from tfcluster.programs import expfit, sessions
+from tfcluster.programs.context import Context, set_current_run
+from tfcluster.programs.expfit import BatchShard, initial_layers, parameter_device, partition, stream_examples
+from tfcluster.reporting import MetricReporter, set_reporter
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(5))
 
@@ -32,13 +32,23 @@ def train(
     )
     values = {"steps": 120, "rate": 0.05, "batch": 13, "seed": 5, **parameters}
 
-    def session(context: Context, graph: tf.Graph, used: Iterable[str]) -> Any:
+    def session(graph: tf.Graph, used: Iterable[str]) -> Any:
         assert set(used) <= set(context.devices)
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 5}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(expfit, "open_session", session)
-        return expfit.run(context, modes=modes, **values), context, events
+        patch.setattr(sessions, "open_session", session)
+        patch.setattr(sessions, "check_listening", lambda device: None)
+        set_current_run(context)
+
+        def send(event: dict[str, Any], may_wait: bool) -> bool:
+            events.append(event)
+            return True
+
+        set_reporter(reporter := MetricReporter(send))
+        expfit.run(modes, **values)
+        reporter.flush()
+        return context.result, context, events
 
 
 def numpy_losses(seed: int, steps: int, rate: float, batch: int) -> list[float]:
@@ -64,7 +74,9 @@ def test_the_curve_equals_that_of_numpy() -> None:
     assert (result["mode"], result["steps"], result["seed"], result["loss"]) == ("single", 150, 5, losses[-1])
     assert context.device_stats["/job:localhost/task:0/device:CPU:0"]["examples"] == 150 * 13
     assert context.device_stats["/job:localhost/task:0/device:CPU:0"]["ops"] > 20
-    assert [each["step"] for each in events if each["event"] == "metric"][-1] == 150
+    metrics = {each["name"]: each for each in events if each["event"] == "metric"}
+    assert metrics["loss"].items() >= {"series": "single", "step": 150, "value": losses[-1]}.items()
+    assert metrics["steps_per_s"]["value"] > 0
     progress = [each for each in events if each["event"] == "progress"]
     assert (progress[0]["done"], progress[-1]["done"], progress[-1]["total"]) == (10, 150, 150)
 
@@ -168,5 +180,4 @@ def test_layers_are_on_two_tasks_and_data_parallel_shares_are_even_with_weights_
     ],
 )
 def test_the_parameter_device(jobs: list[str], keeper: str | None) -> None:
-    context = Context("e", {job: ["h:1"] for job in jobs}, (), lambda event, **fields: None)
-    assert parameter_device(context) == (keeper and names(f"{keeper}:0")[0])
+    assert parameter_device({job: ["h:1"] for job in jobs}) == (keeper and names(f"{keeper}:0")[0])

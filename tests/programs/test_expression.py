@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.graph.parser import Expression, parse
+from tfcluster.programs.expression import Expression, parse
 
 COMPUTE: dict[str, Callable[..., float]] = {
     "copy": lambda value: value,

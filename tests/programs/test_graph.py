@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.api import Context
-from tfcluster.programs.graph import run as graph
-from tfcluster.programs.graph.parser import parse
-from tfcluster.programs.graph.run import choose_devices
+from tfcluster.programs import graph, sessions
+from tfcluster.programs.context import Context, set_current_run
+from tfcluster.programs.expression import parse
+from tfcluster.programs.graph import choose_devices
 from tfcluster.programs.sessions import session_config
 
 CPUS = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(2))
+ADDRESSES = {"ps": ["h:1"], "worker": ["h:2", "h:3"]}
 WORKERS = tuple(f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(2))
 
 
@@ -26,13 +27,14 @@ WORKERS = tuple(f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in ra
 def sessions_here() -> Iterable[None]:
     """Sessions of two CPU devices of this process, in place of a cluster's."""
 
-    def session(context: Context, built: tf.Graph, used: Iterable[str], *, as_written: bool) -> Any:
+    def session(built: tf.Graph, used: Iterable[str], *, as_written: bool) -> Any:
         config = session_config(as_written=as_written)
         config.device_count["CPU"] = 2
         return tf.compat.v1.Session(graph=built, config=config)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "open_session", session)
+        patch.setattr(sessions, "open_session", session)
+        patch.setattr(sessions, "check_listening", lambda device: None)
         yield
 
 
@@ -40,7 +42,8 @@ def compute(
     expression: str, placed: dict[str, str] | None = None, strict: bool = False
 ) -> tuple[Context, dict[str, Any]]:
     context = Context("graph-1", {"localhost": ["localhost:1"]}, CPUS, lambda event, **fields: None)
-    return context, graph.run(context, expression=expression, overrides={}, placed=placed or {}, strict=strict)
+    set_current_run(context)
+    return context, graph.compute(parse(expression), placed or {}, strict=strict)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,15 @@ def test_a_device_that_does_not_exist() -> None:
     assert "/job:localhost/task:0/device:CPU:1" in caught.value.hint
 
 
+def test_a_task_that_was_not_ready_is_an_error() -> None:
+    context = Context("graph-1", {"localhost": ["localhost:1"]}, CPUS, lambda event, **fields: None)
+    context.missing = {"/job:localhost/task:0": "localhost:0 has failed"}
+    set_current_run(context)
+    with pytest.raises(ClusterError, match=r"^localhost:0 has failed\n") as caught:
+        graph.compute(parse("1"), {}, strict=False)
+    assert caught.value.exit_code == ExitCode.UNHEALTHY
+
+
 @pytest.mark.parametrize(
     ("asked", "device"),
     [
@@ -147,9 +159,8 @@ def test_a_device_that_does_not_exist() -> None:
     ],
 )
 def test_omitted_parts_of_a_device_string(asked: str | None, device: str) -> None:
-    context = Context("g", {"ps": ["h:1"], "worker": ["h:2", "h:3"]}, WORKERS, lambda event, **fields: None)
     placed = {} if asked is None else {"y": asked}
-    assert choose_devices(parse("x = 1; y = x; z = y"), context, placed) == {
+    assert choose_devices(parse("x = 1; y = x; z = y"), placed, WORKERS, ADDRESSES) == {
         "x": WORKERS[0],
         "y": device,
         "z": WORKERS[0],
@@ -168,9 +179,8 @@ def test_omitted_parts_of_a_device_string(asked: str | None, device: str) -> Non
     ],
 )
 def test_invalid_device_strings(name: str, asked: str, message: str, hint: str) -> None:
-    context = Context("g", {"ps": ["h:1"], "worker": ["h:2", "h:3"]}, WORKERS, lambda event, **fields: None)
     with pytest.raises(ClusterError) as caught:
-        choose_devices(parse("x = 1; y = x"), context, {name: asked})
+        choose_devices(parse("x = 1; y = x"), {name: asked}, WORKERS, ADDRESSES)
     assert caught.value.message == f"--device {name}={asked}: {message}"
     assert hint in caught.value.hint
     assert caught.value.exit_code == ExitCode.USAGE

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,10 +22,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+import tfcluster
 from tfcluster.errors import ClusterError
 from tfcluster.programs import session_pool, sessions, settings, shards
-from tfcluster.programs.api import Context
-from tfcluster.programs.map_reduce import map_reduce, spread
+from tfcluster.programs.context import Context, set_current_run
+from tfcluster.programs.map_reduce import map_reduce
 from tfcluster.programs.sessions import SERVER_LOST, check_listening, is_serving, open_session
 from tfcluster.programs.shards import DeviceLostError, ShardResult, StepTimeoutError, map_shards
 
@@ -149,6 +151,11 @@ def test_an_exception_of_a_step_is_raised_and_no_step_starts_after_it(join_threa
     raised.set()
     join_threads()
     assert sorted(started) == ["bad", "good"]
+
+
+def test_a_step_that_exits_is_raised_in_the_callers_thread() -> None:
+    with pytest.raises(SystemExit):
+        list(map_shards(["a", "b"], 10, lambda *_: sys.exit(3)))
 
 
 def test_a_failure_stops_the_other_devices_before_the_caller_gets_it(join_threads: Callable[[], None]) -> None:
@@ -318,21 +325,24 @@ def test_a_late_device_that_never_answers_is_not_waited_for(join_threads: Callab
     join_threads()
 
 
-def test_a_task_that_only_accepts_connections_does_not_join(
+def test_a_task_that_only_accepts_connections_does_not_answer_and_a_late_one_that_answers_joins(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = local_run(1)
-    [device] = context.devices
+    context = local_run(2)
+    [device, late] = context.devices
+    pool = tfcluster.sessions(lambda: ({}, tf.constant(1)))
     with socket.create_server(("localhost", 0)) as server, monkeypatch.context() as patch:
         patch.setattr(settings, "SESSION_CONNECT_SECONDS", 0.1)
         patch.setitem(context.addresses, "local", [f"localhost:{server.getsockname()[1]}"])
-        assert not sessions.answers(context, device)
-    assert not context.notes
-    assert sessions.answers(context, device)
-    assert not context.notes, "it was there from the start"
-    context.late_devices = (device,)
-    assert sessions.answers(context, device)
-    assert sessions.answers(context, device)
+        assert not sessions.answers(device)
+    assert sessions.answers(device)
+    context.devices, context.late_devices = (device,), (late,)
+    parts = list(pool.map(lambda used, first, count: sessions.short_task(used), 50))
+    assert sum(part.count for part in parts) == 50
+    assert context.notes in ([], ["local:0 answers now, and has joined the run"])
+    assert pool._answers(device)
+    assert pool._answers(late)
+    assert pool._answers(late)
     assert context.notes == ["local:0 answers now, and has joined the run"]
 
 
@@ -378,7 +388,8 @@ def test_few_devices_are_spread_evenly_unless_the_user_chose_them(
     names = [f"d{number}" for number in range(7)]
     context = Context("pi-1", {}, tuple(names[:5]), lambda event, **fields: None, late_devices=tuple(names[5:]))
     context.chose_devices = is_chosen
-    assert spread(context, at_most) == [names[number] for number in used]
+    set_current_run(context)
+    assert tfcluster.devices(at_most) == [names[number] for number in used]
 
 
 def test_map_reduce_outside_a_run_or_without_shards(local_run: Callable[[int], Context]) -> None:
@@ -396,10 +407,10 @@ class Failing:
         self.opened = 0
         self._error: tf.errors.OpError | None = error
 
-    def __call__(self, context: Context, graph: tf.Graph, used: Any, *, as_written: bool, optimized: bool) -> Any:
+    def __call__(self, graph: tf.Graph, used: Any, *, as_written: bool, optimized: bool) -> Any:
         self.opened += 1
         assert optimized, "what a script's function does may be worth it"
-        session = open_session(context, graph, used)
+        session = open_session(graph, used)
         whole_step = session.run
 
         def step(outputs: Any, feed: dict[Any, int], *arguments: Any) -> Any:
@@ -432,7 +443,7 @@ def test_a_step_timeout_is_no_loss_if_the_task_responds(
     opened = Failing(tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded"))
     monkeypatch.setattr(sessions, "open_session", opened)
     if not answers:
-        monkeypatch.setattr(session_pool, "is_serving", lambda context, device, timeout_ms: False)
+        monkeypatch.setattr(session_pool, "is_serving", lambda device, timeout_ms: False)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
     assert opened.opened == (1 if answers else 2)
     assert context.notes == ([] if answers else ["local:0 was lost; its work in progress was done again"])
@@ -442,10 +453,10 @@ def test_a_task_that_accepts_connections_and_does_not_respond_is_not_serving(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = local_run(1)
-    assert is_serving(context, context.devices[0], settings.SERVER_CHECK_TIMEOUT_MS)
+    assert is_serving(context.devices[0], settings.SERVER_CHECK_TIMEOUT_MS)
     with socket.create_server(("localhost", 0)) as mute:
         context.addresses["local"][0] = f"localhost:{mute.getsockname()[1]}"
-        assert not is_serving(context, context.devices[0], 100)
+        assert not is_serving(context.devices[0], 100)
 
 
 NETWORK_LOST = ("EHOSTUNREACH", "ENETUNREACH", "ENETDOWN", "EHOSTDOWN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET")
@@ -469,6 +480,6 @@ def test_a_lost_network_is_a_lost_server_and_an_exhausted_limit_is_none(
     monkeypatch.setattr(socket, "create_connection", fail)
     is_lost = error.errno != errno.EMFILE
     with pytest.raises(ConnectionError if is_lost else OSError) as caught:
-        check_listening(context, context.devices[0])
+        check_listening(context.devices[0])
     assert isinstance(caught.value, SERVER_LOST) is is_lost
     assert not is_lost or isinstance(caught.value.__cause__, OSError)

@@ -1,25 +1,25 @@
-"""Mean and variance against NumPy: files of every type, text, what is not finite, what is no input at all."""
+"""Mean and variance against NumPy: files of every type, text, what is not finite, what is no input at all; options."""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfcluster
 from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError
-from tfcluster.programs.api import Context
-from tfcluster.programs.mean import run as mean
-from tfcluster.programs.mean import window_sums
-from tfcluster.programs.mean.render import summary
-from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array, open_numbers
-from tfcluster.programs.mean.window_sums import PieceSums, sums_of, uniform
-from tfcluster.programs.mean.windows import WindowPieces, cut
+from tfcluster.programs import mean
+from tfcluster.programs.context import Context
+from tfcluster.programs.mean import MappedFile, RandomNumbers, open_numbers, random_numbers, summary, sums_of
 from tfcluster.programs.threefry import threefry_2x32
 
 WINDOW = 1 << 13
@@ -37,7 +37,9 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(context: Context, path: Path | None, **parameters: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"random": None, "seed": 1, "column": None, "slices": "even", **parameters}
-    return mean.run(context, file=None if path is None else str(path), **given)
+    mean.run(file=None if path is None else str(path), **given)
+    result: dict[str, Any] = context.result
+    return result
 
 
 def save(path: Path, array: Any) -> Path:
@@ -89,18 +91,18 @@ def test_a_file_that_no_task_can_map_gives_the_same_bits(
     path = save(tmp_path, np.random.default_rng(5).normal(size=3 * WINDOW + 17).astype(np.float32))
     mapped = run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983])
 
-    class OtherMachine(SameHostToken):
-        def __init__(self) -> None:
-            super().__init__()
-            self.value = bytes(16)
+    def on_other_machine(file: str, column: str | None) -> MappedFile:
+        numbers = open_numbers(file, column)
+        numbers.token = bytes(16)
+        return numbers
 
-    class NoSuchProcess(SameHostToken):
-        def __init__(self) -> None:
-            super().__init__()
-            self.path = "/proc/0/fd/0"
+    def without_such_a_process(file: str, column: str | None) -> MappedFile:
+        numbers = open_numbers(file, column)
+        numbers.token_path = "/proc/0/fd/0"
+        return numbers
 
-    for token in (OtherMachine, NoSuchProcess):
-        monkeypatch.setattr(window_sums, "SameHostToken", token)
+    for opened in (on_other_machine, without_such_a_process):
+        monkeypatch.setattr(mean, "open_numbers", opened)
         assert run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983]) == mapped
 
 
@@ -170,9 +172,10 @@ def test_random_numbers_equal_those_of_numpy(local_run: LocalRun) -> None:
     count, seed = 2 * WINDOW + 5, 2**40 + 7
     places = np.arange(count, dtype=np.uint32)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
+    zero = tf.constant(0, tf.uint32)
     high, low = (word.numpy() for word in threefry_2x32(key, (tf.constant(places), tf.zeros([count], tf.uint32))))
     values = ((high >> 5).astype(np.float64) * 2**26 + (low >> 6)) / 2**53
-    assert uniform(tf.constant(high), tf.constant(low)).numpy().tolist() == values.tolist()
+    assert random_numbers(*key, zero, zero, tf.constant(places)).numpy().tolist() == values.tolist()
     for devices in (1, 3):
         result = run(local_run(devices), None, random=count, seed=seed)
         assert result["mean"] == pytest.approx(values.mean(), rel=1e-14)
@@ -183,10 +186,10 @@ def test_random_numbers_at_positions_beyond_32_bits(local_run: LocalRun) -> None
     seed = 2**40 + 7
     windows = np.array([2**32 // WINDOW - 1, 2**32 // WINDOW, 5 * 2**32 // WINDOW + 3])
     low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
-    pieces = WindowPieces(windows, low, high, (range(3),))
-    context = local_run(1)
-    with PieceSums(context, RandomNumbers(2**36, seed), pieces, WINDOW) as sums:
-        rows = sums.compute(context.devices[0], 0, 3)
+    (device,) = local_run(1).devices
+    numbers = RandomNumbers(2**36, seed)
+    with tfcluster.sessions(numbers.build, optimized=False) as pool:
+        rows = numbers.sums(pool, device, windows * WINDOW, low, high)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
     for (pilot, total, squares), window, first, last in zip(rows, windows, low, high, strict=True):
         places = np.arange(window * WINDOW + first, window * WINDOW + last)
@@ -211,18 +214,16 @@ def test_file_positions_beyond_31_and_32_bits(
     places = [place for bound in bounds for place in (bound - 3, bound - 1, bound) if place < count]
     array[places] = np.arange(1, len(places) + 1)
     array.flush()
-    numbers = open_array(path, str(path))
-    assert numbers is not None
+    (device,) = local_run(1).devices
+    numbers = open_numbers(str(path), None)
     # Only the one way is open.
-    monkeypatch.setattr(MappedFile, *(("read", None) if is_mapped else ("can_be_mapped", False)))
-    pieces = cut([count], WINDOW)
-    context = local_run(1)
-    with PieceSums(context, numbers, pieces, WINDOW) as sums:
-        for window in sorted({place // WINDOW for place in places}):
-            ((pilot, total, _),) = sums.compute(context.devices[0], window, 1)
-            last = min((window + 1) * WINDOW, count)
-            values = [number for number, place in enumerate(places, 1) if window * WINDOW <= place < last]
-            assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(values))
+    monkeypatch.setattr(numbers, *(("values", None) if is_mapped else ("can_be_mapped", False)))
+    with tfcluster.sessions(numbers.build, as_written=True) as pool:
+        for start in sorted({place // WINDOW * WINDOW for place in places}):
+            size = min(WINDOW, count - start)
+            ((pilot, total, _),) = numbers.sums(pool, device, *(np.array([each]) for each in (start, 0, size)))
+            values = [number for number, place in enumerate(places, 1) if start <= place < start + size]
+            assert pilot * size + total == pytest.approx(sum(values))
 
 
 @pytest.mark.slow
@@ -236,8 +237,9 @@ def test_pieces_of_a_window() -> None:
         assert squares == pytest.approx(((inside - pilot) ** 2).sum(), abs=1e-10)
 
 
-def test_text_files(tmp_path: Path) -> None:
+def test_text_files(local_run: LocalRun, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
+    local_run(1)
     for text, column, expected in (
         ("1\n2\n4.5\n", None, [1, 2, 4.5]),
         ("\ufeff 1e3 \r\n\r\n-2\r\n", None, [1000, -2]),
@@ -257,8 +259,7 @@ def test_text_files(tmp_path: Path) -> None:
         ('1,"several\nlines"\n2,b\n', "0", [1, 2]),
     ):
         path.write_text(text, encoding="utf-8")
-        numbers, _ = open_numbers(path, "a.csv", column, tmp_path)
-        assert numbers.read(0, numbers.count).tolist() == expected
+        assert open_numbers(str(path), column).values.tolist() == expected
         assert list(tmp_path.iterdir()) == [path], "nothing remains in the run's folder"
 
 
@@ -268,8 +269,10 @@ def test_a_first_line_of_numbers_and_words_is_counted_and_noted(local_run: Local
         f"{path}:1: 1 was counted as a number, in a line that has words too; "
         "if the line is a heading, give --column the name"
     )
+    context = local_run(1)
     path.write_text("x,1,3\ny,2,9\n")
-    assert open_numbers(path, str(path), "1", tmp_path)[1] == [note]
+    open_numbers(str(path), "1")
+    assert context.notes == [note]
     path.write_text("1,a\n2,b\n6,c\n")
     context = local_run(1)
     assert run(context, path, column="0")["mean"] == 3.0
@@ -344,7 +347,7 @@ def test_a_file_that_another_host_lacks_names_the_host(local_run: LocalRun, tmp_
     context = local_run(1)
     context.host = "alpha"
     with pytest.raises(ClusterError) as caught:
-        mean.run(context, file=str(tmp_path / "missing"), random=None, seed=0, column=None, slices="even")
+        run(context, tmp_path / "missing")
     assert caught.value.message == f"{tmp_path}/missing: no such file on alpha, the host that leads the run"
     assert f"`tfcluster run mean - < {tmp_path}/missing`" in caught.value.hint
 
@@ -357,6 +360,67 @@ def test_an_upload_is_called_as_the_user_does(local_run: LocalRun, tmp_path: Pat
     context.upload_path.write_text("1\nzwei\n")
     for name, shown in (("-", "standard input"), ("/dev/fd/63", "/dev/fd/63")):
         assert refused(context, Path(name)) == f"{shown}:2: 'zwei' is not a number"
+
+
+def parsed(*arguments: str) -> dict[str, Any]:
+    with mean.command().make_context("mean", [*arguments]) as context:
+        return context.params
+
+
+def test_the_options_are_the_parameters_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.npy").touch()
+    given = {"file": None, "random": None, "column": None, "slices": "even", "seed": 7}
+    seed = ("--seed", "7")
+    assert parsed("a.npy", *seed) == {**given, "file": str(tmp_path / "a.npy")}
+    assert parsed(*seed, "--column", "x", "a.npy") == {**given, "file": str(tmp_path / "a.npy"), "column": "x"}
+    assert parsed("--slices", "2, 3", "--random", "5", *seed) == {**given, "random": 5, "slices": [2, 3]}
+    assert parsed("--random", "1e3", "--slices", "devices", *seed) == {**given, "random": 1000, "slices": "devices"}
+    assert parsed("--random", "5")["seed"] < 2**32
+
+
+def test_what_cannot_be_mapped_is_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    with (tmp_path / "a.txt").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert parsed("-")["file"] is stdin.buffer
+    reader, writer = os.pipe()
+    os.write(writer, b"1\n")
+    with mean.command().make_context("mean", [f"/dev/fd/{reader}"]) as context:
+        os.close(writer)
+        file = context.params["file"]
+        assert (file.name, file.read()) == (f"/dev/fd/{reader}", b"1\n")
+    assert file.closed
+    os.close(reader)
+
+
+EITHER = "Give either FILE (- for standard input) or --random N."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], EITHER),
+        (["a.npy", "--random", "5"], EITHER),
+        (["-", "--random", "5"], EITHER),
+        (["--random", "5", "a.npy"], EITHER),
+        (["missing"], "File 'missing' does not exist."),
+        (["."], "File '.' is a directory."),
+        (["/dev/zero"], "'/dev/zero': this is a device, not a file"),
+        (["--random", "0"], "0 is not between 1 and 4398046511104"),
+        (["--random", "5", "--slices", "1,,4"], "'' is not a whole number (1e7 and 10_000_000 are)"),
+        (["--random", "5", "--slices", "0,5"], "0 is not between 1 and 4611686018427387904"),
+        (["a.npy", "--slices", "all"], "'all' is not a whole number (1e7 and 10_000_000 are)"),
+    ],
+)
+def test_options_that_make_no_sense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.npy").touch()
+    with pytest.raises(click.UsageError) as caught:
+        parsed(*arguments)
+    assert caught.value.message == message
 
 
 def test_the_summary_has_all_digits_and_at_most_16_slices() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcluster.programs import sessions
-from tfcluster.programs.api import Context, set_current_run
-from tfcluster.programs.pi import run as pi
-from tfcluster.programs.pi.run import counter_of, estimate, shard_size
+import tfcluster
+from tfcluster.programs import pi, sessions
+from tfcluster.programs.context import Context, current_run, set_current_run
+from tfcluster.programs.pi import counter_of, estimate, shard_size
 from tfcluster.programs.threefry import threefry_2x32
 
 MASK = 0xFFFFFFFF
@@ -97,9 +97,10 @@ def test_a_largest_shard_which_generates_several_points_at_once_has_the_same_poi
 @pytest.mark.parametrize(("samples", "used"), [(1, 8), (10**6, 8), (10**8, 8), (10**9, 14), (10**10, 149)])
 def test_few_points_are_counted_on_few_devices(monkeypatch: pytest.MonkeyPatch, samples: int, used: int) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(pi, "map_reduce", lambda function, **options: asked.update(options) or 0)
-    pi.run(Context("pi-1", {}, ("d",) * 128, lambda event, **fields: None), samples=samples, seed=1)
-    assert asked["at_most"] == used
+    monkeypatch.setattr(tfcluster, "map_reduce", lambda function, **options: asked.update(options) or 0)
+    set_current_run(Context("pi-1", {}, ("d",) * 200, lambda event, **fields: None))
+    estimate_pi(samples, 1)
+    assert len(asked["devices"]) == used
 
 
 @pytest.mark.parametrize(
@@ -146,11 +147,18 @@ def test_wilsons_interval_is_where_the_score_test_has_its_critical_value(inside:
     assert estimate(inside, samples)["interval"] == pytest.approx(sorted(4 * roots), abs=1e-9)
 
 
+def estimate_pi(samples: int, seed: int) -> dict[str, Any]:
+    """Run the program, as its driver does, and return its result."""
+    pi.run(samples, seed)
+    result: dict[str, Any] = current_run().result
+    return result
+
+
 def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: int) -> tuple[Context, dict[str, Any]]:
     """Pi on some number of CPU devices of this process, in place of a cluster's."""
 
-    def session(context: Context, graph: tf.Graph, used: Iterable[str], **options: bool) -> Any:
-        assert list(used) == list(context.devices[: len(list(used))])
+    def session(graph: tf.Graph, used: Iterable[str], **options: bool) -> Any:
+        assert list(used) == list(names[: len(list(used))])
         assert options == {"as_written": False, "optimized": False}
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
 
@@ -159,7 +167,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
     context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
     set_current_run(context)
-    return context, pi.run(context, samples=samples, seed=seed)
+    return context, estimate_pi(samples, seed)
 
 
 @pytest.mark.parametrize(

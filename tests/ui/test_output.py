@@ -281,7 +281,6 @@ def test_how_long_a_run_takes_is_estimated_when_its_speed_says_it(
             view.update({"event": "progress", "done": done, "total": 1000, "unit": "samples", "seconds": seconds})
         now[0] += 5.0
         view.update({"event": "progress", "done": 0, "total": 0, "unit": "samples", "seconds": 12.0})
-        view.update({"event": "metric", "step": 1, "losses": [1.0, 2.0], "worker": "worker:0"})  # a program's own
     lines = capsys.readouterr().err.splitlines()
     assert [line.endswith(" left") for line in lines] == [False, False, True, True, False]
     assert lines[-1] == "pi-3f9a: 100%, 0 of 0 samples, 0 samples/s"

@@ -22,7 +22,8 @@ from tfcluster.cli.options import (
     resolve_target,
     run_timeout_option,
 )
-from tfcluster.cli.run import SCRIPT, make_request
+from tfcluster.cli.run import make_request
+from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
@@ -33,18 +34,15 @@ class _Launch(click.Command):
     """The command, whose options are followed by those of scripts."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters; the program `script` is not imported before they are needed."""
+        """Return the parameters; those of scripts are not imported before they are needed."""
         added = super().get_params(ctx)[len(self.params) :]  # --help, which stands last
         return [*self.params, *_script_command().params, *added]
 
 
 def _script_command() -> click.Command:
-    from tfcluster.programs.registry import find
+    from tfcluster.cli import script
 
-    program = find(SCRIPT)
-    assert program is not None, "tfcluster includes it"
-    command: click.Command = program.load("options", "command", click.Command)
-    return command
+    return script.command
 
 
 @click.command(
@@ -125,17 +123,13 @@ def command(
         from tfcluster.client.cluster import prestart_agent
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
+    from tfcluster.cli.run_options import SharedOptions
     from tfcluster.cli.runs import show
+    from tfcluster.cli.script import script_submission
     from tfcluster.client.runs.launch import launch, make_group
-    from tfcluster.programs.api import SharedOptions
-    from tfcluster.programs.registry import find
 
-    program, describe = find(SCRIPT), _script_command().callback
-    assert program is not None, "tfcluster includes it"
-    assert describe is not None, "a command that is made of a function calls it"
     shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name, notify)
-    submission = describe(shared, **script)
-    request = make_request(program, submission, shared)
+    request = make_request(SCRIPT, script_submission(seed, **script), shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     group = make_group(request, jobs, max_restarts)
     with _cluster(spec, workers, network, cluster, jobs, detach, output) as target:

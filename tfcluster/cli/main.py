@@ -150,9 +150,9 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from tfcluster.cli.options import unknown_command
-            from tfcluster.core.programs import BUNDLED
+            from tfcluster.core.programs import BUNDLED, SCRIPT
 
-            is_program = args[0] in BUNDLED or args[0].endswith(".py")
+            is_program = args[0] in (*BUNDLED, SCRIPT) or args[0].endswith(".py")
             hint = _HABITS.get(args[0], f"`tfcluster run {args[0]}` runs it." if is_program else "")
             raise unknown_command(ctx, args[0], [*_COMMANDS, *_ALIASES], hint)
         return super().resolve_command(ctx, args)

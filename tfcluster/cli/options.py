@@ -151,6 +151,25 @@ def seconds(minimum: float) -> FiniteFloat:
     return FiniteFloat(min=minimum, max=1e9)
 
 
+def _draw(context: click.Context, option: click.Parameter, seed: int | None) -> int:
+    import secrets  # slow to import, and needed by few commands
+
+    return secrets.randbits(32) if seed is None else seed
+
+
+_seed: dict[str, Any] = {
+    "type": WholeNumber(0, 2**63 - 1),
+    "help": "Seed of the random numbers: the same seed gives the same result. Default: chosen at random and shown; a "
+    "script has none.",
+}
+#: --seed, which is None unless it is given.
+seed_option = click.option("--seed", **_seed)
+#: --seed of a program that draws one here if none is given, so that it is recorded with the run.
+drawn_seed_option = click.option("--seed", callback=_draw, **_seed)
+#: --strict, an option of every run.
+strict_option = click.option(
+    "--strict", is_flag=True, help="Fail if there are fewer GPUs than requested, or if a task is not ready."
+)
 #: The argument of every command that reads a spec.
 spec_argument = click.argument("spec", required=False, type=click.Path(path_type=Path), callback=remember_target)
 #: -c/--cluster, the option of every command on a running cluster.

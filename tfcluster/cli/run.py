@@ -1,4 +1,4 @@
-"""The command group `tfcluster run`: a subcommand for each program, built from the program's own options.
+"""The command group `tfcluster run`: a subcommand for each program, with its own options and those of all runs.
 
 A call in Python (`connect().run()`) takes the same arguments.
 """
@@ -15,31 +15,18 @@ import click
 from click.shell_completion import CompletionItem
 
 from tfcluster.cli.completion import complete_scripts
-from tfcluster.cli.options import (
-    OutputFilePath,
-    WholeNumber,
-    cluster_option,
-    detach_option,
-    name_option,
-    notify_option,
-    output_option,
-    resolve_target,
-    run_timeout_option,
-    unknown_command,
-)
+from tfcluster.cli.options import resolve_target, unknown_command
 from tfcluster.cli.output import show_sending
+from tfcluster.cli.programs import own_command
+from tfcluster.cli.run_options import SHARED, SharedOptions, Submission, submission_of
+from tfcluster.core.programs import BUNDLED, SCRIPT
 from tfcluster.errors import usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.submission import RunSubmission
-    from tfcluster.programs.api import SharedOptions, Submission
-    from tfcluster.programs.registry import InstalledProgram
 
-
-#: The program that is the user's own script, which `tfcluster run train.py` names by the script's path.
-SCRIPT = "script"
+_NAMES = (*BUNDLED, SCRIPT)
 # The environment variable of an option is TFCLUSTER_RUN_OPTION for every program, without the program's name.
-_CLICK_EXCEPTIONS = (click.ClickException, click.Abort, click.exceptions.Exit)
 _CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
 # Called with the result event of a run that succeeded.
 _OnSuccess = Callable[[dict[str, Any]], None]
@@ -76,36 +63,19 @@ class _Programs(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from tfcluster.programs.registry import find_all
-
-        return [program.name for program in find_all()[0]]
+        return [*_NAMES]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from tfcluster.programs.registry import find
-
-        program = find(name)
-        return None if program is None else command_of(program)
+        return command_of(name) if name in _NAMES else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of programs, and why broken ones of other packages cannot be used."""
-        from tfcluster.programs.registry import find_all
-
-        programs, errors = find_all()
         with formatter.section("Programs"):
-            formatter.write_dl([(program.name, program.declaration.help) for program in programs])
-        if errors:
-            with formatter.section("Not available"):
-                for error in errors:
-                    formatter.write_text(error.message)
+            formatter.write_dl([(name, own_command(name).short_help or "") for name in _NAMES])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a program without importing its options, or the path of a script."""
-        from tfcluster.programs.registry import find_all
-
+        """Complete the name of a program, or the path of a script."""
         names = [
-            CompletionItem(program.name, help=program.declaration.help)
-            for program in find_all()[0]
-            if program.name.startswith(incomplete)
+            CompletionItem(name, help=own_command(name).short_help) for name in _NAMES if name.startswith(incomplete)
         ]
         scripts = complete_scripts(incomplete)
         if names:  # a shell completes either the paths of files or the given words
@@ -125,7 +95,7 @@ class _Programs(click.Group):
 
 def _after_shared_options(args: list[str]) -> list[str]:
     """Return what follows the options that every program has; it begins with the first other option or argument."""
-    command = click.Command(None, params=_shared.params)
+    command = click.Command(None, params=SHARED)
     context = click.Context(command, ignore_unknown_options=True, allow_interspersed_args=False)
     try:
         return command.make_parser(context).parse_args(list(args))[1]
@@ -135,14 +105,8 @@ def _after_shared_options(args: list[str]) -> list[str]:
 
 def _first_program(args: list[str]) -> str | None:
     """Return the first argument that names a program, unless a script comes first."""
-    from tfcluster.core.programs import BUNDLED
-    from tfcluster.programs.registry import find_all
-
-    for names in (BUNDLED, [] if any(map(begins_script, args)) else [program.name for program in find_all()[0]]):
-        first = next((word for word in args if word in names or begins_script(word)), None)
-        if first is not None:
-            return None if begins_script(first) else first
-    return None
+    first = next((word for word in args if word in _NAMES or begins_script(word)), None)
+    return None if first is None or begins_script(first) else first
 
 
 def begins_script(word: str) -> bool:
@@ -163,20 +127,16 @@ def command() -> None:
     """
 
 
-def command_of(
-    program: InstalledProgram, use: Callable[[InstalledProgram, Submission, SharedOptions], Any] | None = None
-) -> click.Command:
-    """Build the command of a program; `use` gets its parsed options, by default to submit a run and show it."""
-    from tfcluster.programs.api import SharedOptions, Submission
+def command_of(name: str, use: Callable[[str, Submission, SharedOptions], Any] | None = None) -> click.Command:
+    """Build the command of a program with all its options, of which its own ones may replace shared ones.
 
-    own: click.Command = program.load("options", "command", click.Command)
-    shared = _shared.params
-    used = {each for param in shared for each in (param.name, *param.opts)}
-    if conflicts := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
-        raise program.error(f"{program.module}.options declares {conflicts[0]}, which every program has already")
+    `use` gets the parsed options, by default to submit a run and show it.
+    """
+    own = own_command(name)
+    replaced, names = {param.name: param for param in own.params}, {param.name for param in SHARED}
 
     def invoke(**values: Any) -> Any:
-        options = SharedOptions(**{each.name: values.pop(each.name) for each in fields(SharedOptions)})
+        options = SharedOptions(**{each.name: values[each.name] for each in fields(SharedOptions)})
         if options.detach and options.placement_graph is not None:
             message = "this command draws the graph from the run's events"
             raise click.UsageError(f"--placement-graph cannot be combined with --detach: {message}.")
@@ -184,56 +144,30 @@ def command_of(
             from tfcluster.ui.graph_diagram import refuse_without_graphviz
 
             refuse_without_graphviz(options.placement_graph)
-        assert own.callback is not None, "a command that is made of a function calls it"
-        submission = program.call(own.callback, options, **values, passed=_CLICK_EXCEPTIONS)
-        if not isinstance(submission, Submission):
-            raise program.error(f"{program.module}.options: command() returned no Submission")
-        return (use or _submit)(program, submission, options)
+        if name == SCRIPT:
+            from tfcluster.cli.script import script_submission
+
+            given = {param.name: values[param.name] for param in own.params if param.name is not None}
+            submission = script_submission(options.seed, **given)
+        else:
+            submission = submission_of(own, values, detach=options.detach)
+        return (use or _submit)(name, submission, options)
 
     return click.Command(
-        program.name,
-        params=[*own.params, *shared],
+        name,
+        params=[
+            *(param for param in own.params if param.name not in names),
+            *(replaced.get(param.name, param) for param in SHARED),
+        ],
         callback=invoke,
         help=own.help,
         epilog=own.epilog,
-        short_help=program.declaration.help,
+        short_help=own.short_help,
         context_settings={**_CONTEXT, **own.context_settings},
     )
 
 
-@click.command()
-@click.option(
-    "--seed",
-    type=WholeNumber(0, 2**63 - 1),
-    help="Seed of the random numbers: the same seed gives the same result. Default: chosen at random and "
-    "shown; a script has none.",
-)
-@click.option(
-    "--devices",
-    multiple=True,
-    metavar="PATTERN",
-    help="Devices to compute on, such as '/job:worker/task:*/device:CPU:0'; can be given several times.",
-)
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use.")
-@click.option("--strict", is_flag=True, help="Fail if there are fewer GPUs than requested, or if a task is not ready.")
-@click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on.")
-@click.option(
-    "--placement-graph",
-    type=OutputFilePath((".svg", ".dot")),
-    metavar="FILE",
-    help="Draw the placed graph in FILE, a colour for each device: .dot, or .svg (requires Graphviz).",
-)
-@run_timeout_option
-@name_option
-@detach_option
-@notify_option
-@cluster_option
-@output_option
-def _shared() -> None:
-    """Have the options that every program has; their names are the fields of SharedOptions."""
-
-
-def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunSubmission:
+def make_request(program: str, submission: Submission, options: SharedOptions) -> RunSubmission:
     """Return the request of a run."""
     from tfcluster.client.runs.submission import RunSubmission, with_origin
     from tfcluster.core.runs import RunOptions, check_name
@@ -241,8 +175,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
     if options.name is not None:
         check_name(options.name)
     asked = RunOptions(
-        program.name,
-        program.traits(submission.parameters),
+        program,
         submission.parameters,
         devices=options.devices,
         gpus=options.gpus,
@@ -264,7 +197,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
     )
 
 
-def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
+def _submit(program: str, submission: Submission, options: SharedOptions) -> int:
     """Submit a run, show its events or, if it is detached, its id, and return the exit code for its result."""
     from tfcluster.cli.runs import show
 
@@ -273,7 +206,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
         request.events(cluster),
         cluster,
         options.output,
-        raw=program.declaration.is_script,
+        raw=program == SCRIPT,
         detached=options.detach,
         log_placement=options.log_placement,
         placement_graph=options.placement_graph,
@@ -290,20 +223,18 @@ def parse_request(
     With it comes what to call with the result event if the run succeeds, such as the function that draws a plot.
     Options have their names with `_` for `-`, and the value True for a flag or a sequence for several values.
     """
-    from tfcluster.programs.registry import find
-
     for name, hint in _REFUSED.items():
         if options.get(name) is not None:
             raise usage_error(f"{name} is not an option of a run in Python", hint)
     is_script = begins_script(program)
-    installed = find(SCRIPT if is_script else program)
-    if installed is None:
+    name = SCRIPT if is_script else program
+    if name not in _NAMES:
         raise usage_error(f"there is no program {program!r}")
     argv = [*_option_argv({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
-    command = command_of(installed, lambda *parts: (make_request(*parts), parts[1].on_success))
+    command = command_of(name, lambda *parts: (make_request(*parts), parts[1].on_success))
     with contextlib.ExitStack() as stack:
         try:
-            context = stack.enter_context(command.make_context(installed.name, argv))
+            context = stack.enter_context(command.make_context(name, argv))
             parsed = command.invoke(context)
         except click.ClickException as error:
             raise usage_error(error.format_message()) from None

@@ -241,28 +241,31 @@ def rerun_command(run: str, name: str | None, detach: bool, yes: bool, cluster: 
     RUN is an id or a unique prefix of one. The script runs as it is now: a message says if it, or the git commit of its
     folder, has changed since. The cluster must be up.
     """
+    from tfcluster.cli.programs import own_command
     from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.client.runs.runs import find_record
     from tfcluster.client.runs.submission import RunSubmission, describe_changes, with_origin
+    from tfcluster.core.programs import BUNDLED, SCRIPT
     from tfcluster.core.runs import RunOptions, check_name, nest_options
     from tfcluster.core.states import RunState
-    from tfcluster.programs.registry import find
     from tfcluster.protocol.serialization import decode
 
     target = resolve_target(cluster).upgrading()
     record = find_record(target, run)
     if record["state"] == RunState.UNREADABLE:
         raise ClusterError.from_json(record["error"])
-    program = find(record["program"])
-    if program is None or record["origin"] is None:
-        raise ClusterError(f"{record['run']} cannot be run again: its program {record['program']!r} is not installed")
-    then = decode(RunOptions, {"traits": {}, **nest_options(record)["options"]}, lenient=True)
+    if record["program"] not in (*BUNDLED, SCRIPT) or record["origin"] is None:
+        raise ClusterError(f"{record['run']} cannot be run again: there is no program {record['program']!r}")
+    then = decode(RunOptions, nest_options(record)["options"], lenient=True)
+    if not then.is_script:  # an earlier version may have had other parameters
+        known = {param.name for param in own_command(then.program).params}
+        then = replace(then, parameters={each: then.parameters[each] for each in then.parameters if each in known})
     if name is not None:
         check_name(name)
     name = name or record["run"].rpartition("-")[0]  # that of the run, or else of its program
     with contextlib.ExitStack() as stack:
         upload = _open_input(stack, record["run"], then)
-        now = with_origin(replace(then, traits=program.traits(then.parameters), name=name), upload)
+        now = with_origin(replace(then, name=name), upload)
         for change in describe_changes(record["run"], then, now):
             echo(change, err=True)
         submission = RunSubmission(
@@ -273,7 +276,7 @@ def rerun_command(run: str, name: str | None, detach: bool, yes: bool, cluster: 
             show_sending=show_sending,
             shows_output=output == "text",
         )
-        raw = program.declaration.is_script and now.jobs is None
+        raw = now.is_script and now.jobs is None
         if now.jobs is None:
             events = submission.events(target)
         else:

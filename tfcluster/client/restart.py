@@ -30,16 +30,14 @@ class RestartPlan:
     cluster: str
     tasks: tuple[str, ...]  # short names, the ps first, so that the other tasks then connect to the new ps
     holders: tuple[str, ...]  # short names
-    runs: tuple[str, ...]  # the active runs that fail, as they compute on one of the tasks or require it
-    scripts: tuple[str, ...]  # the active runs of scripts, which fail if they use one of the tasks
+    runs: tuple[str, ...]  # the active runs that fail if they use one of the tasks
     hosts: Mapping[str, str]  # by the short names of the tasks
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Return descriptions of everything that the restart loses."""
         variables = [f"the variables of {', '.join(self.holders)}"] * bool(self.holders)
-        scripts = [f"run {lost_run(run, is_script=True)}" for run in self.scripts]
-        return (*variables, *(f"run {run}" for run in self.runs), *scripts)
+        return (*variables, *(f"run {lost_run(run, is_certain=False)}" for run in self.runs))
 
 
 def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[RestartPlan, ClusterTopology]:
@@ -54,8 +52,7 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[RestartPlan, C
         request = FailingRunsRequest(restart.tasks)
         replies, _ = call_hosts(cluster, snapshot.statuses, request, settings.HOST_TIMEOUT_SECONDS)
         runs = tuple(run for reply in replies.values() for run in reply.runs)
-        scripts = tuple(run for reply in replies.values() for run in reply.scripts)
-        restart = replace(restart, runs=runs, scripts=scripts)
+        restart = replace(restart, runs=runs)
     hosts = restart.hosts.values()
     if errors := {host: error for host, error in snapshot.errors.items() if host in hosts}:
         raise unreachable(cluster, errors)
@@ -72,7 +69,6 @@ def restart_of(status: ClusterStatus, names: Sequence[str]) -> RestartPlan:
         tasks=tuple(task.short for task in tasks),
         holders=tuple(task.short for task in tasks if task.state in HAS_PROCESS and (task.job == PS_JOB or not has_ps)),
         runs=(),
-        scripts=(),
         hosts={task.short: task.host for task in tasks},
     )
 

@@ -47,7 +47,7 @@ class Device:
     @property
     def task(self) -> str:
         """Return the name of the device's task, such as `/job:worker/task:0`."""
-        return self.short.partition("/device:")[0]
+        return task_of(self.name)
 
     @property
     def gpu(self) -> Gpu | None:
@@ -106,6 +106,11 @@ class Selection:
 
     devices: tuple[Device, ...]
     notes: tuple[str, ...]
+
+
+def task_of(device: str) -> str:
+    """Return the task of a device, such as `/job:worker/task:1`."""
+    return without_replica(device).partition("/device:")[0]
 
 
 def without_replica(device: str) -> str:

@@ -96,9 +96,9 @@ def terminated_tasks(actions: Sequence[PlannedAction]) -> list[str]:
     return [each.task.name for each in actions if each.kind in _TERMINATING and each.task is not None]
 
 
-def lost_run(run: str, *, is_script: bool) -> str:
-    """Return how to name a run that loses tasks: a script is said to use all, and only you know which it uses."""
-    return f"{run}, if its script uses these tasks" if is_script else run
+def lost_run(run: str, *, is_certain: bool) -> str:
+    """Return how to name a run that loses tasks; of most programs only you know which of the tasks they use."""
+    return run if is_certain else f"{run}, if it uses these tasks"
 
 
 def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -> list[str]:

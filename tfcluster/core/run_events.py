@@ -2,8 +2,7 @@
 
 docs/events.md is generated from these classes: their docstrings, and the comments of their fields. A field whose
 default is None is left out if it is None. Text may have bytes that are not UTF-8, which are escaped
-(`surrogateescape`). Programs can write other kinds (`Context.emit`), and their own events `metric` and `progress`: a
-program's metric has its numbers under names that it chooses, and names the reporter by text, as `worker`.
+(`surrogateescape`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class OutputEvent:
 
 @record_class(frozen=True)
 class ProgressEvent:
-    """The progress of a program."""
+    """A program's report by `tfcluster.progress`."""
 
     event: ClassVar = "progress"
     done: int  # how much is done
@@ -50,14 +49,15 @@ class ProgressEvent:
 
 @record_class(frozen=True)
 class MetricEvent:
-    """A script's report by `tfcluster.metric`."""
+    """A program's report by `tfcluster.metric`."""
 
     event: ClassVar = "metric"
     task: str | None = field(default=None, kw_only=True)  # the short name of the member's task, in a group
-    name: str  # the series, such as `loss`
+    series: str | None = field(default=None, kw_only=True)  # the series that the program gave, such as `worker:1`
+    name: str  # what the value is, such as `loss`
     value: float | None  # null if it is not finite
-    step: int  # the step that the script gave
-    seconds: float  # since the script began
+    step: int  # the step that the program gave
+    seconds: float  # since the program began
 
 
 @record_class(frozen=True)
@@ -80,7 +80,7 @@ class PlacementEvent:
 
 @record_class(frozen=True)
 class TaskDownEvent:
-    """A task that a script can use has stopped answering."""
+    """A task that the run can use has stopped answering."""
 
     event: ClassVar = "task_down"
     task: str  # the task's name
@@ -179,8 +179,9 @@ class StoppedEvent:
 class ResultEvent:
     """The last event: the run has ended.
 
-    The result of a script has its `exit_code`, its `signal` if one has ended it, and its latest `metrics` if it has
-    reported any, by task for a group, whose result has `restarts` too.
+    The result of a script has its `exit_code`, its `signal` if one has ended it, its latest `metrics` if it has
+    reported any (by task for a group, whose result has `restarts` too, and by series), and the `value` that it gave to
+    `tfcluster.result`. The result of a bundled program is this value.
     """
 
     event: ClassVar = "result"
@@ -229,14 +230,19 @@ def parse_event(record: Mapping[str, Any]) -> RunEvent | None:
         return None
     try:
         return kind(**{each.name: record[each.name] for each in fields(kind) if each.name in record})  # type: ignore[no-any-return]
-    except TypeError:  # as the metric of a program
+    except TypeError:  # it is of another version
         return None
 
 
 def is_report(record: Mapping[str, Any]) -> bool:
-    """Return whether an event is a script's report by `tfcluster.metric`; programs emit other events `metric`."""
-    is_metric = record["event"] == "metric" and isinstance(record.get("name"), str)
+    """Return whether an event is a whole one of `tfcluster.metric`; a file or a host may have others."""
+    is_metric = record["event"] == MetricEvent.event and isinstance(record.get("name"), str)
     return is_metric and isinstance(record.get("value", ""), (int, float, type(None)))
+
+
+def reporter_of(record: Mapping[str, Any]) -> str:
+    """Return who has reported a metric: a member of a group, a series of the program, or both; empty for neither."""
+    return " ".join(str(record[name]) for name in ("task", "series") if record.get(name))
 
 
 class LatestMetrics:
@@ -246,17 +252,20 @@ class LatestMetrics:
     """
 
     def __init__(self, tasks: Iterable[str] = ()) -> None:
-        self._values: dict[str, Any] = {task: {} for task in tasks}
+        self._values: dict[str, dict[str, float | None]] = {reporter: {} for reporter in ("", *tasks)}
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Keep the value of an event, if it is a metric; one that a member of a group has reported, by its task."""
+        """Keep the value of an event, if it is a metric."""
         if is_report(event):
-            values = self._values.setdefault(event["task"], {}) if "task" in event else self._values
-            values[event["name"]] = event["value"]
+            self._values.setdefault(reporter_of(event), {})[event["name"]] = event["value"]
 
     def as_result(self) -> dict[str, Any]:
-        """Return the field of a run's result that has the metrics; empty if none was reported."""
-        values = {name: value for name, value in self._values.items() if value != {}}
+        """Return the field of a run's result that has the metrics; empty if none was reported.
+
+        Those of a member or of a series are in an object of its name, which comes before a metric of the same name.
+        """
+        own, *others = self._values.items()
+        values = {**own[1], **{reporter: values for reporter, values in others if values}}
         return {"metrics": values} if values else {}
 
     def stop_event(self) -> StoppedEvent:

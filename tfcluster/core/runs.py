@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.programs import BUNDLED, ProgramTraits
+from tfcluster.core.devices import Device
+from tfcluster.core.programs import BUNDLED, ON_DEVICES, SCRIPT
 from tfcluster.errors import ExitCode, usage_error
 from tfcluster.records import record_class
 
@@ -26,7 +27,6 @@ class RunOptions:
     """
 
     program: str  # the name of the program
-    traits: ProgramTraits  # the facts about the program that are known without importing it
     parameters: dict[str, Any]  # the program's own, which are JSON values
     devices: tuple[str, ...] = ()  # TensorFlow device strings that choose the devices; if empty, the cluster chooses
     gpus: int | None = None  # how many GPU devices to use; None for what is available
@@ -44,6 +44,23 @@ class RunOptions:
     commit: str | None = None  # the git commit of the script's work tree; None if it is in none
     is_clean: bool | None = None  # whether the files that git tracks there were as in the commit
     digest: str | None = None  # the SHA-256 digest of the script; None for a module and for other programs
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the program is the user's own script or module."""
+        return self.program == SCRIPT
+
+    def used_tasks(self, devices: Iterable[str], every: Collection[str]) -> list[str]:
+        """Return the names of the tasks that the run may use, given the devices that it computes on and all tasks.
+
+        Some programs use those of their devices alone; any other may use all of them. The members of a group use none:
+        they are servers themselves.
+        """
+        if self.jobs is not None:
+            return []
+        if self.program not in ON_DEVICES:
+            return list(every)
+        return list(dict.fromkeys(Device(device, "").task for device in devices))
 
     @property
     def script(self) -> str | None:
@@ -73,7 +90,7 @@ _ORIGIN = (
     *("version", "commit", "is_clean", "digest", "devices", "gpus", "strict"),
     *("upload", "upload_name", "start_timeout", "jobs", "max_restarts"),
 )
-_BESIDE = ("program", "traits", "parameters", "timeout", "start_timeout", "log_placement", "notify")
+_BESIDE = ("program", "parameters", "timeout", "start_timeout", "log_placement", "notify")
 
 
 def nest_options(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +113,7 @@ def check_name(name: str) -> None:
 
 def script_of(program: str, parameters: Mapping[str, Any]) -> str | None:
     """Return the script or the module of a run as its users call it: `train.py`; None for another program."""
-    if program != "script":
+    if program != SCRIPT:
         return None
     path, argument = parameters.get("path") or "", parameters.get("argument") or ""
     if parameters.get("module"):
@@ -114,7 +131,7 @@ def name_script(script: str, is_module: bool) -> str:
     """
     parts = [part for part in script.split(".") if part != "__main__"] if is_module else [script.removesuffix(".py")]
     name = _to_id(parts[-1] if parts else "")
-    if name in (*BUNDLED, "launch"):
+    if name in (*BUNDLED, SCRIPT, "launch"):
         name = _to_id(f"{name}-module" if is_module else f"{name}-py")
     return name or "script"
 
@@ -154,7 +171,7 @@ def exit_code(result: Mapping[str, Any]) -> int:
 
 def script_exit_code(event: Mapping[str, Any]) -> int | None:
     """Return the exit code of a result event whose script has ended by itself."""
-    if event.get("event") != "result" or event["program"] != "script" or event["result"] is None:
+    if event.get("event") != "result" or event["program"] != SCRIPT or event["result"] is None:
         return None
     code: int | None = event["result"].get("exit_code")  # of one that was stopped there are only the metrics
     return code

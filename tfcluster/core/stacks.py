@@ -12,9 +12,8 @@ _HEADING = "Stack (most recent call first):"
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 # The callers of the program's own code: the interpreter that executes `-c`, runpy, and tfcluster.
 _CALLERS = re.compile(r"<string>|<frozen runpy>|.*/runpy\.py|.*/tfcluster/(?:processes|programs)/.*")
-_WRAPPER = re.compile(r".*/tfcluster/programs/script/strategies\.py")  # between the script and TensorFlow
-# The second one is that of tfcluster 0.2 and older, whose runs may have outlived their agent.
-_SCRIPT_CALLER = re.compile(r".*/tfcluster/(?:processes/runs/run_script|programs/script/run)\.py")
+_WRAPPER = re.compile(r".*/tfcluster/processes/runs/strategies\.py")  # between the script and TensorFlow
+_SCRIPT_CALLER = re.compile(r".*/tfcluster/processes/runs/run_script\.py")
 _TENSORFLOW = re.compile(r".*/(?:tensorflow|keras|tf_keras)/.*")
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages)/.*|.*/lib/python\d\.\d+/.*|<frozen .*")
 _WAITING = re.compile(r".*/(?:threading|queue)\.py")

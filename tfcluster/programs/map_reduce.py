@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.api import Context, current_run
 from tfcluster.programs.session_pool import Computation, SessionPool
 
 
@@ -18,9 +17,9 @@ def map_reduce(
     shards: int,
     reduce: Callable[[Any, Any], Any] = operator.add,
     *,
-    at_most: int | None = None,
+    devices: Sequence[str] | None = None,
     unit: str = "shards",
-    work: Callable[[int], int] = lambda shards: shards,
+    work: Callable[[int], int] | None = None,
     optimized: bool = True,
 ) -> Any:
     """Compute `function` for every shard on the run's devices, and reduce the values in the order of the shards.
@@ -32,12 +31,10 @@ def map_reduce(
     """
     if shards < 1:
         raise ValueError(f"there must be shards to reduce, not {shards}")
-    context = current_run()
     waiting: dict[int, list[Any]] = {}
     reduced: list[Any] = []
     following = 0
-    devices = None if at_most is None else spread(context, at_most)
-    with SessionPool(context, partial(_all_shards, function), devices, optimized=optimized) as on:
+    with SessionPool(partial(_all_shards, function), devices, optimized=optimized) as on:
         step = lambda device, first, count: on.run(device, {"first": first, "count": count})  # noqa: E731
         for part in on.map(step, shards, unit=unit, work=work):
             waiting[part.first] = _values(part.value, part.count)
@@ -47,13 +44,6 @@ def map_reduce(
                 for value in values:
                     reduced = [reduce(reduced[0], value)] if reduced else [value]
     return reduced[0]
-
-
-def spread(context: Context, at_most: int) -> Sequence[str]:
-    """Return as many of a run's devices, evenly spread over tasks and hosts; all of them if the user chose them."""
-    devices = [*context.devices, *context.late_devices]
-    count = len(devices) if context.chose_devices else max(1, min(len(devices), at_most))
-    return [devices[number * len(devices) // count] for number in range(count)]
 
 
 def _all_shards(function: Callable[[Any], Any]) -> Computation:

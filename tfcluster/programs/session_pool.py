@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tfcluster.core.devices import without_replica
+from tfcluster.core.devices import task_of, without_replica
 from tfcluster.programs import settings
-from tfcluster.programs.api import Context
+from tfcluster.programs.context import current_run, devices_of_run
 from tfcluster.programs.sessions import (
     SERVER_LOST,
     ServerSession,
+    address_of,
     answers,
     close_all,
     is_serving,
     run_and_count,
     run_graph,
     short_task,
-    task_of,
 )
 from tfcluster.programs.shards import DeviceLostError, ShardResult, StepTimeoutError, map_shards
 
@@ -48,15 +49,15 @@ class SessionPool:
 
     def __init__(
         self,
-        context: Context,
         build: Callable[[], Computation],
         devices: Sequence[str] | None = None,
         *,
         as_written: bool = False,
         optimized: bool = True,
     ) -> None:
-        self.devices = [*context.devices, *context.late_devices] if devices is None else list(devices)
-        self._context = context
+        self._context = current_run()
+        self.devices = devices_of_run() if devices is None else list(devices)
+        self._joining = threading.Lock()
         by_task: dict[str, list[str]] = {}
         for device in self.devices:
             by_task.setdefault(task_of(device), []).append(device)
@@ -66,10 +67,10 @@ class SessionPool:
         for task, used in by_task.items():
             names = tuple(_within_task(device) for device in used)
             if names not in graphs:
-                graphs[names] = _build_for_each(names, context, build)
+                graphs[names] = _build_for_each(names, build)
             graph, computations = graphs[names]
-            session = ServerSession(context, graph, used, as_written=as_written, optimized=optimized)
-            self._tasks[task] = _Task(context, used, computations, session)
+            session = ServerSession(graph, used, as_written=as_written, optimized=optimized)
+            self._tasks[task] = _Task(used, computations, session)
 
     def __enter__(self) -> SessionPool:
         return self
@@ -98,7 +99,7 @@ class SessionPool:
         shards: int,
         *,
         unit: str = "shards",
-        work: Callable[[int], int] = lambda shards: shards,
+        work: Callable[[int], int] | None = None,
     ) -> Iterator[ShardResult[Value]]:
         """Run `step(device, first, count)` on all shards, on the devices in parallel, and yield the results.
 
@@ -108,12 +109,13 @@ class SessionPool:
 
         Args:
             unit: The unit of the work, in the plural, such as `samples`.
-            work: Returns the amount of work in the first shards, given their number.
+            work: Returns the amount of work in the first shards, given their number; None to count the shards.
         """
+        work = work or operator.index
         late = [device for device in self.devices if device in self._context.late_devices]
         ready = [device for device in self.devices if device not in late][:shards]
         done, total = 0, int(work(shards))
-        for part in map_shards([*ready, *late], shards, step, late=late, answers=partial(answers, self._context)):
+        for part in map_shards([*ready, *late], shards, step, late=late, answers=self._answers):
             amount = int(work(part.first + part.count) - work(part.first))
             stats = self._context.stats_of(part.device)
             stats[unit] = stats.get(unit, 0) + amount
@@ -121,13 +123,21 @@ class SessionPool:
             self._context.progress(done, total, unit)
             yield part
 
+    def _answers(self, device: str) -> bool:
+        """Return whether the task of a device answers; if it was late, a note says that it joins the run."""
+        if not answers(device):
+            return False
+        note = f"{short_task(device)} answers now, and has joined the run"
+        with self._joining:
+            if device in self._context.late_devices and note not in self._context.notes:
+                self._context.notes.append(note)
+        return True
 
-def _build_for_each(
-    names: Sequence[str], context: Context, build: Callable[[], Computation]
-) -> tuple[tf.Graph, dict[str, Computation]]:
+
+def _build_for_each(names: Sequence[str], build: Callable[[], Computation]) -> tuple[tf.Graph, dict[str, Computation]]:
     """Return a graph with a copy of the computation for each device, by the device's name within its task."""
     computations = {}
-    with run_graph(context) as graph:
+    with run_graph() as graph:
         for name in names:
             with tf.device(name):
                 computations[name] = build()
@@ -139,7 +149,6 @@ class _Task:
 
     def __init__(
         self,
-        context: Context,
         devices: Sequence[str],
         computations: Mapping[str, Computation],
         session: ServerSession,
@@ -148,11 +157,9 @@ class _Task:
         self.short_name = short_task(devices[0])
         self.losses = 0
         self._is_lost = False
-        self._context = context
         self._computations = computations
         self._uncounted = set(devices)
-        spec = tf.DeviceSpec.from_string(devices[0])
-        self._address = context.addresses[spec.job][spec.task]
+        self._address = address_of(devices[0])
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
         inputs, outputs = self._computations[_within_task(device)]
@@ -166,7 +173,7 @@ class _Task:
             values = self.session.call(lambda: self._step(session, device, outputs, fed))
         except SERVER_LOST as error:
             is_timeout = isinstance(error, tf.errors.DeadlineExceededError)
-            if is_timeout and is_serving(self._context, device, settings.SERVER_CHECK_TIMEOUT_MS):
+            if is_timeout and is_serving(device, settings.SERVER_CHECK_TIMEOUT_MS):
                 raise StepTimeoutError(settings.STEP_TIMEOUT_MS / 1000) from error
             if self.session.forget(session):
                 self._count_loss()
@@ -179,7 +186,7 @@ class _Task:
             return session.run(outputs, feed)
         values, counts = run_and_count(session.run, outputs, feed)
         self._uncounted.discard(device)
-        self._context.stats_of(device)["ops"] = counts.get(without_replica(device), 0)
+        current_run().stats_of(device)["ops"] = counts.get(without_replica(device), 0)
         return values
 
     def _count_loss(self) -> None:

@@ -15,9 +15,11 @@ from weakref import WeakSet
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from tfcluster.core.devices import without_replica
+from tfcluster.core.devices import not_ready, task_of, without_replica
+from tfcluster.core.text import summarize_error
+from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
-from tfcluster.programs.api import Context
+from tfcluster.programs.context import Context, current_run
 
 # Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
 _emitted_graphs: WeakSet[Any] = WeakSet()
@@ -48,12 +50,6 @@ def find_physical_devices() -> None:
     pywrap_tfe.TF_ListPhysicalDevices()
 
 
-def task_of(device: str) -> str:
-    """Return the task of a device, such as `/job:worker/task:1`."""
-    spec = tf.DeviceSpec.from_string(device)
-    return f"/job:{spec.job}/task:{spec.task}"
-
-
 def short_task(device: str) -> str:
     """Return the short name of a device's task, such as `worker:1`."""
     parts = dict(part.split(":", 1) for part in device.strip("/").split("/"))
@@ -61,19 +57,18 @@ def short_task(device: str) -> str:
 
 
 @contextlib.contextmanager
-def run_graph(context: Context) -> Iterator[tf.Graph]:
+def run_graph() -> Iterator[tf.Graph]:
     """Yield a graph whose variables are in the run's own resource container, so that concurrent runs share none.
 
     When the run has ended for any reason, the agent clears the container on every task. The graph's operations are in a
     name scope of the run, which distinguishes their lines in the servers' placement logs from those of other runs.
     """
-    graph = tf.Graph()
-    with graph.as_default(), graph.container(context.run), graph.name_scope(context.run):
+    graph, run = tf.Graph(), current_run().run
+    with graph.as_default(), graph.container(run), graph.name_scope(run):
         yield graph
 
 
 def open_session(
-    context: Context,
     graph: tf.Graph,
     devices: Iterable[str],
     *,
@@ -91,18 +86,17 @@ def open_session(
     config = session_config(as_written=as_written, optimized=optimized)
     config.device_filters.extend(tasks)
     config.operation_timeout_in_ms = settings.STEP_TIMEOUT_MS if timeout_ms is None else timeout_ms
+    context = current_run()
     if context.log_placement:
         config.log_device_placement = True
         _emit_graph(context, graph)
-    master = tf.DeviceSpec.from_string(tasks[0])
-    return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
+    return tf.compat.v1.Session(f"grpc://{address_of(tasks[0])}", graph=graph, config=config)
 
 
 class ServerSession:
     """A session on some devices' tasks, which opens when needed, even after a loss; see `open_session`. Thread-safe."""
 
-    def __init__(self, context: Context, graph: tf.Graph, devices: Sequence[str], **options: Any) -> None:
-        self._context = context
+    def __init__(self, graph: tf.Graph, devices: Sequence[str], **options: Any) -> None:
         self._graph = graph
         self._devices = devices
         self._options = options
@@ -116,14 +110,13 @@ class ServerSession:
             if self._is_closed:
                 raise ConnectionError("the session is closed")
             if self._session is None:
-                for device in {task_of(device): device for device in self._devices}.values():
-                    check_listening(self._context, device)
-                connect = partial(open_session, self._context, self._graph, self._devices, **self._options)
+                self._check_tasks()
+                connect = partial(open_session, self._graph, self._devices, **self._options)
                 self._session = self.call(connect)
             return self._session
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Return what a call to the servers returns, or raise ConnectionError if the first task's server is down.
+        """Return what a call to the servers returns, or raise ConnectionError if one of them is down.
 
         The call has its own thread, and is left to it in this case: a call to a server that hangs (SIGSTOP) cannot
         be cancelled, as closing the session blocks too, and does not end the call.
@@ -141,11 +134,15 @@ class ServerSession:
             try:
                 value, error = outcome.get(timeout=settings.SESSION_SERVER_POLL_SECONDS)
             except queue.Empty:
-                check_listening(self._context, self._devices[0])
+                self._check_tasks()
                 continue
             if error is not None:
                 raise error
             return value
+
+    def _check_tasks(self) -> None:
+        for device in {task_of(device): device for device in self._devices}.values():
+            check_listening(device)
 
     def forget(self, session: Any) -> bool:
         """Leave a session that lost a server, so that the next is a new one; return False if that was done before."""
@@ -166,6 +163,47 @@ class ServerSession:
                 session.close()
 
 
+class WholeSession(ServerSession):
+    """A session on the tasks of some devices, all of which are needed: it ends with an error if one is lost.
+
+    A context manager, which opens and closes it. Raises ClusterError also if one of the tasks was not ready when the
+    run began.
+    """
+
+    def __enter__(self) -> WholeSession:
+        require_tasks(self._devices)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        close_all([self], settings.SESSION_CLOSE_SECONDS)
+
+    def run(self, *arguments: Any, **options: Any) -> Any:
+        """Call the `run` of TensorFlow's session."""
+        return self._checked(lambda session: session.run(*arguments, **options))
+
+    def list_devices(self) -> list[str]:
+        """Return the full names of the devices of the session's tasks."""
+        return [device.name for device in self._checked(lambda session: session.list_devices())]
+
+    def _checked(self, function: Callable[[Any], Any]) -> Any:
+        try:
+            session = self.open()
+            return self.call(lambda: function(session))
+        except SERVER_LOST as error:
+            tasks = ", ".join(dict.fromkeys(map(short_task, self._devices)))
+            raise ClusterError(
+                f"one of the tasks {tasks} was lost: {summarize_error(f'{type(error).__name__}: {error}')}",
+                hint="`tfcluster events` shows what ended the task.",
+            ) from error
+
+
+def require_tasks(devices: Iterable[str]) -> None:
+    """Raise an error if a task of these devices was not ready when the run began."""
+    missing = current_run().missing
+    if problems := dict.fromkeys(missing[task] for task in map(task_of, devices) if task in missing):
+        raise not_ready(problems)
+
+
 def close_all(sessions: Iterable[ServerSession], seconds: float) -> None:
     """Close sessions in parallel and with a timeout: closing never returns if a task's process is stopped (SIGSTOP)."""
     closing = [threading.Thread(target=session.close, daemon=True) for session in sessions]
@@ -175,16 +213,15 @@ def close_all(sessions: Iterable[ServerSession], seconds: float) -> None:
         thread.join(seconds)
 
 
-def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
+def is_serving(device: str, timeout_ms: int) -> bool:
     """Return whether the task of a device accepts connections and completes an empty step in a new session in time."""
     try:
-        check_listening(context, device)
+        check_listening(device)
     except OSError:
         return False
-    spec = tf.DeviceSpec.from_string(device)
     config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=timeout_ms, device_filters=[task_of(device)])
     with tf.Graph().as_default():
-        session = tf.compat.v1.Session(f"grpc://{context.addresses[spec.job][spec.task]}", config=config)
+        session = tf.compat.v1.Session(f"grpc://{address_of(device)}", config=config)
         try:
             session.run(tf.no_op())
         except tf.errors.OpError:
@@ -194,7 +231,7 @@ def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
     return True
 
 
-def check_listening(context: Context, device: str) -> None:
+def check_listening(device: str) -> None:
     """Check that a process listens at the address of a device's task.
 
     A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
@@ -203,7 +240,7 @@ def check_listening(context: Context, device: str) -> None:
     because the limit on open files is reached.
     """
     try:
-        _connect(context, device).close()
+        _connect(device).close()
     except OSError as error:
         # The kernel accepts connections for a process that is busy or stopped, and the limit allows for lost packets.
         is_lost = isinstance(error, (ConnectionError, TimeoutError)) or error.errno in _NETWORK_LOST
@@ -212,26 +249,27 @@ def check_listening(context: Context, device: str) -> None:
         raise ConnectionError(f"nothing listens at {short_task(device)}") from error
 
 
-def answers(context: Context, device: str) -> bool:
-    """Return whether the task of a device that was lost or late answers; of a late one, a note says that it joins.
+def answers(device: str) -> bool:
+    """Return whether the task of a device that was lost or late answers.
 
     A server sends its HTTP/2 settings as soon as a connection is accepted. One that hangs does not, nor does a
     forwarder, which accepts connections although the link to the task's host is lost.
     """
     try:
-        with _connect(context, device) as connection:
-            is_serving = bool(connection.recv(1))
+        with _connect(device) as connection:
+            return bool(connection.recv(1))
     except OSError:
         return False
-    note = f"{short_task(device)} answers now, and has joined the run"
-    if is_serving and device in context.late_devices and note not in context.notes:
-        context.notes.append(note)
-    return is_serving
 
 
-def _connect(context: Context, device: str) -> socket.socket:
-    spec = tf.DeviceSpec.from_string(device)
-    host, _, port = context.addresses[spec.job][spec.task].rpartition(":")
+def address_of(device: str) -> str:
+    """Return the `host:port` of a device's task."""
+    job, task = task_of(device).split("/")[1:]
+    return current_run().addresses[job.removeprefix("job:")][int(task.removeprefix("task:"))]
+
+
+def _connect(device: str) -> socket.socket:
+    host, _, port = address_of(device).rpartition(":")
     return socket.create_connection((host.strip("[]"), int(port)), settings.SESSION_CONNECT_SECONDS)
 
 

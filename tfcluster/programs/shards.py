@@ -78,7 +78,7 @@ def map_shards(
     if shards and not devices:
         raise ValueError("there is no device to work on")
     waiting = ShardQueue(shards, len(devices))
-    results: queue.SimpleQueue[ShardResult[Value] | Exception] = queue.SimpleQueue()
+    results: queue.SimpleQueue[ShardResult[Value] | BaseException] = queue.SimpleQueue()
     ready = [device for device in devices if device not in late]
     firsts = {device: waiting.take(1) for device in ready[:shards]}
     workers = [_Worker(device, waiting, step, answers, results, is_late=device in late) for device in devices]
@@ -97,7 +97,9 @@ def map_shards(
 
 
 def _next_result(
-    results: queue.SimpleQueue[ShardResult[Value] | Exception], workers: Sequence[_Worker[Value]], lost_seconds: float
+    results: queue.SimpleQueue[ShardResult[Value] | BaseException],
+    workers: Sequence[_Worker[Value]],
+    lost_seconds: float,
 ) -> ShardResult[Value]:
     """Wait for the next result; raise the exception that a step raised, or an error if every device stays lost."""
     while True:
@@ -106,7 +108,7 @@ def _next_result(
         except queue.Empty:
             _raise_if_all_are_lost(workers, time.monotonic() - lost_seconds)
             continue
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return result
 
@@ -195,7 +197,7 @@ class _Worker(Generic[Value]):
         waiting: ShardQueue,
         step: Callable[[str, int, int], Value],
         answers: Callable[[str], bool],
-        results: queue.SimpleQueue[ShardResult[Value] | Exception],
+        results: queue.SimpleQueue[ShardResult[Value] | BaseException],
         *,
         is_late: bool,
     ) -> None:
@@ -215,7 +217,7 @@ class _Worker(Generic[Value]):
         """
         try:
             self._take_steps(first)
-        except Exception as error:
+        except BaseException as error:  # also a SystemExit, which would end this thread alone
             self._waiting.stop()
             self._results.put(error)
 

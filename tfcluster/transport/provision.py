@@ -33,8 +33,6 @@ PARTS = (
     *("paths.py", "private_network.py", "process_mark.py", "records.py", "reporting.py", "runtime_dir.py"),
     *("os", "core", "protocol", "processes", "programs", "agent", "transport"),
 )
-# The modules of a program that only the command line imports.
-_COMMAND_LINE = ("options.py", "render.py")
 _PACKAGE = PACKAGE_ROOT / "tfcluster"
 
 # The first program on the host, which Python 2.7 and all later versions can parse. Everything else is sent over
@@ -155,9 +153,7 @@ def _code() -> dict[str, bytes]:
     """Return the files that a host needs, by their paths."""
     files = {}
     for path in sorted(_PACKAGE.rglob("*.py")):
-        part, *rest = path.relative_to(_PACKAGE).parts
-        is_for_command = part == "programs" and len(rest) > 1 and path.name in _COMMAND_LINE
-        if part in PARTS and not is_for_command:
+        if path.relative_to(_PACKAGE).parts[0] in PARTS:
             files[str(path.relative_to(_PACKAGE.parent))] = path.read_bytes()
     return files
 

@@ -6,16 +6,17 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.preflight.checks import CheckResult
 from tfcluster.core.devices import Device
+from tfcluster.core.programs import SCRIPT
 from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import short_task_name
-from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api.processes import RunStacksReply, TaskThreadsReply
 from tfcluster.ui.console import GAP, TASK_CELLS, Text, console, error_console, fit_columns, make_table
@@ -182,14 +183,9 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
 
 def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
     """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed."""
-    from tfcluster.programs import registry  # `status`, which shares this module, needs no programs
-
-    try:
-        installed = registry.find(program)
-        if installed is not None and installed.declaration.describe is not None:
-            return installed.call(installed.declaration.describe, parameters)
-    except (ClusterError, KeyError, TypeError):
-        pass  # its package is broken, or the run is of another version of it: it is listed nevertheless
+    if program == SCRIPT:
+        start = ("-m", parameters["module"]) if parameters.get("module") else (PurePath(parameters["path"]).name,)
+        return " ".join((*start, *parameters["args"]))
     return _values(parameters)
 
 
@@ -203,7 +199,7 @@ def format_outcome(run: Mapping[str, Any]) -> str:
         first, *more = str(run["error"]["message"]).splitlines() or [""]
         return f"{first} {more[-1].strip()}" if more and first.endswith(":") else first
     parameters, result = run["parameters"], run["result"] or {}
-    if run["program"] == "script":
+    if run["program"] == SCRIPT:
         restarts = pluralize(result["restarts"], "restart") if result.get("restarts") else ""
         return "; ".join(filter(None, (format_metrics(result.get("metrics", {})), restarts)))
     return _values({name: value for name, value in result.items() if parameters.get(name) is None})

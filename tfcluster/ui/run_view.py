@@ -13,11 +13,13 @@ import rich.text
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
-from tfcluster import settings
+from tfcluster import programs, settings
 from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
+from tfcluster.core.programs import SCRIPT
 from tfcluster.core.run_events import (
     InterruptEvent,
+    MetricEvent,
     OutputEvent,
     PlacementEvent,
     ProgressEvent,
@@ -31,7 +33,6 @@ from tfcluster.core.run_events import (
 )
 from tfcluster.core.runs import script_exit_code
 from tfcluster.errors import ClusterError
-from tfcluster.programs import registry
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.log_view import LogView, PlacementView
@@ -116,8 +117,8 @@ class RunView:
             self._print_above(self._placements.line(event))
         elif isinstance(event, ProgressEvent):
             self._show_progress(event)
-        elif record["event"] == "metric":  # of a script or, with its own fields, of another program
-            self._metrics.update(record)
+        elif isinstance(event, MetricEvent):
+            self._metrics.update(event)
 
     def _show_progress(self, event: ProgressEvent) -> None:
         if self._may_show_progress:
@@ -132,6 +133,8 @@ class RunView:
                 unit=event.unit,
                 seconds=event.seconds,
             )
+        elif event.done >= event.total > 0:
+            pass  # the result follows
         elif time.monotonic() - self._printed_at >= settings.PIPE_PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
             error_console().print("\n  ".join((_format_progress(self._run, event), *self._metrics.changed())))
@@ -192,60 +195,55 @@ def _format_note(note: str) -> Text:
 
 
 class Metrics:
-    """Keeps the latest line of each reporter.
-
-    The strings in a metric event identify the reporter, as {"worker": "worker:0"}; the numbers are its metrics.
-    """
+    """Keeps the latest values of each reporter: the program, its series, or the members of a group."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, str] = {}
+        self._steps: dict[str, int] = {}
+        self._values: dict[str, dict[str, float | None]] = {}
         self._changed: set[str] = set()
 
-    def update(self, event: dict[str, Any]) -> None:
+    def update(self, event: MetricEvent) -> None:
         """Add a metric event."""
-        reporter = " ".join(value for name, value in event.items() if isinstance(value, str) and name != "event")
-        self._lines[reporter] = "  ".join((reporter, *_format_metrics(event)))
+        reporter = " ".join(filter(None, (event.task, event.series)))
+        self._steps[reporter] = event.step
+        self._values.setdefault(reporter, {})[event.name] = event.value
         self._changed.add(reporter)
 
     def latest(self) -> list[str]:
-        """Return the latest line of every reporter."""
-        return [self._lines[reporter] for reporter in sorted(self._lines)]
+        """Return a line for each reporter."""
+        return [self._line(reporter) for reporter in sorted(self._values)]
 
     def changed(self) -> list[str]:
         """Return the lines that have changed since the last call."""
-        lines = [self._lines[reporter] for reporter in sorted(self._changed)]
+        lines = [self._line(reporter) for reporter in sorted(self._changed)]
         self._changed.clear()
         return lines
 
+    def _line(self, reporter: str) -> str:
+        values = (_format_metric(name, value) for name, value in self._values[reporter].items())
+        return "  ".join(filter(None, (reporter, f"step {self._steps[reporter]:,}", *values)))
 
-def _format_metrics(event: dict[str, Any]) -> list[str]:
-    texts = []
-    for name, value in event.items():
-        if not isinstance(value, (int, float)) or name == "seconds":
-            continue
-        if name.endswith(_PER_SECOND):
-            texts.append(format_rate(value, name.removesuffix(_PER_SECOND)))
-        else:
-            texts.append(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}")
-    return texts
+
+def _format_metric(name: str, value: float | None) -> str:
+    if value is None:
+        return f"{name} not finite"
+    if name.endswith(_PER_SECOND):
+        return format_rate(value, name.removesuffix(_PER_SECOND))
+    return f"{name} {value:.4g}"
 
 
 def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
-    """Return the lines that show the result of a run.
+    """Return the lines that show the result of a run: none of a script, whose output has been shown already.
 
-    A result is shown unformatted if its program has no `render` module or is not installed here, if it is of another
-    version of the program, and, with the reason, if the code of another package fails.
+    A result of another version of the program is shown unformatted.
     """
+    if event["program"] == SCRIPT:
+        return []
     try:
-        program = registry.find(event["program"])
-        if program is not None and program.has("render"):
-            lines = program.call(program.load("render", "summary"), event["result"], event["seconds"])
-            return [Text(line) if isinstance(line, str) else line for line in lines]
-    except ClusterError as error:
-        return [*_plain_summary(event), Text(error.message, style="yellow")]
-    except (KeyError, TypeError):  # the run is of another version of the program
-        pass
-    return _plain_summary(event)
+        lines: Sequence[RenderableType] = programs.load(event["program"]).summary(event["result"], event["seconds"])
+    except (ImportError, KeyError, TypeError):
+        return _plain_summary(event)
+    return lines
 
 
 def _plain_summary(event: dict[str, Any]) -> list[Text]:

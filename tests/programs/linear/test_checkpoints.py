@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.linear.checkpoints import LogFolder
+from tfcluster.programs.linear import LogFolder
 
 VALUES = {"w": np.float64(2.006), "b": np.float64(0.1), "global_step": np.int64(7), "w/Adagrad": np.float64(3.5)}
 NAMES = list(VALUES)
@@ -93,7 +94,7 @@ def test_the_error_about_a_deleted_folder_has_the_parameters(tmp_path: Path) -> 
 
 
 def test_summaries_are_read_by_tensorflow_and_those_of_two_runs_within_a_second_are_both_kept(tmp_path: Path) -> None:
-    with LogFolder(str(tmp_path)) as log:
+    with contextlib.closing(LogFolder(str(tmp_path))) as log:
         for step in (8, 16, 12, 40):
             log.add_summary(step, {"loss": 1.0 / step, "w": 2.0})
     (path,) = tmp_path.iterdir()
@@ -101,6 +102,6 @@ def test_summaries_are_read_by_tensorflow_and_those_of_two_runs_within_a_second_
     assert [event.step for event in events] == [8, 16, 40]
     assert [(value.tag, value.simple_value) for value in events[0].summary.value] == [("loss", 0.125), ("w", 2.0)]
     for _ in range(3):  # two of three at least begin in the same second
-        with LogFolder(str(tmp_path)) as log:
+        with contextlib.closing(LogFolder(str(tmp_path))) as log:
             log.add_summary(1, {"loss": 1.0})
     assert len(list(tmp_path.iterdir())) == 4

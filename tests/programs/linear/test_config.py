@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.programs.linear.model import Roles, assign_roles, cpu_of
-from tfcluster.programs.sessions import short_task
+from tfcluster.programs.linear import assign_roles, cpu_of, name_workers, short_name
 
 
 def cluster(**jobs: int) -> dict[str, list[str]]:
@@ -45,13 +44,15 @@ def test_roles(
     computing: tuple[str, ...],
     expected: tuple[tuple[str, ...], tuple[str, ...], str | None],
 ) -> None:
-    servers, replicas, evaluator = expected
     roles = assign_roles(cluster(**jobs), f"{head.replace(':', '-')}:1", cpus(*computing))
-    assert roles == Roles(cpus(*servers), cpus(*replicas), cpus(evaluator)[0] if evaluator else None)
+    servers, replicas, evaluator = expected
+    assert roles == (cpus(*servers), cpus(*replicas), cpus(evaluator)[0] if evaluator else None)
 
 
-def test_replica_names_have_the_device_only_if_a_task_has_several() -> None:
+def test_the_names_of_workers_have_the_device_only_if_a_task_has_several() -> None:
     second = "/job:worker/replica:0/task:0/device:GPU:1"
     devices = (*cpus("worker:0", "worker:1"), second)
-    assert list(Roles((), devices, None).replica_names().values()) == ["worker:0/CPU:0", "worker:1", "worker:0/GPU:1"]
-    assert short_task("/job:ps/task:3/device:CPU:0") == "ps:3"
+    names = ["worker:0/CPU:0", "worker:1", "worker:0/GPU:1"]
+    assert name_workers(devices, sync=False) == {name: [device] for name, device in zip(names, devices, strict=True)}
+    assert name_workers(devices, sync=True) == {"all workers": list(devices)}
+    assert short_name("/job:ps/task:3/device:CPU:0") == "ps:3"

@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.linear.dataset import Dataset, read_csv, synthetic_dataset
+from tfcluster.programs.linear import Points, make_points, read_csv
 
 
-def read(folder: Path, text: str | bytes) -> Dataset:
+def read(folder: Path, text: str | bytes) -> Points:
     path = folder / "stored"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_csv(path, "mine.csv")
 
 
 def test_synthetic_points_are_around_the_line_and_those_with_equal_x_have_no_closed_form() -> None:
-    points = synthetic_dataset(7)
+    points = make_points(7)
     assert np.array_equal(points.x, np.linspace(-1, 1, 101))
-    assert np.array_equal(points.y, synthetic_dataset(7).y)
-    assert not np.array_equal(points.y, synthetic_dataset(8).y)
-    noise = np.concatenate([synthetic_dataset(seed).y for seed in range(200)]) - np.tile(2 * points.x + 0.2, 200)
+    assert np.array_equal(points.y, make_points(7).y)
+    assert not np.array_equal(points.y, make_points(8).y)
+    noise = np.concatenate([make_points(seed).y for seed in range(200)]) - np.tile(2 * points.x + 0.2, 200)
     # 20,200 values: five standard errors of the mean and of the deviation.
     assert abs(noise.mean()) < 5 * 0.4 / 20_200**0.5
     assert abs(noise.std() - 0.4) < 5 * 0.4 / 40_400**0.5
-    assert Dataset(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
+    assert Points(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_closed_form_equals_that_of_numpy(seed: int) -> None:
-    points = synthetic_dataset(seed)
+    points = make_points(seed)
     w, b = np.polyfit(points.x, points.y, 1)
     assert points.least_squares() == pytest.approx({"w": w, "b": b})
     assert points.loss(w, b) == pytest.approx(float(np.var(points.y - w * points.x - b)))
-    shifted = Dataset(points.x + 1e6, points.y)
+    shifted = Points(points.x + 1e6, points.y)
     assert shifted.least_squares() == pytest.approx({"w": w, "b": b - w * 1e6}, rel=1e-6)
 
 

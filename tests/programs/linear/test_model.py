@@ -2,55 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcluster.programs.api import Context
-from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
-from tfcluster.programs.linear.model import EvaluationGraph, Roles, StateGraph, TrainingConfig, TrainingGraph
+from tfcluster.programs.context import Context, set_current_run
+from tfcluster.programs.linear import Config, Evaluator, Parameters, make_points, training_loop
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3)]
 
 
-def config_of(optimizer: str = "adagrad", rate: float = 0.1, batch: int = 101, seed: int = 4) -> TrainingConfig:
-    context = Context("linear-1", {"localhost": ["localhost:1"]}, tuple(DEVICES), lambda event, **fields: None)
-    return TrainingConfig(
-        context,
-        Roles((DEVICES[0],), tuple(DEVICES), None),
-        Batches(synthetic_dataset(seed), batch, seed),
-        optimizer,
-        rate,
-    )
+@pytest.fixture(autouse=True)
+def in_a_run() -> None:
+    set_current_run(Context("linear-1", {"localhost": ["localhost:1"]}, tuple(DEVICES), lambda event, **fields: None))
 
 
-def trained(config: TrainingConfig, devices: int, first: int, *counts: int) -> list[dict[str, Any]]:
+def config_of(optimizer: str = "adagrad", rate: float = 0.1, batch: int = 101, seed: int = 4) -> Config:
+    return Config((DEVICES[0],), tuple(DEVICES), None, make_points(seed), batch, seed, optimizer, rate)
+
+
+def trained(config: Config, devices: int, begin: int, *counts: int) -> list[dict[str, Any]]:
     """The results of calls, each for its number of steps, on CPU devices of this process."""
-    training = TrainingGraph(config, DEVICES[:devices])
+    first, count, loop = training_loop(config, DEVICES[:devices])
     results = []
-    with tf.compat.v1.Session(
-        graph=training.graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 3})
-    ) as session:
-        with training.graph.as_default():
+    with tf.compat.v1.Session(graph=first.graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 3})) as session:
+        with first.graph.as_default():
             session.run(tf.compat.v1.global_variables_initializer())
-        for count in counts:
-            results.append(session.run(training.results, {training.first: first, training.count: count}))
-            first += count
+        for size in counts:
+            results.append(session.run(loop, {first: begin, count: size}))
+            begin += size
     return results
 
 
-def by_hand(config: TrainingConfig, steps: int) -> tuple[float, float, float]:
+def by_hand(config: Config, steps: int) -> tuple[float, float, float]:
     """w, b and the last step's loss, from the optimizers' rules."""
     weights = np.zeros(2)
     square, momentum, first, second = np.full(2, 0.1), np.zeros(2), np.zeros(2), np.zeros(2)
     loss = 0.0
     for step in range(steps):
         rows = np.arange(101)
-        if config.batches.size < 101:
-            rows = config.batches.rows(tf.constant(step, tf.int64), 0, config.batches.size).numpy()
-        x, y = config.batches.points.x[rows], config.batches.points.y[rows]
+        if config.batch < 101:
+            rows = config.rows(tf.constant(step, tf.int64), 0, config.batch).numpy()
+        x, y = config.points.x[rows], config.points.y[rows]
         error = weights[0] * x + weights[1] - y
         loss = float(np.mean(error**2))
         gradient = np.array([np.mean(2 * error * x), np.mean(2 * error)])
@@ -92,7 +88,7 @@ def test_a_batch_smaller_than_the_number_of_devices_and_zero_steps() -> None:
 def epochs(seed: int) -> list[tuple[int, ...]]:
     """The orders of the rows in the first ten epochs, as 101 batches of 10 have them."""
     config = config_of(batch=10, seed=seed)
-    rows = np.concatenate([config.batches.rows(tf.constant(step, tf.int64), 0, 10).numpy() for step in range(101)])
+    rows = np.concatenate([config.rows(tf.constant(step, tf.int64), 0, 10).numpy() for step in range(101)])
     return [tuple(epoch) for epoch in rows.reshape(10, 101)]
 
 
@@ -102,16 +98,16 @@ def test_each_epoch_has_all_rows_in_another_order_and_the_shares_of_a_batch_make
     assert len(set(orders)) == 30
     config = config_of(batch=50)
     step = tf.constant(7, tf.int64)
-    parts = [config.batches.rows(step, begin, end).numpy() for begin, end in config.batches.split(3)]
+    parts = [config.rows(step, begin, end).numpy() for begin, end in config.split(3)]
     assert [len(part) for part in parts] == [16, 17, 17]
-    assert np.array_equal(np.concatenate(parts), config.batches.rows(step, 0, 50).numpy())
+    assert np.array_equal(np.concatenate(parts), config.rows(step, 0, 50).numpy())
 
 
 def test_all_variables_are_read_and_set() -> None:
-    state = StateGraph(config_of("adam"))
+    state = Parameters(config_of("adam"))
     names = {"w", "b", "global_step", "beta1_power", "beta2_power", "w/Adam", "w/Adam_1", "b/Adam", "b/Adam_1"}
     assert state.values.keys() == state.uninitialized.keys() == state.devices.keys() == names
-    with tf.compat.v1.Session(graph=state.graph) as session:
+    with tf.compat.v1.Session(graph=state.assign.graph) as session:
         assert all(session.run(state.uninitialized).values())
         values = {name: number for number, name in enumerate(sorted(names))}
         session.run(state.assign, {state.inputs[name]: value for name, value in values.items()})
@@ -122,11 +118,8 @@ def test_all_variables_are_read_and_set() -> None:
 
 
 def test_variables_are_placed_on_the_servers_round_robin() -> None:
-    config = config_of()
     servers = tuple(f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(2))
-    devices = StateGraph(
-        TrainingConfig(config.context, Roles(servers, config.roles.replicas, None), config.batches, "sgd", 0.1)
-    ).devices
+    devices = Parameters(replace(config_of("sgd"), servers=servers)).devices
     assert devices == {
         "w": "/job:ps/task:0/device:CPU:0",
         "b": "/job:ps/task:1/device:CPU:0",
@@ -135,9 +128,11 @@ def test_variables_are_placed_on_the_servers_round_robin() -> None:
 
 
 def test_the_evaluator_computes_the_loss_on_all_points() -> None:
-    evaluation = EvaluationGraph(config_of(), DEVICES[0])
-    with tf.compat.v1.Session(graph=evaluation.graph) as session:
-        with evaluation.graph.as_default():
+    config = config_of()
+    results = Evaluator(config, DEVICES[0], Parameters(config)).results
+    graph = results["loss"].graph
+    with tf.compat.v1.Session(graph=graph) as session:
+        with graph.as_default():
             session.run(tf.compat.v1.global_variables_initializer())
-        results = session.run(evaluation.results)
-    assert results["loss"] == pytest.approx(synthetic_dataset(4).loss(0, 0))
+        loss = session.run(results)["loss"]
+    assert loss == pytest.approx(make_points(4).loss(0, 0))

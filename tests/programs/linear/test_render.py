@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tfcluster.programs.linear.render import summary
+from tfcluster.core.run_events import MetricEvent, parse_event
+from tfcluster.programs.linear import summary
 from tfcluster.ui.console import console, error_console
 from tfcluster.ui.run_view import Metrics, RunView
 
@@ -30,19 +31,26 @@ def fresh_consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     error_console.cache_clear()
 
 
-def metric(worker: str, step: int, **other: Any) -> dict[str, Any]:
-    return {"event": "metric", "worker": worker, "step": step, "loss": 0.162266, **other}
+def metric(worker: str, step: int, name: str = "loss", value: float = 0.162266) -> dict[str, Any]:
+    return {"event": "metric", "series": worker, "step": step, "name": name, "value": value, "seconds": 0.5}
+
+
+def parsed(*values: Any) -> MetricEvent:
+    event = parse_event(metric(*values))
+    assert isinstance(event, MetricEvent)
+    return event
 
 
 def test_metrics_are_the_latest_of_each_worker_and_the_updates() -> None:
     metrics = Metrics()
-    metrics.update(metric("worker:1", 8, examples_per_s=121_234, seconds=0.5))
-    metrics.update(metric("worker:0", 7))
-    metrics.update(metric("worker:0", 1234))
+    metrics.update(parsed("worker:1", 8))
+    metrics.update(parsed("worker:1", 8, "examples_per_s", 121_234))
+    metrics.update(parsed("worker:0", 7))
+    metrics.update(parsed("worker:0", 1234))
     lines = ["worker:0  step 1,234  loss 0.1623", "worker:1  step 8  loss 0.1623  121 k examples/s"]
     assert metrics.latest() == lines
     assert metrics.changed() == lines
-    metrics.update(metric("worker:0", 2000))
+    metrics.update(parsed("worker:0", 2000))
     assert metrics.changed() == ["worker:0  step 2,000  loss 0.1623"]
     assert metrics.changed() == []
 

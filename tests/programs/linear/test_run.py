@@ -9,19 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tensorflow as tf
 
-import tfcluster.programs.linear.run as linear
+import tfcluster
 from tests.conftest import mostly_slow
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs import sessions, settings, shards
-from tfcluster.programs.api import Context
-from tfcluster.programs.linear import servers, training
-from tfcluster.programs.linear.checkpoints import LogFolder
-from tfcluster.programs.linear.servers import ParameterClient, Values
+from tfcluster.programs import linear, sessions, shards
+from tfcluster.programs.context import Context, set_current_run
+from tfcluster.programs.linear import LogFolder, Parameters, Values
 from tfcluster.programs.sessions import open_session
 
 OPTIONS: dict[str, Any] = {
@@ -31,7 +29,9 @@ OPTIONS: dict[str, Any] = {
 
 
 def train(context: Context, **options: Any) -> dict[str, Any]:
-    return linear.run(context, **{**OPTIONS, **options})
+    set_current_run(context)
+    linear.run(**{**OPTIONS, **options})
+    return cast(dict[str, Any], context.result)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def context(
     local_run: Callable[[int], Context], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Context:
     """A run on two devices, with variables of its own, whose server is never too slow."""
-    monkeypatch.setattr(settings, "PARAMETER_CALL_TIMEOUT_MS", 120_000)
+    monkeypatch.setattr(linear, "_CALL_TIMEOUT_MS", 120_000)
     local = local_run(2)
     (addresses,) = local.addresses.values()
     return replace(local, run=f"linear-{abs(hash(request.node.name))}", head_address=addresses[0])
@@ -56,19 +56,51 @@ def dead() -> Iterator[str]:
 def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -> None:
     """Have the workers' calls of more than `most` steps fail."""
 
-    class FailingSession(servers.TrainingSession):
-        def run(self, *arguments: Any) -> Any:
-            if list(arguments[1].values())[1] > most:
-                raise error(None, None, "From /job:worker/replica:0/task:0:\nno more of this")
-            return super().run(*arguments)
+    call = linear.call
 
-    patch.setattr(training, "TrainingSession", FailingSession)
+    def call_or_fail(session: Any, fetches: Any, feed: Any = None, *options: Any) -> Any:
+        if isinstance(fetches, dict) and "loss" in fetches and list(feed.values())[1] > most:
+            raise error(None, None, "From /job:worker/replica:0/task:0:\nno more of this")
+        return call(session, fetches, feed, *options)
+
+    patch.setattr(linear, "call", call_or_fail)
+
+
+def test_the_metrics_and_progress_of_a_training_end_with_its_result(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics: dict[str, list[tuple[int, float]]] = {}
+    progress: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        tfcluster, "metric", lambda name, value, step, series=None: metrics.setdefault(name, []).append((step, value))
+    )
+    result = train(replace(context, emit=lambda event, **fields: progress.append(fields)), sync=True)
+    assert metrics.keys() == {"loss", "w", "b", "examples_per_s"}
+    assert {name: metrics[name][-1] for name in ("w", "b", "examples_per_s")} == {
+        name: (100, result[name]) for name in ("w", "b", "examples_per_s")
+    }
+    assert metrics["loss"][0][1] > metrics["loss"][-1][1]
+    assert [fields["done"] for fields in progress][-1] == 100
+    work = context.device_stats.values()
+    assert [(stats["steps"], stats["examples"]) for stats in work] == [(100, 5000), (100, 5100)]
+    assert all(stats["ops"] > 0 for stats in work)
+
+
+def test_a_run_ends_at_once_if_the_task_of_its_variables_was_not_ready(context: Context, opened: list[Any]) -> None:
+    for addresses, missing in (
+        ({"ps": ["h:1", "h:2"], **context.addresses}, {"/job:ps/task:1": "ps:1 has failed"}),
+        (context.addresses, {"/job:local/task:0": "ps:1 has failed"}),
+    ):
+        with pytest.raises(ClusterError, match="ps:1 has failed") as caught:
+            train(replace(context, addresses=addresses, missing=missing))
+        assert (caught.value.message, caught.value.exit_code) == ("ps:1 has failed", ExitCode.UNHEALTHY)
+    assert opened == []
 
 
 def test_a_slow_worker_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail(monkeypatch, 1, tf.errors.DeadlineExceededError)
+    fail(monkeypatch, 10, tf.errors.DeadlineExceededError)
     monkeypatch.setattr(shards, "next_size", lambda size, count, seconds: size + 1)
-    assert train(context, steps=6)["steps"] == 6
+    assert train(context, steps=36)["steps"] == 36
 
 
 @pytest.mark.parametrize("sync", mostly_slow([False, True], fast=[True]))
@@ -76,7 +108,7 @@ def test_the_training_fails_if_no_worker_can_train(
     context: Context, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
     fail(monkeypatch, 0, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(settings, "WORKERS_LOST_SECONDS", 0.2)
+    monkeypatch.setattr(linear, "_WORKERS_LOST_SECONDS", 0.2)
     with pytest.raises(ClusterError, match="DeadlineExceededError: no more of this") as caught:
         train(context, sync=sync)
     names = ["all workers"] if sync else ["local:0/CPU:0", "local:0/CPU:1"]
@@ -126,7 +158,7 @@ def test_a_checkpoint_without_its_seed_is_used_nevertheless(context: Context, tm
 
 
 def test_the_graph_of_synchronous_training_has_a_size_limit(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "TRAINING_POINTS_MAX", 200)
+    monkeypatch.setattr(linear, "_POINTS_MAX", 200)
     with pytest.raises(ClusterError) as caught:
         train(context, sync=True, batch=10)
     assert caught.value.message == "101 points for each of 2 devices in step are more than 200 in all"
@@ -137,16 +169,16 @@ def test_the_graph_of_synchronous_training_has_a_size_limit(context: Context, mo
 def test_variables_lost_after_the_last_step_are_trained_again(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = ParameterClient.read
+    read = Parameters.read
     lost = threading.Event()
 
-    def lose_and_read(self: ParameterClient) -> Values:
-        if self.snapshot and self.session.run(self._state.values)["global_step"] == 200 and not lost.is_set():
+    def lose_and_read(self: Parameters) -> Values:
+        if self.snapshot and linear.call(self.session, self.values)["global_step"] == 200 and not lost.is_set():
             lost.set()
             tf.compat.v1.Session.reset(f"grpc://{context.head_address}", [context.run])
         return read(self)
 
-    monkeypatch.setattr(ParameterClient, "read", lose_and_read)
+    monkeypatch.setattr(Parameters, "read", lose_and_read)
     result = train(context, steps=200)
     assert lost.is_set()
     assert result["steps"] == 200
@@ -157,8 +189,8 @@ def test_variables_lost_after_the_last_step_are_trained_again(
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions of a training, whose end has all the time that it needs."""
-    for bound in ("CANCELLED_JOIN_SECONDS", "CANCELLED_READ_SECONDS", "CANCELLED_CLOSE_SECONDS"):
-        monkeypatch.setattr(settings, bound, 60.0)
+    for bound in ("_CANCELLED_JOIN_SECONDS", "_CANCELLED_READ_SECONDS", "_CANCELLED_CLOSE_SECONDS"):
+        monkeypatch.setattr(linear, bound, 60.0)
     kept: list[Any] = []
 
     def open_and_keep(*args: Any, **options: Any) -> Any:
@@ -174,24 +206,24 @@ class Cancelled(BaseException):
 
 
 def test_a_cancelled_run_writes_a_checkpoint_and_closes_its_sessions(
-    context: Context, opened: list[Any], tmp_path: Path
+    context: Context, opened: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
 
-    def emit(event: str, **fields: Any) -> None:
-        if event == "metric":
-            steps.append(fields["step"])
-            if steps[-1] > 100:
-                os.kill(os.getpid(), signal.SIGUSR1)
+    def metric(name: str, value: float, step: int, series: str = "") -> None:
+        steps.append(step)
+        if step > 100:
+            os.kill(os.getpid(), signal.SIGUSR1)
 
     def cancel(*args: object) -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         raise Cancelled
 
+    monkeypatch.setattr(tfcluster, "metric", metric)
     earlier = signal.signal(signal.SIGUSR1, cancel)
     try:
         with pytest.raises(Cancelled):
-            train(replace(context, emit=emit), steps=10**9, logdir=str(tmp_path))
+            train(context, steps=10**9, logdir=str(tmp_path))
     finally:
         signal.signal(signal.SIGUSR1, earlier)
     checkpoint = LogFolder(str(tmp_path)).latest(["w", "b", "global_step"])
@@ -225,7 +257,7 @@ def test_points_whose_squares_overflow_are_rejected(context: Context, tmp_path: 
 def test_training_continues_without_workers_that_do_not_recover(
     context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
 ) -> None:
-    monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
+    monkeypatch.setattr(linear, "_RECOVERY_SECONDS", 0.2)
     lost_device = "/job:local/replica:0/task:1/device:CPU:0"
     partial = replace(
         context, addresses={"local": [context.head_address, dead]}, devices=(*context.devices, lost_device)

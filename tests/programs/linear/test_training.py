@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tfcluster.programs.api import Context
-from tfcluster.programs.linear.checkpoints import LogFolder
-from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
-from tfcluster.programs.linear.model import Roles, TrainingConfig
-from tfcluster.programs.linear.servers import RolledBackError
-from tfcluster.programs.linear.training import Block, Training
+from tfcluster.programs.context import Context, set_current_run
+from tfcluster.programs.linear import Block, Config, LogFolder, RolledBackError, Training, make_points
 
 DEVICES = [f"/job:worker/replica:0/task:{index}/device:CPU:0" for index in range(2)]
+
+
+class PlayedSession:
+    """A session that is never opened."""
+
+    def close(self) -> None:
+        pass
 
 
 class PlayedParameters:
     """Variables that are never lost."""
 
-    session = None
+    session = PlayedSession()
     initialized = threading.Event()
+    snapshot: ClassVar = {"w": 0.0, "b": 0.0, "global_step": np.int64(0)}
 
     def read(self) -> dict[str, Any]:
-        return {"w": 0.0, "b": 0.0, "global_step": np.int64(0)}
+        return self.snapshot
 
 
 class PlayedWorker:
@@ -37,7 +41,7 @@ class PlayedWorker:
         self.name = name
         self.devices = [device]
         self.lost = None
-        self.session = None
+        self.session = PlayedSession()
         self.blocks: list[range] = []
         self._rolls_back = rolls_back  # the step of the snapshot, by the step at which the variables are lost
 
@@ -52,19 +56,20 @@ class PlayedWorker:
         self.blocks.append(range(first, first + count))
         for step in [step for step in self._rolls_back if first <= step < first + count]:
             raise RolledBackError(self._rolls_back.pop(step))
-        return Block({"step": first + count, "loss": 1.0, "w": 0.0, "b": 0.0}, 0.01, self.devices)
+        results = {"step": first + count, "loss": 1.0, "w": 0.0, "b": 0.0}
+        return Block(self.name, count, results, self.devices)
 
 
 def play(steps: int, workers: int = 1, first: int = 0, **rolls_back: int) -> list[PlayedWorker]:
     """Train with played workers; the variables are lost at steps, and restored to those of others."""
-    context = Context("linear-1", {"worker": ["h:1", "h:2"]}, tuple(DEVICES), lambda event, **fields: None)
-    config = TrainingConfig(
-        context, Roles((DEVICES[0],), tuple(DEVICES), None), Batches(synthetic_dataset(4), 101, 4), "sgd", 0.1
-    )
+    addresses = {"worker": ["h:1", "h:2"]}
+    set_current_run(Context("linear-1", addresses, tuple(DEVICES), lambda event, **fields: None))
+    config = Config((DEVICES[0],), tuple(DEVICES), None, make_points(4), 101, 4, "sgd", 0.1)
     steps_lost = {int(step.removeprefix("at_")): to for step, to in rolls_back.items()}
     played = [PlayedWorker(f"worker:{index}", DEVICES[index], steps_lost) for index in range(workers)]
-    training = Training(config, PlayedParameters(), played, LogFolder(None))  # type: ignore[arg-type]
-    training.run(first, steps, [])
+    by_name = {worker.name: worker for worker in played}
+    training = Training(config, PlayedParameters(), by_name, [], LogFolder(None))  # type: ignore[arg-type]
+    training.run(first, steps)
     return played
 
 

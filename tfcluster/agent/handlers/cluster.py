@@ -19,6 +19,7 @@ from tfcluster.agent.state.journal import JournalError
 from tfcluster.agent.subprocesses import survivors_error
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs, lost_run
+from tfcluster.core.programs import TOLERANT
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -310,7 +311,7 @@ class ClusterHandlers:
             tasks=self._context.status().tasks,
             generations=self._supervisor.generations(),
             runs={
-                lost_run(run, is_script=runs.runs[run].record.options.traits.is_script): tasks
+                lost_run(run, is_certain=runs.runs[run].record.options.program in TOLERANT): tasks
                 for run, tasks in runs.tasks_in_use([task.name for task in topology.tasks]).items()
             },
         )

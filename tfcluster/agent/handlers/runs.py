@@ -22,12 +22,12 @@ from tfcluster.agent.runs.manager import RunManager, result_event
 from tfcluster.agent.runs.run import Run
 from tfcluster.core.devices import Device, Selection, missed, not_ready, select
 from tfcluster.core.groups import Group, check_arguments, select_members
-from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
+from tfcluster.core.programs import BUNDLED, SCRIPT, TOLERANT, missing_notes
 from tfcluster.core.run_events import LatestMetrics, OutputEvent, to_record
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import PRIVATE, ClusterTopology, check_address
+from tfcluster.core.topology import PRIVATE, check_address
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
@@ -70,7 +70,7 @@ class RunHandlers:
         """
         for run in self._runs.runs.values():
             options, detached = run.record.options, run.record.detached
-            if run.is_unstarted and not options.traits.is_script:
+            if run.is_unstarted and not options.is_script:
                 self._background.start(self._start_again, run, RunRequest(options, detached, not detached), key=run.id)
 
     async def _start_again(self, run: Run, request: RunRequest) -> None:
@@ -186,7 +186,7 @@ class RunHandlers:
         summaries, turn = [], Turn()
         for record in records:
             folder = self._runs.store.folder(record.run)
-            if record.options.traits.is_script and record.state in ACTIVE_RUN_STATES:
+            if record.options.is_script and record.state in ACTIVE_RUN_STATES:
                 record = replace(record, result=read_latest_metrics(folder / EVENTS))
             summaries.append(record.summarize(missing_bytes(folder)))
             await turn.pause()
@@ -236,17 +236,14 @@ class RunHandlers:
         yield Reply(Done())
 
     async def failing_runs(self, request: FailingRunsRequest) -> Response[NoReturn, FailingRunsReply]:
-        """Return which of the active runs fail when tasks are restarted."""
+        """Return which of the active runs may fail when tasks are restarted: those that use them, or may do so."""
         tasks = self._supervisor.require_cluster().tasks
         names = [task.name for task in tasks]
         restarted = {task.name for task in tasks if task.short in request.tasks}
-        failing: dict[bool, list[str]] = {True: [], False: []}
-        for record in [run.record for run in self._runs.runs.values() if run.is_active]:
-            traits = record.options.traits
-            computing = compute_tasks(traits, record.devices, names)
-            if fails_at_restart(traits, computing, record.required_tasks, restarted):
-                failing[traits.is_script].append(record.run)
-        yield Reply(FailingRunsReply(tuple(failing[False]), tuple(failing[True])))
+        active = [run.record for run in self._runs.runs.values() if run.is_active]
+        fragile = [record for record in active if record.options.program not in TOLERANT]
+        failing = [each for each in fragile if not restarted.isdisjoint(each.options.used_tasks(each.devices, names))]
+        yield Reply(FailingRunsReply(tuple(record.run for record in failing)))
 
 
 async def plan_run(context: AgentContext, request: RunRequest, run_id: str | None = None) -> RunPlan:
@@ -264,17 +261,20 @@ async def plan_run(context: AgentContext, request: RunRequest, run_id: str | Non
     devices = [device for device in every if device.task not in missing]
     context.reject_if_going_down()
     topology = context.supervisor.require_cluster()
-    selection = _select(topology, devices, missing, options)
+    selection = _select(devices, missing, options)
     context.network.find(topology.network)  # before the folder: it may be gone
     run_id = run_id or context.runs.store.new_run(options.run_name)
-    refused = refusal_notes(topology.addresses()) if options.traits.is_script else []
-    late = _late_devices(every, missing, selection, options) if options.traits.fault_tolerant else []
-    if not options.traits.is_script:  # which may use any task
-        missing = missed(missing, options.devices, [task.name for task in topology.tasks])
+    refused = refusal_notes(topology.addresses()) if options.is_script else []
+    notes = [*selection.notes, *missing_notes(missing), *refused]
+    first_notes = notes
+    if not options.is_script:  # which may use any task; a bundled program ends with the notes on its devices
+        first_notes = missing_notes(missed(missing, options.devices, [task.name for task in topology.tasks]))
+        notes = [*selection.notes, *first_notes]
     return replace(
-        _make_plan(context, run_id, options, [*selection.notes, *missing_notes(missing), *refused]),
+        _make_plan(context, run_id, options, notes),
+        first_notes=first_notes,
         devices=[device.name for device in selection.devices],
-        late_devices=late,
+        late_devices=_late_devices(every, missing, selection, options),
         missing=missing,
         code=request.code,
         caller=request.caller,
@@ -308,9 +308,11 @@ class _Script:
 
 
 def _check_parameters(options: RunOptions) -> None:
-    """Raise a ClusterError if a run is not one of a script though it must be, or has not the parameters of one."""
+    """Raise a ClusterError if there is no such program, or a script has not the parameters of one."""
+    if options.program not in (*BUNDLED, SCRIPT):
+        raise ClusterError(f"request 'run': there is no program {options.program!r}")
     try:
-        if options.traits.is_script or options.jobs is not None:
+        if options.is_script or options.jobs is not None:
             decode(_Script, options.parameters, "options.parameters", lenient=True)
     except DecodeError as error:
         raise ClusterError(f"request 'run': {error.without_value}") from None
@@ -346,6 +348,7 @@ def _make_plan(context: AgentContext, run_id: str, options: RunOptions, notes: l
         head=topology.head().address,
         devices=[],
         notes=notes,
+        first_notes=notes,
         peers={host.name: host.address for host in topology.hosts} if topology.closes_ports else None,
         host=context.host,
         network=context.network.find(topology.network),
@@ -374,22 +377,14 @@ async def _probe_devices(context: AgentContext) -> tuple[list[Device], dict[str,
     return sorted(existing, key=lambda device: names[device.task]), missing
 
 
-def _select(
-    topology: ClusterTopology, devices: list[Device], missing: Mapping[str, str], options: RunOptions
-) -> Selection:
-    """Select the devices of a run, which does without the tasks that are not ready unless it needs them.
+def _select(devices: list[Device], missing: Mapping[str, str], options: RunOptions) -> Selection:
+    """Select the devices of a run, which does without the tasks that are not ready.
 
     `missing` says why tasks are not ready, by their names; `devices` are those of all other tasks.
     """
     selection = select(devices, patterns=options.devices, gpus=options.gpus, strict=options.strict, missing=missing)
-    if options.traits.is_script:  # it need not compute on any task
-        return selection
-    if missing and not selection.devices:
+    if missing and not selection.devices and not options.is_script:  # which need not compute on any task
         raise not_ready(missing.values())
-    names = [device.name for device in selection.devices]
-    required = required_tasks(options.traits, names, topology.addresses(), topology.head().address)
-    if problems := [missing[task] for task in required if task in missing]:
-        raise not_ready(problems)
     return selection
 
 
@@ -428,7 +423,7 @@ async def follow(runs: RunManager, run_id: str, *, output: int | None = 0) -> As
         return run is not None and run.is_active
 
     with contextlib.ExitStack() as stack:
-        parts = Output(folder, output) if record.options.traits.is_script and output is not None else None
+        parts = Output(folder, output) if record.options.is_script and output is not None else None
         wait: Callable[[], Awaitable[None]] = _no_wait
         if run is not None and run.is_active:
             is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.notify))

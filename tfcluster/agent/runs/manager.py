@@ -27,7 +27,6 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.subprocesses import HelperProcess, fork_child
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, SubmittedEvent, parse_event
 from tfcluster.core.states import ACTIVE_RUN_STATES, ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
@@ -303,8 +302,7 @@ class RunManager:
         recorded.
         """
         run = Run(RunRecord.new(plan, detached), plan.folder, plan)
-        notes = plan.notes if plan.options.traits.is_script else missing_notes(plan.missing)
-        append_event(run.events, SubmittedEvent(plan.run, plan.options.program, plan.devices, notes or None))
+        append_event(run.events, SubmittedEvent(plan.run, plan.options.program, plan.devices, plan.first_notes or None))
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]
@@ -433,10 +431,7 @@ class RunManager:
     def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
         """Return the names of the tasks that each active run uses, by the run's id."""
         active = {run_id: run.record for run_id, run in self.runs.items() if run.is_active}
-        return {
-            run_id: sorted({*compute_tasks(record.options.traits, record.devices, every), *record.required_tasks})
-            for run_id, record in active.items()
-        }
+        return {run_id: sorted(record.options.used_tasks(record.devices, every)) for run_id, record in active.items()}
 
     async def cancel_all(self) -> None:
         """Cancel every active run and wait until all of them have ended."""
@@ -455,7 +450,7 @@ class RunManager:
         """End a run whose time is over, with what it waits for."""
         text = hint = ""
         try:
-            if run.record.options.traits.is_script:
+            if run.record.options.is_script:
                 async with asyncio.timeout(settings.WAIT_TIMEOUT_SECONDS):
                     text, hint = await self.explain_wait(run)
         except TimeoutError:

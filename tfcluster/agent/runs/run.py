@@ -16,7 +16,7 @@ from tfcluster.agent.event_loop import ChangeNotifier, Timer
 from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
-from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_addresses
+from tfcluster.core.programs import tasks_with_addresses
 from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
@@ -151,7 +151,7 @@ class Run:
 
     def interrupt(self) -> bool:
         """Send SIGINT to a script that runs; return False for any other run."""
-        if self.pidfd is None or not self.record.options.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
+        if self.pidfd is None or not self.record.options.is_script or self.machine.phase is not RunPhase.RUNNING:
             return False
         send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
         return True
@@ -161,7 +161,7 @@ class Run:
 
         `columns` and `lines` are the size of the script's terminal, which changes with SIGWINCH.
         """
-        if self.pidfd is not None and self.record.options.traits.is_script:
+        if self.pidfd is not None and self.record.options.is_script:
             if number == signal.SIGWINCH:
                 with contextlib.suppress(OSError):  # such as a full disk
                     write_atomically(self.folder / TERMINAL_SIZE, f"{columns} {lines}".encode())
@@ -182,31 +182,27 @@ class Run:
     def fail_if_blocked(
         self, every: Collection[str], down: Mapping[str, str], fail: Callable[[Run, ClusterError], None]
     ) -> None:
-        """Stop the run if it cannot continue without the tasks that are down.
+        """Stop the run if all tasks that it uses have been down for `settings.RUN_ALL_TASKS_LOST_SECONDS`.
 
-        A run of a fault-tolerant program handles lost tasks itself. It is stopped only after it has had no task for
-        `settings.RUN_ALL_TASKS_LOST_SECONDS`.
+        The program itself handles the loss of some.
 
         `down` says what happened to each task that does not serve, such as `worker:1 died (SIGKILL)`.
         """
-        traits, required = self.record.options.traits, self.record.required_tasks
-        if traits.is_script and traits.uses_servers:
-            self._note_losses(down)
-        losses = blocking_losses(traits, compute_tasks(traits, self.record.devices, every), required, down)
-        if not losses:
-            self.all_lost_timer.cancel()
+        used = self.record.options.used_tasks(self.record.devices, every)
+        if not used:
             return
-        error = ClusterError(
-            f"{'; '.join(down[task] for task in losses)} during {self.id}",
-            hint=f"`tfcluster events` shows what happened, `tfcluster rerun {self.id}` runs the program again.",
-        )
-        if not traits.fault_tolerant:
-            fail(self, error)
+        self._note_losses({task: down[task] for task in used if task in down})
+        if any(task not in down for task in used):
+            self.all_lost_timer.cancel()
         elif self.all_lost_timer.handle is None:
+            error = ClusterError(
+                f"{'; '.join(down[task] for task in used)} during {self.id}",
+                hint=f"`tfcluster events` shows what happened, `tfcluster rerun {self.id}` runs the program again.",
+            )
             self.all_lost_timer.set(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, self, error)
 
     def _note_losses(self, down: Mapping[str, str]) -> None:
-        """Note which tasks have gone down, and emit an event for each: a script may hang on one, or fail much later.
+        """Note which tasks have gone down, and emit an event for each: a run may hang on one, or fail much later.
 
         Tasks that the cluster was given after the run had been submitted are left out.
         """

@@ -9,12 +9,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.runs import RunOptions, check_name, find_run
 from tfcluster.core.states import ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
@@ -49,7 +48,6 @@ class RunRecord:
     # metrics.
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    required_tasks: list[str] = field(default_factory=list)  # the run uses these besides the tasks of its devices
     is_part: bool = False  # whether the run consists of this host's members of a group that another host leads
     has_variables: bool = False  # whether servers may still have variables of the run, which has ended
     protocol: int = PROTOCOL  # that of the agent that submitted the run
@@ -65,7 +63,6 @@ class RunRecord:
             started=round(time.time(), 3),
             detached=detached,
             state=RunState.QUEUED,
-            required_tasks=required_tasks(plan.options.traits, plan.devices, plan.addresses, plan.head),
             is_part=plan.group is not None and plan.group.coordinator is not None,
         )
 
@@ -73,7 +70,7 @@ class RunRecord:
     def unreadable(cls, run: str, started: float, problem: str) -> RunRecord:
         """Return what stands for a record that cannot be read, so that users see it; it is never written."""
         error = ClusterError(problem).to_json()
-        return cls(run, RunOptions("", ProgramTraits(), {}), [], [], started, True, RunState.UNREADABLE, error=error)
+        return cls(run, RunOptions("", {}), [], [], started, True, RunState.UNREADABLE, error=error)
 
     def status(self) -> RunStatus:
         """Return the run's entry in the output of `status`."""

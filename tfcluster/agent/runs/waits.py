@@ -405,8 +405,8 @@ class WaitMonitor:
 
     def _scripts(self) -> list[Run]:
         """Return the runs to check; nothing is known of the members of a group that an earlier agent started."""
-        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.options.traits.is_script]
-        return [run for run in scripts if run.record.options.traits.uses_servers or run.plan is not None]
+        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.options.is_script]
+        return [run for run in scripts if run.record.options.jobs is None or run.plan is not None]
 
     async def _check(self, run: Run, tasks_are_idle: bool) -> None:
         try:

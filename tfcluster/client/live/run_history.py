@@ -13,16 +13,13 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.runs.runs import RunResponse, read_records
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
-from tfcluster.core.run_events import is_report
+from tfcluster.core.run_events import is_report, reporter_of
 from tfcluster.core.text import strip_forwarding
 from tfcluster.protocol.api.runs import AttachRequest
 
 Event = dict[str, Any]
 #: A point of a curve: the step, the value (None for one that is not finite), and the seconds since the run began.
 Point = tuple[int, float | None, float | None]
-# The fields of a metric event that say who reports, and those that are no metrics.
-_REPORTERS = ("task", "worker", "mode")
-_NO_METRICS = ("step", "seconds")
 
 
 @dataclass
@@ -89,11 +86,12 @@ class RunHistory:
     def _update(self, kind: str, event: Event) -> None:
         if kind == "progress":
             self.progress = {name: event[name] for name in ("done", "total", "unit", "seconds")}
-        elif kind == "metric":
-            for name, reporter, point in points_of(event):
-                self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
-                self.step, value, _ = point
-                self.metrics = {**self.metrics, name: value}  # a new one: views read it meanwhile
+        elif is_report(event):
+            name, reporter = event["name"], reporter_of(event)
+            self.step, value = int(event["step"]), event["value"]
+            point = (self.step, value, event.get("seconds"))
+            self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
+            self.metrics = {**self.metrics, name: value}  # a new one: views read it meanwhile
         elif kind == "graph":
             self.operations += event["operations"]
         elif kind == "member":
@@ -137,21 +135,6 @@ def read_run_events(leader: Cluster, run: str, context: StreamContext, received:
         if record["event"] == "waiting" and len(leader.hosts) > 1:
             record = ask_hosts(leader, record)
         yield record
-
-
-def points_of(event: Event) -> Iterator[tuple[str, str, Point]]:
-    """Yield the points of a metric event, each with its name and its reporter.
-
-    A script reports one metric with an event, which names it; a bundled program reports several, as fields.
-    """
-    reporter = " ".join(str(event[name]) for name in _REPORTERS if name in event)
-    step, seconds = int(event["step"]), event.get("seconds")
-    if is_report(event):
-        yield event["name"], reporter, (step, event["value"], seconds)
-        return
-    for name, value in event.items():
-        if name not in _NO_METRICS and isinstance(value, (int, float)):
-            yield name, reporter, (step, value, seconds)
 
 
 def _notes_of(event: Event) -> Iterator[str]:

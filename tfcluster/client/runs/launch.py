@@ -37,8 +37,7 @@ from tfcluster.transport.errors import HostUnreachableError
 
 def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> RunSubmission:
     """Return the submission of a group with a new secret; see `RunOptions` for `jobs` and `max_restarts`."""
-    traits = replace(submission.options.traits, uses_servers=False)
-    options = replace(submission.options, traits=traits, jobs=jobs, max_restarts=max_restarts)
+    options = replace(submission.options, jobs=jobs, max_restarts=max_restarts)
     return replace(submission, options=options, secret=secrets.token_hex(32))
 
 

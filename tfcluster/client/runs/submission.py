@@ -132,7 +132,7 @@ class RunSubmission:
             ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
         options, is_group = self.options, self.options.jobs is not None
-        is_script = options.traits.is_script
+        is_script = options.is_script
         client = cluster.connect_head()
         placements = None
         if options.log_placement and not self.detach:
@@ -165,7 +165,7 @@ class RunSubmission:
 
     def _request(self, caller: Caller | None, code: CodeLocation | None, *, is_remote: bool) -> api.RunRequest:
         streams = None
-        if self.options.traits.is_script:
+        if self.options.is_script:
             streams = describe_output() if self.shows_output and not self.detach else OutputStreams()
         options = self.options if self.detach else replace(self.options, notify=None)  # this command notifies itself
         return api.RunRequest(options, self.detach, not is_remote, code, caller, streams, self.secret)
@@ -202,7 +202,7 @@ class RunSubmission:
                 yield first
                 if self.upload is not None:
                     response.send_file(self.upload)
-                if placements is not None and not self.options.traits.is_script:
+                if placements is not None and not self.options.is_script:
                     placements.keep_only(run)
                 yield from follow(
                     cluster,
@@ -219,7 +219,7 @@ class RunSubmission:
 def with_origin(options: RunOptions, upload: BinaryIO | None) -> RunOptions:
     """Return the options of a run with what the run is started from now."""
     digest, commit, is_clean = None, None, None
-    if options.traits.is_script and upload is None:
+    if options.is_script and upload is None:
         digest, commit, is_clean = describe_script(options.parameters)
     path = None
     if upload is not None:  # empty if it is no file that can be read again

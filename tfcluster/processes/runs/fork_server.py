@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import selectors
 import signal
@@ -67,11 +66,11 @@ def _import_programs() -> None:
     This must not start a session or initialise a GPU. It must not create a graph either: the first graph seeds the
     process's generator of random numbers and ids in TensorFlow, and all forks would draw the same values.
     """
-    from tfcluster.programs import registry, sessions
+    from tfcluster.programs import csv_rows, load, map_reduce, sessions, threefry  # noqa: F401 - those that others import
 
     sessions.find_physical_devices()
     for name in BUNDLED:
-        importlib.import_module(f"{registry.__package__}.{name}.run")
+        load(name)
     keep_modules()
     collapse_memory()
 

@@ -32,8 +32,8 @@ from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
+from tfcluster.processes.runs.program_process import report_error
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
-from tfcluster.processes.runs.run_program import report_error
 from tfcluster.processes.runs.stored_output import OutputRecorder
 from tfcluster.processes.runs.streams import STDERR, receive_stdin
 from tfcluster.processes.runs.supervised_program import (
@@ -128,8 +128,9 @@ def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | Non
 
 
 def _report(plan: RunPlan, metrics: LatestMetrics, event: Message) -> None:
-    """Write an event of the script; on a full disk it is lost."""
-    metrics.add(event)
+    """Write an event of the program; on a full disk it is lost. Metrics are a part of a script's result alone."""
+    if plan.options.is_script:
+        metrics.add(event)
     with contextlib.suppress(ClusterError):
         plan.write(event)
 
@@ -183,16 +184,15 @@ def _record_end(
     hint = _path_hint(plan, program.end.failure if program.end is not None else "")
     if warning := clear_tree(plan):
         recorder.append(STDERR, f"{warning}\n".encode())
-    if plan.options.traits.is_script:
-        end = program.end or ProgramEnd(code, program.oom_note, seconds, {}, [])
-        event: RunEvent = metrics.stop_event()
-        if not program.was_stopped(code):
-            event = final_event(plan, code, end, metrics.as_result(), interrupted, recorder.lost_bytes, hint)
-        try:
-            plan.write(event)
-        except ClusterError as problem:
-            recorder.append(STDERR, f"{problem.message}\n".encode())
-            code = code or 1
+    end = program.end or ProgramEnd(code, program.oom_note, seconds, {}, [])
+    event: RunEvent = metrics.stop_event()
+    if not program.was_stopped(code):
+        event = final_event(plan, code, end, metrics.as_result(), interrupted, recorder.lost_bytes, hint)
+    try:
+        plan.write(event)
+    except ClusterError as problem:
+        recorder.append(STDERR, f"{problem.message}\n".encode())
+        code = code or 1
     if program.capture.streams and os.fork() == 0:  # the program has left background processes
         set_mark(NO_MARK)  # like those processes, it does not belong to the cluster
         daemonize.set_process_title(f"tfcluster: {plan.cluster} {plan.run} output")
@@ -223,22 +223,25 @@ def final_event(
     lost_bytes: int,
     hint: str = "",
 ) -> ResultEvent | ErrorEvent:
-    """Return the result or the error of a script. Both have the exit code that a shell would report.
+    """Return the result or the error of a program. Those of a script have the exit code that a shell would report.
 
-    `code` is negative if a signal ended the script. `metrics` is the field of the result that has its metrics, if it
+    `code` is negative if a signal ended the program. `metrics` is the field of the result that has its metrics, if it
     has reported any. `lost_bytes` is how much of the output could not be written. `hint` is that of an exception.
     """
+    if end.error is not None:
+        return ErrorEvent(end.error)
+    reported = {**metrics, "value": end.result} if end.result is not None else metrics
     if code:
-        return _error(plan, code, end.failure, metrics, interrupted, hint)
+        return _error(plan, code, end.failure, reported, interrupted, hint)
     lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return plan.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
+    result = {"exit_code": 0, **reported} if plan.options.is_script else end.result
+    return plan.result_event(result, end.seconds, devices=end.work, notes=[*end.notes, *lost])
 
 
 def _error(
-    plan: RunPlan, code: int, failure: str, metrics: Mapping[str, Any], interrupted: bool, failure_hint: str
+    plan: RunPlan, code: int, failure: str, reported: Mapping[str, Any], interrupted: bool, failure_hint: str
 ) -> ErrorEvent:
-    parameters, exit_code = plan.options.parameters, ExitCode.FAILED
-    name = parameters.get("module") or PurePath(parameters["path"]).name
+    name, exit_code = plan.options.script or plan.options.program, ExitCode.FAILED
     hint = f"What it printed: `tfcluster logs {plan.run}`."
     result: dict[str, Any] = {"exit_code": code if code > 0 else 128 - code}
     if interrupted and result["exit_code"] == ExitCode.INTERRUPTED:
@@ -251,4 +254,4 @@ def _error(
     else:
         message = f"{name} ended with exit code {code}"
     error = ClusterError(message, hint=hint, exit_code=exit_code)
-    return ErrorEvent(error.to_json(), {**result, **metrics})
+    return ErrorEvent(error.to_json(), {**result, **reported} if plan.options.is_script else None)

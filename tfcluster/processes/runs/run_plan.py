@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class RunPlan:
     head: str  # the `host:port` of the head task
     devices: list[str]  # full names of those to compute on
     notes: list[str]  # for the user, about the choice of devices; they become part of the result
+    first_notes: list[str] = field(default_factory=list)  # those of them that are shown when the run begins
     peers: dict[str, str] | None = None  # addresses, by host name, that may connect to its ports; None if all may
     late_devices: list[str] = field(default_factory=list)  # those to compute on as well, when their tasks answer
     missing: dict[str, str] = field(default_factory=dict)  # by task, why it was not ready when the run was submitted
@@ -126,17 +127,19 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """The message that a script's process sends to its driver after all of the script's code has run."""
+    """The message that a program's process sends to its driver after all of the program's code has run."""
 
     exit_code: int
-    failure: str  # the exception that ended the script, in one line, or what to append to the signal; can be empty
+    failure: str  # the exception that ended a script, in one line, or what to append to the signal; can be empty
     seconds: float  # the run time
     work: dict[str, dict[str, int]]  # of each device, as in `Context.device_stats`
     notes: list[str]  # for the user
+    result: Any = None  # what `tfcluster.result` was given
+    error: dict[str, Any] | None = None  # why a bundled program has failed, as `ClusterError.to_json` has it
 
     def send(self, link: socket.socket) -> None:
         """Send the message to the driver, on a line of its own, whatever the script has written to the socket."""
-        link.sendall(b"\n" + encode(asdict(self)))
+        link.sendall(b"\n" + encode({each.name: getattr(self, each.name) for each in fields(self)}))
 
 
 #: The message that a script's process sends to its driver each time that Python is about to handle SIGINT.

@@ -30,26 +30,26 @@ from zipimport import zipimporter
 
 from tfcluster import boot, settings
 from tfcluster.core.environment import no_proxy_env
-from tfcluster.errors import ExitCode, TerminatedError
+from tfcluster.core.text import summarize_error
+from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
 from tfcluster.process_mark import MARK
 from tfcluster.processes.runs import load_variables
-from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
-from tfcluster.processes.runs.run_program import (
+from tfcluster.processes.runs.program_process import (
     begin_run,
     enable_stack_dump,
     flush_output,
     handle_signals,
     hosts_of,
-    load_function,
     redraw_randomness,
     title_of,
     truncate,
 )
+from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
 from tfcluster.processes.runs.streams import open_streams
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.reporting import MetricReporter, set_reporter
+from tfcluster.reporting import MetricReporter, set_reporter, stop_reporting
 
 _Handler = Callable[[int, Any], Any] | int | None
 
@@ -129,8 +129,8 @@ def exempt_modules() -> None:
 
 
 if TYPE_CHECKING:
-    from tfcluster.programs.api import Context
-    from tfcluster.programs.script.run import MainModule
+    from tfcluster.processes.runs.main_module import MainModule
+    from tfcluster.programs.context import Context
 
 
 class ScriptStart(SystemExit):
@@ -163,47 +163,88 @@ def prepare(plan_fd: str, link_fd: str) -> Callable[[], NoReturn]:
         sys.exit(ExitCode.TERMINATED)
 
 
-def start_script(plan: RunPlan, link: socket.socket) -> NoReturn:
-    """Give this process what the script takes over from the command, and run it here or in a fresh interpreter.
+def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
+    """Give this process the environment of the run, and run the program: a script here or in a fresh interpreter.
 
-    Raises ScriptStart: always, to run it here.
+    A script takes over what its command has. A bundled program needs nothing of it, and so always runs here.
+
+    Raises ScriptStart: to run a script here.
     """
-    from tfcluster.programs.script.environment import describe_cluster, describe_run
+    from tfcluster.processes.runs.script_environment import describe_cluster, describe_run
 
     caller = plan.caller
     context = begin_run(plan)
     inherited = os.environ if caller is None else caller.environment
     environment = {
-        **inherited,
+        **{name: value for name, value in inherited.items() if name != "TFCLUSTER_SEED"},
         "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
         **no_proxy_env(inherited, hosts_of(plan)),
         "TFCLUSTER_CLUSTER": plan.cluster,
-        **describe_run(context, plan.options.parameters["seed"]),
-        **(describe_cluster(context) if plan.member is None else plan.member),
+        **describe_run(context, plan.options.parameters.get("seed")),
+        **(plan.member or {}),
     }
+    if plan.options.is_script and plan.member is None:
+        environment |= describe_cluster(context)
     # Processes that the script starts and leaves behind do not belong to the cluster, which must not end them.
     environment.pop(MARK, None)
     if caller is not None:
         os.umask(caller.umask)
-    if needs_fresh_interpreter(environment, plan):
+    if plan.options.is_script and needs_fresh_interpreter(environment, plan):
         replace_process(plan, environment, link)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
     tempfile.tempdir = None  # imports have determined it, without this TMPDIR
     redraw_randomness()
+    if not plan.options.is_script:
+        run_bundled(plan, context, link)
     open_streams()
     raise ScriptStart(_prepare(plan, context, link))
 
 
+def run_bundled(plan: RunPlan, context: Context, link: socket.socket) -> NoReturn:
+    """Run a bundled program in this process, and end the process.
+
+    Its interpreter is not shut down, which would wait for the threads of TensorFlow's sessions.
+    """
+    from tfcluster.programs import load
+
+    set_reporter(MetricReporter(_sender(link)))
+    code = 1
+    error: ClusterError | None = None
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, settings.HOST_END_SIGNAL})
+        load(plan.options.program).run(**plan.options.parameters)
+        code = 0
+    except TerminatedError:
+        code = ExitCode.TERMINATED
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    except ClusterError as problem:
+        error = problem
+    except Exception as problem:
+        traceback.print_exc()
+        error = ClusterError(truncate(summarize_error(f"{type(problem).__name__}: {problem}")))
+    seconds = time.monotonic() - context.started_at
+    context.flush_progress()
+    stop_reporting()
+    failure = None if error is None else error.to_json()
+    ProgramEnd(code, "", seconds, context.device_stats, context.notes, context.result, failure).send(link)
+    flush_output()
+    os._exit(code)
+
+
 def _prepare(plan: RunPlan, context: Context, link: socket.socket) -> Callable[[], NoReturn]:
     """Return the function that runs a script in this interpreter."""
-    main: MainModule = load_function(plan)(context, **plan.options.parameters)
+    from tfcluster.processes.runs.main_module import prepare_script
+
+    main = prepare_script(context, **plan.options.parameters)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the function is called, which handles it
-    return partial(_run_script, main, context, _report_to_driver(plan, link), link)
+    _report_to_driver(plan, link)
+    return partial(_run_script, main, context, link)
 
 
-def _run_script(main: MainModule, context: Context, reporter: MetricReporter, link: socket.socket) -> NoReturn:
+def _run_script(main: MainModule, context: Context, link: socket.socket) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
 
     The script's code is called from here: tracebacks of the script, and of the graphs that it makes, list this call.
@@ -239,29 +280,21 @@ def _run_script(main: MainModule, context: Context, reporter: MetricReporter, li
     seconds = time.monotonic() - context.started_at
     if os.getpid() == pid:  # a child that the script has forked ends here too
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
-            reporter.flush()
-            ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes).send(link)
+            context.flush_progress()
+            stop_reporting()
+            work, notes = context.device_stats, context.notes
+            ProgramEnd(code, truncate(failure), seconds, work, notes, context.result).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     exempt_modules()
     raise SystemExit(code)
 
 
-def _report_to_driver(plan: RunPlan, link: socket.socket) -> MetricReporter:
+def _report_to_driver(plan: RunPlan, link: socket.socket) -> None:
     """Have `tfcluster.metric` report to the driver of this process, and Python that it handles an interrupt.
 
-    Variables that the script sets too late are reported too. The reporter has to be flushed at the end.
+    Variables that the script sets too late are reported too.
     """
-    own, pid = os.fstat(link.fileno()).st_ino, os.getpid()
-
-    def send(message: Message, may_wait: bool) -> bool:
-        try:  # a script may close descriptors that it did not open, and the number may be that of another file since
-            if os.fstat(link.fileno()).st_ino != own:
-                return True
-            return link.send(encode(message), 0 if may_wait else socket.MSG_DONTWAIT) > 0
-        except BlockingIOError:  # the driver does not get to read; the next one may be sent, or the last one at the end
-            return False
-        except OSError:
-            return True
+    send, pid = _sender(link), os.getpid()
 
     def report_handled() -> None:
         if os.getpid() == pid:  # not in a child that the script has forked
@@ -274,9 +307,24 @@ def _report_to_driver(plan: RunPlan, link: socket.socket) -> MetricReporter:
     watch_interrupts(report_handled)
     if "tensorflow" in sys.modules:
         load_variables.watch(report_late)
-    reporter = MetricReporter(send)
-    set_reporter(reporter)
-    return reporter
+    set_reporter(MetricReporter(send))
+
+
+def _sender(link: socket.socket) -> Callable[[Message, bool], bool]:
+    """Return the function that sends messages to the driver, for `MetricReporter`."""
+    own = os.fstat(link.fileno()).st_ino
+
+    def send(message: Message, may_wait: bool) -> bool:
+        try:  # a script may close descriptors that it did not open, and the number may be that of another file since
+            if os.fstat(link.fileno()).st_ino != own:
+                return True
+            return link.send(encode(message), 0 if may_wait else socket.MSG_DONTWAIT) > 0
+        except BlockingIOError:  # the driver does not get to read; the next one may be sent, or the last one at the end
+            return False
+        except OSError:
+            return True
+
+    return send
 
 
 def _describe_late(variable: str, plan: RunPlan) -> str:

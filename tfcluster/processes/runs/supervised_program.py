@@ -21,25 +21,21 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
-from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.run_events import InterruptEvent, MetricEvent, to_record
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc, procfs
 from tfcluster.os.network import Address
 from tfcluster.os.process_handle import send_signal
 from tfcluster.os.procfs import OomDetector
-from tfcluster.process_mark import MARK, NO_MARK, set_mark
-from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
-from tfcluster.processes.runs.run_program import (
+from tfcluster.process_mark import NO_MARK, set_mark
+from tfcluster.processes.runs.program_process import (
     enable_stack_dump,
     flush_output,
     handle_signals,
-    hosts_of,
-    report_error,
-    run_program,
     title_of,
 )
-from tfcluster.processes.runs.run_script import start_script
+from tfcluster.processes.runs.run_plan import INTERRUPT_HANDLED, ProgramEnd, RunPlan
+from tfcluster.processes.runs.run_script import start_program
 from tfcluster.processes.runs.streams import STDERR, OutputCapture, OutputSink, connect_streams
 from tfcluster.processes.servers.port_isolation import ListenGuard, PortIsolationError, trap_listen
 from tfcluster.protocol.codec import Message, decode_line, encode
@@ -55,7 +51,7 @@ class SupervisedProgram:
         poll: Watches the descriptors of this object, whose events are passed to `handle`.
         stdin: The program's standard input; None for /dev/null.
         cluster: The addresses that may connect to the program's ports, or None if all may.
-        report: Gets the events of a script: what it reports with `tfcluster.metric`.
+        report: Gets the events of the program: what it reports with `tfcluster.metric`.
         release: Gives up, in the new process, the objects that own descriptors, because these are closed there: an
             object that is destroyed later would close a file of the program that has got its number.
     """
@@ -75,7 +71,7 @@ class SupervisedProgram:
         self._sink = sink
         self._report = report
         self._task = None if plan.member is None else plan.member["TFCLUSTER_TASK"]
-        # What the program has sent before it exited; None if it was no script, or did not get so far.
+        # What the program has sent before it exited; None if it did not get so far.
         self.end: ProgramEnd | None = None
         self.is_terminated = False  # whether it was sent SIGTERM
         self._is_killed = False  # whether it was sent SIGKILL
@@ -232,7 +228,7 @@ class SupervisedProgram:
         return self.is_terminated and (code < 0 or code == ExitCode.TERMINATED)
 
     def close(self) -> None:
-        """Close the descriptors of a program that was reaped; background processes that it has left are not heard."""
+        """Close the descriptors of a program that was reaped; background processes that it has left are ignored."""
         fds = [*self.capture.streams, self._pidfd, self._link.detach()]
         if self._guard is not None:
             fds.append(self._guard.fileno())
@@ -329,22 +325,15 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
         enable_stack_dump(plan.folder)
         if plan.peers is not None:
             _hand_over_trap(link)
-        if plan.options.traits.is_script:
-            start_script(plan, link)
-        os.environ.pop(MARK, None)
-        os.environ.update(no_proxy_env(os.environ, hosts_of(plan)), TFCLUSTER_OUTPUT=str(plan.output_folder))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFERRED_SIGNALS)
-        code = run_program(plan)
+        start_program(plan, link)
     except TerminatedError:
         code = ExitCode.TERMINATED
     except PortIsolationError as error:
-        code = report_error(plan, error)
+        ProgramEnd(code, "", 0.0, {}, [], error=error.to_json()).send(link)
     except SystemExit:
         raise
     except BaseException:
         traceback.print_exc()
-    # The program has written its result by now. Exit without shutting the interpreter down, which would wait for
-    # the threads of TensorFlow's sessions.
     flush_output()
     os._exit(code)
 

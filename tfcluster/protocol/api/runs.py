@@ -146,12 +146,11 @@ class RunsRequest(Request[NoReturn, RunsReply], method="runs"):
 class FailingRunsReply:
     """The reply to `FailingRunsRequest`."""
 
-    runs: tuple[str, ...]  # the ids of the runs that fail
-    scripts: tuple[str, ...]  # the ids of the runs of scripts, which fail if they use the tasks
+    runs: tuple[str, ...]  # the ids of the runs, which fail if they use the tasks
 
 
 @record_class(frozen=True)
 class FailingRunsRequest(Request[NoReturn, FailingRunsReply], method="failing-runs"):
-    """Return which of the active runs fail when tasks are restarted; nothing is changed."""
+    """Return which of the active runs may fail when tasks are restarted; nothing is changed."""
 
     tasks: tuple[str, ...]  # the short names of the tasks, on any host

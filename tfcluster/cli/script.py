@@ -13,9 +13,9 @@ from click.shell_completion import CompletionItem
 from tfcluster.cli.completion import complete_files, complete_modules
 from tfcluster.cli.options import InputFile, seconds
 from tfcluster.cli.output import approve_code
+from tfcluster.cli.run_options import Submission
 from tfcluster.input_file import is_descriptor
 from tfcluster.paths import current_folder
-from tfcluster.programs.api import SharedOptions, Submission
 
 
 class _ScriptFile(InputFile):
@@ -37,6 +37,7 @@ class _ScriptFile(InputFile):
 
 
 @click.command(
+    short_help="Your own script or module: `tfcluster run train.py ARGS`.",
     # All arguments after the script's path belong to the script.
     context_settings={"allow_interspersed_args": False},
     epilog="Example: tfcluster run script --timeout 600 train.py --epochs 3",
@@ -59,15 +60,7 @@ class _ScriptFile(InputFile):
 )
 @click.argument("script", type=_ScriptFile(), metavar="SCRIPT.py")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
-def command(
-    shared: SharedOptions,
-    is_module: bool,
-    cold: bool,
-    yes: bool,
-    start_timeout: float | None,
-    script: BinaryIO | str,
-    args: tuple[str, ...],
-) -> Submission:
+def command(**values: Any) -> None:
     """Run your own Python script beside the cluster, as `python SCRIPT.py` would run it, and exit as it does.
 
     It finds the cluster in TF_CONFIG, where it is the chief, and as a session's target in TFCLUSTER_MASTER;
@@ -75,8 +68,21 @@ def command(
     TFCLUSTER_OUTPUT a folder for files that `tfcluster fetch` is to copy.
     The word `script` can be left out: tfcluster run train.py --epochs 3
     """
+
+
+def script_submission(
+    seed: int | None,
+    *,
+    is_module: bool,
+    cold: bool,
+    yes: bool,
+    start_timeout: float | None,
+    script: BinaryIO | str,
+    args: tuple[str, ...],
+) -> Submission:
+    """Return the submission of a script, given the seed and the values of the command's parameters."""
     folder = current_folder()
-    parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed, "cold": cold}
+    parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": seed, "cold": cold}
     submit = partial(Submission, approve_code=partial(approve_code, yes=yes), start_timeout=start_timeout)
     if is_module:
         return submit({**parameters, "path": None, "argument": script, "module": script})

@@ -1,4 +1,4 @@
-"""What a program's process does for every program: its signals, its stacks, its context; and the bundled programs."""
+"""What the process of a program does before and after it: its signals, its stacks, its context, its error."""
 
 from __future__ import annotations
 
@@ -11,37 +11,17 @@ import resource
 import signal
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.core.run_events import ErrorEvent
-from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError, TerminatedError
 from tfcluster.processes.runs.run_plan import STACKS, RunPlan
 
 if TYPE_CHECKING:
-    from tfcluster.programs.api import Context
-
-
-def run_program(plan: RunPlan) -> int:
-    """Run a program that is no script, and write the final event of the run; return the exit code."""
-    context = begin_run(plan)
-    redraw_randomness()
-    try:
-        result = load_function(plan)(context, **plan.options.parameters)
-        seconds = time.monotonic() - context.started_at
-        plan.write(plan.result_event(result, seconds, devices=context.device_stats, notes=context.notes))
-    except ClusterError as problem:
-        return report_error(plan, problem)
-    except Exception as problem:
-        traceback.print_exc()
-        return report_error(plan, ClusterError(truncate(summarize_error(f"{type(problem).__name__}: {problem}"))))
-    return 0
+    from tfcluster.programs.context import Context
 
 
 def report_error(plan: RunPlan, error: ClusterError) -> int:
@@ -93,7 +73,7 @@ def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
 
 def begin_run(plan: RunPlan) -> Context:
     """Return the context of a run, which becomes the run of this process."""
-    from tfcluster.programs.api import Context, set_current_run
+    from tfcluster.programs.context import Context, set_current_run
 
     context = Context(
         plan.run,
@@ -108,6 +88,8 @@ def begin_run(plan: RunPlan) -> Context:
         host=plan.host,
         ports=plan.ports,
         late_devices=tuple(plan.late_devices),
+        missing=plan.missing,
+        is_member=plan.member is not None,
         chose_devices=bool(plan.options.devices) or plan.options.gpus is not None,
     )
     set_current_run(context)
@@ -123,24 +105,6 @@ def redraw_randomness() -> None:
     multiprocessing.current_process().authkey = os.urandom(32)
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
-
-
-def load_function(plan: RunPlan) -> Callable[..., Any]:
-    """Return the function `run` of the run's program.
-
-    Raises ClusterError: the program is not installed in this Python, or it is broken.
-    """
-    from tfcluster.programs.registry import find
-
-    options = plan.options
-    program = find(options.program)
-    if program is None:
-        raise ClusterError(
-            f"the program {options.program!r} is not installed on the host of the head task ({plan.head})",
-            hint=f"Programs run there; install the package: {sys.executable} -m pip install {options.traits.package}",
-        )
-    function: Callable[..., Any] = program.load("run", "run")
-    return function
 
 
 def flush_output() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from tfcluster.core.tf_config import make_client_config
 from tfcluster.os.network import free_port
-from tfcluster.programs.api import Context
+
+if TYPE_CHECKING:
+    from tfcluster.programs.context import Context
 
 
 def describe_run(context: Context, seed: int | None) -> dict[str, str]:

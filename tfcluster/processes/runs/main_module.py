@@ -18,18 +18,20 @@ import traceback
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfcluster.core.text import summarize_error
 from tfcluster.errors import TerminatedError
-from tfcluster.programs.api import Context
-from tfcluster.programs.script.strategies import refuse_multi_process
+from tfcluster.processes.runs.strategies import refuse_multi_process
+
+if TYPE_CHECKING:
+    from tfcluster.programs.context import Context
 
 _RUN_MODULE = runpy._run_module_as_main  # type: ignore[attr-defined]  # what the interpreter calls for `-m`
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
 
-def run(
+def prepare_script(
     context: Context,
     *,
     args: list[str],

@@ -3,50 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
+import tfcluster
 from tfcluster.core.devices import without_replica
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.programs.api import Context
-from tfcluster.programs.graph.parser import Expression, parse, syntax_error
-from tfcluster.programs.sessions import count_operations, open_session, run_graph
+from tfcluster.programs.context import current_run
+from tfcluster.programs.expression import Expression, parse, syntax_error
 
-_MAKERS = {
-    "copy": tf.identity,
-    "negative": tf.negative,
-    "+": tf.add,
-    "-": tf.subtract,
-    "*": tf.multiply,
-    "/": tf.divide,
-    "**": tf.pow,
-}
+if TYPE_CHECKING:
+    import click
+    from rich.console import RenderableType
+
+_EXPRESSION = "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2"
 # Up to this magnitude a float64 represents every integer exactly.
 _EXACT = 2.0**53
 
 
-def run(
-    context: Context, *, expression: str, overrides: Mapping[str, float], placed: Mapping[str, str], strict: bool
-) -> dict[str, Any]:
+def run(expression: str, overrides: Mapping[str, float], placed: Mapping[str, str], strict: bool) -> None:
+    """Compute an expression; `overrides` replaces values of names, `placed` has devices of names.
+
+    The other two are as in `compute`, as is the result.
+    """
+    tfcluster.result(compute(parse(expression, overrides), placed, strict=strict))
+
+
+def compute(program: Expression, placed: Mapping[str, str], *, strict: bool) -> dict[str, Any]:
     """Compute an expression in float64; a value that is infinite or NaN is an error.
 
-    If `strict`, a device that does not exist is an error. Otherwise the name is placed on the CPU of its task.
-    `overrides` and `placed` are as in `parse` and `choose_devices`.
+    If `strict`, a device that does not exist is an error. Otherwise the name is placed on the CPU of its task. `placed`
+    is as in `choose_devices`.
 
     Returns:
         value (the result), name (the name that has this value), and operations (the value of each name and the device
         on which it ran).
     """
-    program = parse(expression, overrides)
-    devices = choose_devices(program, context, placed)
-    graph, tensors = _build(context, program, devices)
+    import tensorflow as tf
+
+    from tfcluster.programs.sessions import WholeSession, count_operations
+
+    context = current_run()
+    devices = choose_devices(program, placed, context.devices, context.addresses)
+    graph, tensors = _build(program, devices)
     metadata = tf.compat.v1.RunMetadata()
     options = tf.compat.v1.RunOptions(output_partition_graphs=True)
-    with open_session(context, graph, devices.values(), as_written=True) as session:
-        existing = [device.name for device in session.list_devices()]
+    with WholeSession(graph, list(devices.values()), as_written=True) as session:
+        existing = session.list_devices()
         missing = {name: device for name, device in devices.items() if not _exists(device, existing)}
         if strict and missing:
             raise _missing_devices_error(missing, existing)
@@ -60,13 +64,15 @@ def run(
     }
     for name, device in missing.items():
         actual = operations[name]["device"]
-        context.notes.append(
+        tfcluster.note(
             f"{name} asked for {without_replica(device)}, which the cluster does not have: placed on {actual}"
         )
     return {"value": operations[program.result]["value"], "name": program.result, "operations": operations}
 
 
-def choose_devices(program: Expression, context: Context, placed: Mapping[str, str]) -> dict[str, str]:
+def choose_devices(
+    program: Expression, placed: Mapping[str, str], available: Sequence[str], addresses: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
     """Return the device string of each name, by default round-robin.
 
     `placed` has the TensorFlow device strings of names that are placed elsewhere. Omitted parts of the device string
@@ -79,13 +85,15 @@ def choose_devices(program: Expression, context: Context, placed: Mapping[str, s
             raise usage_error(f"--device {name}={placed[name]}: the expression has no {name}", hint)
     devices = {}
     for number, name in enumerate(program.names):
-        default = context.devices[number % len(context.devices)]
-        devices[name] = _complete(name, placed[name], default, context.addresses) if name in placed else default
+        default = available[number % len(available)]
+        devices[name] = _complete(name, placed[name], default, addresses) if name in placed else default
     return devices
 
 
-def _complete(name: str, requested: str, default: str, addresses: Mapping[str, list[str]]) -> str:
+def _complete(name: str, requested: str, default: str, addresses: Mapping[str, Sequence[str]]) -> str:
     """Return a device string with job, replica and task, by default those of `default`."""
+    import tensorflow as tf
+
     option = f"--device {name}={requested}"
     try:
         given, other = tf.DeviceSpec.from_string(requested), tf.DeviceSpec.from_string(default)
@@ -100,11 +108,24 @@ def _complete(name: str, requested: str, default: str, addresses: Mapping[str, l
     return str(given.replace(job=job, replica=0, task=task).to_string())
 
 
-def _build(context: Context, program: Expression, devices: Mapping[str, str]) -> tuple[tf.Graph, list[Any]]:
+def _build(program: Expression, devices: Mapping[str, str]) -> tuple[Any, list[Any]]:
     """Build the graph of an expression; return it with the tensor of each operation, in their order."""
+    import tensorflow as tf
+
+    from tfcluster.programs.sessions import run_graph
+
+    makers = {
+        "copy": tf.identity,
+        "negative": tf.negative,
+        "+": tf.add,
+        "-": tf.subtract,
+        "*": tf.multiply,
+        "/": tf.divide,
+        "**": tf.pow,
+    }
     named = {at: name for name, at in program.names.items()}
     tensors: list[Any] = []
-    with run_graph(context) as graph:
+    with run_graph() as graph:
         for at, operation in enumerate(program.operations):
             operands = [tensors[operand] for operand in operation.operands]
             # The intermediate steps of a name are placed on its device, and named in its scope.
@@ -114,7 +135,7 @@ def _build(context: Context, program: Expression, devices: Mapping[str, str]) ->
                     # TensorFlow copies a constant to every device that uses it; an identity stays where it is placed.
                     tensors.append(tf.identity(tf.constant(operation.number, tf.float64), name=label))
                 else:
-                    tensors.append(_MAKERS[operation.operator](*operands, name=label))
+                    tensors.append(makers[operation.operator](*operands, name=label))
     return graph, tensors
 
 
@@ -153,3 +174,84 @@ def _missing_devices_error(missing: Mapping[str, str], existing: Iterable[str]) 
         f"{requests}, which the cluster does not have",
         hint=f"The cluster's tasks have {devices}. Choose one of these, or drop --strict.",
     )
+
+
+def command() -> click.Command:
+    """Return the command with the options of the program, whose values are the parameters of `run`."""
+    import click
+
+    from tfcluster.cli.options import FiniteFloat, strict_option
+
+    @click.command(
+        short_help="A graph of constants, split over the tasks.",
+        epilog="Example: tfcluster run graph 'x = 5; (x - 8) * (x + 1)' --x 7 --device x=/job:ps/task:0",
+    )
+    @click.argument("expression", default=_EXPRESSION, callback=_check_expression)
+    @click.option(
+        "--x",
+        "overrides",
+        type=FiniteFloat(),
+        envvar="TFCLUSTER_RUN_X",
+        is_eager=True,  # the expression is checked with it
+        callback=lambda context, option, x: {} if x is None else {"x": x},
+        metavar="NUMBER",
+        help="The value of x, instead of the one in the expression.",
+    )
+    @click.option(
+        "--device",
+        "placed",
+        envvar="TFCLUSTER_RUN_DEVICE",
+        multiple=True,
+        metavar="NAME=DEVICE",
+        callback=_split_devices,
+        help="Where the operation NAME runs, such as y2=/job:worker/task:1; can be given several times.",
+    )
+    @strict_option
+    def main(expression: str, overrides: dict[str, float], placed: dict[str, str], strict: bool) -> None:
+        """Evaluate EXPRESSION, each of its names on its own device, and show where it ran.
+
+        EXPRESSION is statements name = value, separated by semicolons; the last one needs no name. Values are
+        made of numbers, names, + - * / ** and parentheses. Default:
+        'x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2'.
+
+        The names are assigned to the devices in turn; --device moves one of them.
+        """
+        run(expression, overrides, placed, strict)
+
+    return main
+
+
+def _split_devices(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    import click
+
+    devices = {}
+    for value in values:
+        name, sign, device = value.partition("=")
+        if not (name and sign and device):
+            raise click.BadParameter(f"{value!r} is not NAME=DEVICE, as in y2=/job:worker/task:1", context, option)
+        devices[name] = device
+    return devices
+
+
+def _check_expression(context: click.Context, argument: click.Parameter, expression: str) -> str:
+    if not context.resilient_parsing:
+        parse(expression, context.params["overrides"])  # report a syntax error at once, without a cluster
+    return expression
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
+    """Format the result: the value, and a table of the device on which each name's operation ran."""
+    from tfcluster.ui.console import Text, make_table
+    from tfcluster.ui.format import format_duration
+
+    rows = [(name, str(each["value"]), each["device"]) for name, each in result["operations"].items()]
+    return [
+        Text.assemble((f"{result['name']} = ", "bold"), (str(result["value"]), "bold green")),
+        Text(f"{format_duration(seconds)}, in float64"),
+        Text(),
+        make_table(("OPERATION", "VALUE", "RAN ON"), rows, right=("VALUE",)),
+    ]
+
+
+if __name__ == "__main__":
+    command()()

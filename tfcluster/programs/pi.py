@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import time
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tfcluster
 
-from tfcluster.programs import settings
-from tfcluster.programs.api import Context
-from tfcluster.programs.map_reduce import map_reduce
-from tfcluster.programs.threefry import threefry_2x32
+if TYPE_CHECKING:
+    import click
+    from rich.text import Text
 
 # Smallest and largest number of points in a shard, as powers of two. Dispatching a shard costs as much as 200,000
 # points, so few large shards are best. However, a device that gets only one shard is idle while others finish theirs.
 # The memory of a step does not grow with the size of a shard, because the compiler fuses generation, test and count.
-_SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
+_SMALLEST_SHARD, _LARGEST_SHARD, _SHARDS_PER_DEVICE = 16, 24, 4
 # Up to this number of devices are always used; more only if each has at least this number of points, whose computation
 # takes about as long as the start on a device.
 _FEW_DEVICES, _POINTS_PER_DEVICE = 8, 1 << 26
@@ -32,32 +31,31 @@ _COORDINATE_BITS = 24
 _NORMAL_95 = 1.959963984540054
 
 
-def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
+def run(samples: int, seed: int) -> None:
     """Estimate pi; `samples` is at most 2^54, and `seed`, the key of the generator, below 2^64.
 
-    Returns:
-        pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
-        inside the quarter circle), samples_per_s, seed.
+    Its result has pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of
+    points inside the quarter circle), samples_per_s and seed.
     """
-    size = shard_size(samples, len(context.devices) + len(context.late_devices))
+    devices = tfcluster.devices(at_most=max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE))
+    size = shard_size(samples, len(devices))
     began = time.monotonic()
-    inside = int(
-        map_reduce(
-            partial(count_inside, samples, size, seed),
-            shards=-(-samples // size),
-            at_most=max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE),
-            unit="samples",
-            work=lambda shards: min(shards * size, samples),
-            optimized=False,
-        )
+    inside = tfcluster.map_reduce(
+        partial(count_inside, samples, size, seed),
+        shards=-(-samples // size),
+        devices=devices,
+        unit="samples",
+        work=lambda shards: min(shards * size, samples),
+        optimized=False,
     )
     seconds = time.monotonic() - began
-    return {**estimate(inside, samples), "samples_per_s": round(samples / seconds), "seed": seed}
+    rate = round(samples / seconds)
+    tfcluster.result({**estimate(int(inside), samples), "samples_per_s": rate, "seed": seed})
 
 
 def shard_size(samples: int, devices: int) -> int:
     """Return the points in a shard: a power of two that gives each device several; the result does not depend on it."""
-    exponent = (samples // (settings.MAP_SHARDS_PER_DEVICE * devices)).bit_length() - 1
+    exponent = (samples // (_SHARDS_PER_DEVICE * devices)).bit_length() - 1
     return 1 << min(_LARGEST_SHARD, max(_SMALLEST_SHARD, exponent))
 
 
@@ -87,6 +85,9 @@ def counter_of(size: int) -> Any:
     point (all uint32; that number is a multiple of `size`), and the number of points to test (int32). It returns an
     int64. Point n is generated from the counter (n modulo 2^32, n divided by 2^32).
     """
+    import tensorflow as tf
+
+    from tfcluster.programs.threefry import threefry_2x32
 
     at_once = _POINTS_AT_ONCE if size == 1 << _LARGEST_SHARD else 1
     part = size // at_once
@@ -111,6 +112,8 @@ def counter_of(size: int) -> Any:
 
 def _coordinate(bits: Any) -> Any:
     """Return the upper bits of uint32 values as float64 values in [0, 2^24)."""
+    import tensorflow as tf
+
     upper = tf.bitwise.right_shift(bits, tf.constant(32 - _COORDINATE_BITS, tf.uint32))
     # Convert through int32, for which the conversion is a single vector instruction.
     return tf.cast(tf.cast(upper, tf.int32), tf.float64)
@@ -118,8 +121,70 @@ def _coordinate(bits: Any) -> Any:
 
 def count_inside(samples: int, size: int, seed: int, shard: Any) -> Any:
     """Return the number of points inside among those of a shard of `size` points; the last one has fewer."""
+    import tensorflow as tf
+
     start = shard * size
     points = tf.cast(tf.minimum(samples - start, size), tf.int32)
     high, low = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
     key_low, key_high = (tf.constant(word, tf.uint32) for word in (seed & 0xFFFFFFFF, seed >> 32))
     return counter_of(size)(key_low, key_high, high, low, points)
+
+
+def command() -> click.Command:
+    """Return the command with the options of the program, whose values are the parameters of `run`."""
+    import click
+
+    from tfcluster.cli.options import WholeNumber, drawn_seed_option
+
+    @click.command(
+        short_help="Pi from random points, counted on all devices.",
+        epilog="Example: tfcluster run pi --samples 1e9 --seed 7 --devices '/job:worker/task:*'",
+    )
+    @click.option(
+        "--samples",
+        type=WholeNumber(1, 2**54),
+        default="1e7",
+        show_default=True,
+        metavar="N",
+        help="How many points to make.",
+    )
+    @drawn_seed_option
+    def main(samples: int, seed: int) -> None:
+        """Estimate pi by counting random points inside the quarter circle, on the tasks' devices.
+
+        The count depends on the seed and the number of points alone, not on the devices that share the work. Few points
+        are counted on some of the devices only, unless --devices or --gpus asks for more.
+        """
+        run(samples, seed)
+
+    return main
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[Text]:
+    """Format the result: the estimate with its standard error and interval, and the number of samples."""
+    from tfcluster.ui.console import Text
+    from tfcluster.ui.format import format_duration, format_rate
+
+    low, high = result["interval"]
+    digits = max(2, _digits(result["stderr"]))
+    return [
+        Text.assemble(
+            ("pi = ", "bold"),
+            (f"{result['pi']:.{digits}f}", "bold green"),
+            f" ± {result['stderr']:.{digits}f} (standard error), 95% interval {low:.{digits}f} to {high:.{digits}f}",
+        ),
+        Text(
+            f"{result['inside']:,} of {result['samples']:,} random points in the unit square are inside "
+            "the quarter circle"
+        ),
+        Text(f"{format_duration(seconds)}, {format_rate(result['samples_per_s'], 'samples')}, seed {result['seed']}"),
+    ]
+
+
+def _digits(error: float) -> int:
+    """Return the number of decimal places to show of a value: one more than the first digit of its standard error."""
+    return -math.floor(math.log10(error)) + 1 if error > 0 else 6
+
+
+if __name__ == "__main__":
+    command()()
