@@ -61,7 +61,9 @@ def check_upload(sandbox: Sandbox, cluster: str, host: str) -> None:
 
 
 def check_followed_stream(sandbox: Sandbox, cluster: str, host: str) -> None:
-    (sandbox.folder / "sent" / "waits.py").write_text("import signal; print('ready', flush=True); signal.pause()\n")
+    # It waits again after a signal: an agent asks a script that does nothing for its stack.
+    text = "import signal\nprint('ready', flush=True)\nwhile True:\n    signal.pause()\n"
+    (sandbox.folder / "sent" / "waits.py").write_text(text)
     run = sandbox.start("run", "-c", cluster, sandbox.folder / "sent" / "waits.py")
     read_until(run.stdout, "ready")
     sandbox("cancel", "-c", cluster, sandbox.json("runs", "-c", cluster)[-1]["run"])
