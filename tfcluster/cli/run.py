@@ -128,7 +128,7 @@ def command() -> None:
 
 
 def command_of(name: str, use: Callable[[str, Submission, SharedOptions], Any] | None = None) -> click.Command:
-    """Build the command of a program with all its options, of which its own ones may replace shared ones.
+    """Build the command of a program with its own options and those of all runs, which its own may replace.
 
     `use` gets the parsed options, by default to submit a run and show it.
     """

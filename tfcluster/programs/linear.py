@@ -755,8 +755,8 @@ class Training:
     def run(self, first: int, steps: int) -> Values:
         """Do the steps from `first` on; return the variables' last values.
 
-        Checkpoints are written meanwhile, at the end, and when the run is cancelled. The sessions are closed in every
-        case, because a server keeps the graph of a session that is not closed for as long as it lives.
+        Checkpoints are written during the training, at its end, and when the run is cancelled. The sessions are closed
+        in every case, because a server keeps the graph of a session that is not closed for as long as it lives.
         """
         from tfcluster.programs.sessions import close_all
 

@@ -464,7 +464,7 @@ def compute(numbers: MappedFile | RandomNumbers, pieces: Pieces) -> tuple[Floats
 def _sum_each(window: Callable[[Any], list[Any]], sums: Any) -> Computation:
     """Build the computation of the sums of any pieces, as rows, by the function `sums`; see `sums_of`.
 
-    The inputs are arrays with one element per piece: `start`, of which `window` makes the first arguments of `sums`,
+    The inputs are arrays with one element per piece: `start`, from which `window` makes the first arguments of `sums`,
     and `low` and `high`, the piece's bounds in the window.
     """
     import tensorflow as tf

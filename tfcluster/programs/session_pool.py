@@ -103,9 +103,9 @@ class SessionPool:
     ) -> Iterator[ShardResult[Value]]:
         """Run `step(device, first, count)` on all shards, on the devices in parallel, and yield the results.
 
-        A step calls `run`, and handles the shards `first` … `first + count - 1`. Results come as they arrive; see
-        `map_shards`, also for the errors. The work of each device becomes part of the run's result, and is shown as
-        progress.
+        A step calls `run`, and handles the shards `first` … `first + count - 1`. Results come as they arrive.
+        `map_shards` describes this and the errors. The work of each device becomes part of the run's result, and is
+        shown as progress.
 
         Args:
             unit: The unit of the work, in the plural, such as `samples`.

@@ -164,7 +164,7 @@ class ServerSession:
 
 
 class WholeSession(ServerSession):
-    """A session on the tasks of some devices, all of which are needed: it ends with an error if one is lost.
+    """A session that needs the tasks of all its devices: it ends with an error if one of them is lost.
 
     A context manager, which opens and closes it. Raises ClusterError also if one of the tasks was not ready when the
     run began.
