@@ -20,6 +20,17 @@ from tfcluster import settings
 
 SPEC = "name: tough\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"
 
+# Its result does not fit into the last page of the run's file.
+ENDS_WHEN_TOLD = """
+import os, sys, time
+import tfcluster
+
+tfcluster.progress(1, 2)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+tfcluster.result("x" * 5000)
+"""
+
 Mount = Callable[..., None]
 
 
@@ -63,10 +74,13 @@ def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
     assert sandbox.processes() == {}
     filler.unlink()
     sandbox("up", spec)
-    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    script, end = sandbox.folder / "script.py", sandbox.folder / "end"
+    script.write_text(ENDS_WHEN_TOLD)
+    run = sandbox.start("run", "-o", "json", script, end)
     identity = json.loads(run.stdout.readline())["run"]
     assert json.loads(run.stdout.readline())["event"] == "progress"
     filler = fill(state)
+    end.touch()
     output, error = run.communicate(timeout=60)
     assert (run.returncode, error) == (1, "")
     result = json.loads(output.splitlines()[-1])
