@@ -283,8 +283,6 @@ LAUNCH_REMOTE_LEASE_SECONDS = 600.0
 LEASE_START_SECONDS = 1.0  # before the first request, and between retries: most runs end before
 LEASE_RENEWALS = 3  # during one lease
 LEASE_TIMEOUT_SECONDS = 5.0
-PLACEMENT_POLL_SECONDS = 0.1  # of the servers' logs on this host
-PLACEMENT_REMOTE_POLL_SECONDS = 1.0  # on other hosts each poll sends a request to every host
 
 # Python stacks of programs, and programs that wait for tasks.
 HOST_END_SIGNAL = 30  # SIGPWR, to an agent and to drivers: this host ends soon, as its job or its pod does

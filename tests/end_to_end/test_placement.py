@@ -1,4 +1,4 @@
-"""Placement as the servers print it: streamed with a run, in the logs, and drawn."""
+"""Where a run's operations are placed: streamed with the run, drawn, and as servers print it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with tf.Graph().as_default() as graph:
     with tf.device("/job:worker/task:1/device:CPU:0"):
         answer = tf.identity(tf.compat.v1.placeholder_with_default(6.0, []) * 7.0, name="answer")
     filters = ["/job:worker"]
-    config = tf.compat.v1.ConfigProto(device_filters=filters)
+    config = tf.compat.v1.ConfigProto(device_filters=filters, log_device_placement=True)
     with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"], config=config) as session:
         print(session.run(answer))
 """
@@ -82,22 +82,24 @@ def test_every_program_reports_its_placements(demo: Sandbox) -> None:
         assert len(named & {event["op"] for event in events(output, "placement")}) > 3, program
 
 
-def test_the_placements_of_a_scripts_sessions_are_reported(demo: Sandbox) -> None:
+def test_a_script_reports_what_it_does_by_tfcluster_and_servers_print_the_rest(demo: Sandbox) -> None:
     path = demo.folder / "six_by_seven.py"
     path.write_text(_SCRIPT)
     output = demo.json_lines("run", "--log-placement", path)
-    assert devices(events(output, "placement"))["answer"] == worker(1)
-    assert any("not labelled with its run" in note for note in output[-1]["notes"])
-
-
-@pytest.mark.slow
-def test_the_logs_show_the_placement_of_all_runs(demo: Sandbox) -> None:
-    runs = [demo.json(*_GRAPH, "--log-placement")["run"] for _ in range(2)]
+    assert events(output, "placement") == []
+    assert any("`tfcluster logs --placement`" in note for note in output[-1]["notes"])
     found = devices(events(demo.json_lines("logs", "--placement"), "placement"))
-    assert [found[f"{run}/y2"] for run in runs] == [worker(1), worker(1)]
+    assert found["answer"] == worker(1)
     lines = demo("logs", "--placement", "--no-prefix").stdout.splitlines()
-    assert f"/job:worker/task:1/device:CPU:0  {runs[0]}/y2 (Sub)" in lines
+    assert lines.count("/job:worker/task:1/device:CPU:0  answer (Identity)") == 1
     assert all(" (" in line for line in lines)
+    path.write_text("import tfcluster as t\nprint(int(t.map_reduce(lambda shard: shard * 2, shards=4)))")
+    output = demo.json_lines("run", "--log-placement", path)
+    placements = events(output, "placement")
+    assert {"Mul"} <= {event["type"] for event in placements}
+    assert output[-1]["notes"] == []
+    identity = output[0]["run"]
+    assert events(demo.json_lines("attach", identity), "placement") == placements
 
 
 @pytest.mark.slow

@@ -64,7 +64,9 @@ if TYPE_CHECKING:
     shell_complete=complete_hosts,
     help="The logs of the agent and the forwarder on HOST, or on all hosts, instead of the tasks' logs.",
 )
-@click.option("--placement", is_flag=True, help="Only the placements of operations of runs with --log-placement.")
+@click.option(
+    "--placement", is_flag=True, help="Only the placements that sessions with log_device_placement=True have logged."
+)
 @cluster_option
 @output_option
 def command(
@@ -158,16 +160,17 @@ def _show_lines(tasks: Sequence[str], lines: Iterator[dict[str, Any]], view: Log
 
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
-    """Show only the placements that the log lines contain, each operation of a run once."""
-    from tfcluster.client.runs.placements import PlacementFilter
-    from tfcluster.core.run_events import to_record
+    """Show only the placements that the log lines contain, each of them once."""
+    from tfcluster.core.placements import parse_placement
+    from tfcluster.core.run_events import PlacementEvent, to_record
     from tfcluster.ui.log_view import format_placement
 
-    placements = PlacementFilter(None)
+    shown: set[PlacementEvent] = set()
     for line in lines:
-        placement = placements.parse_line(line["line"])
-        if placement is None:
+        placement = parse_placement(line["line"])
+        if placement is None or placement in shown:
             continue
+        shown.add(placement)
         if output == "json":
             echo_json(to_record(placement))
         else:

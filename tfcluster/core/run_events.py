@@ -62,7 +62,7 @@ class MetricEvent:
 
 @record_class(frozen=True)
 class GraphEvent:
-    """The operations of a graph; `placement` events name their devices."""
+    """The operations of a step's graph; `placement` events name their devices."""
 
     event: ClassVar = "graph"
     operations: list[Any]  # each as [name, type, inputs]
@@ -70,7 +70,7 @@ class GraphEvent:
 
 @record_class(frozen=True)
 class PlacementEvent:
-    """The device on which a server has placed an operation; the command reads it from the server's log."""
+    """The device on which an operation is placed, as a step of the run says; with `--log-placement`."""
 
     event: ClassVar = "placement"
     op: str  # the name of the operation

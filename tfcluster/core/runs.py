@@ -33,7 +33,7 @@ class RunOptions:
     strict: bool = False  # whether fewer GPUs than requested are an error
     timeout: float | None = None  # seconds from the submission until the run is stopped; None for no limit
     start_timeout: float | None = None  # seconds for which its script may wait for its tasks; None for no limit
-    log_placement: bool = False  # whether the servers log the placement of each operation
+    log_placement: bool = False  # whether the run has events that say where its operations are placed
     name: str | None = None  # what the run's id begins with; None for the program's or the script's name
     notify: str | None = None  # the command that the agent runs when the run has ended; None for none
     upload: str | None = None  # the path of the uploaded file; empty if it is a pipe, None if there is none

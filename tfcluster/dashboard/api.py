@@ -77,7 +77,7 @@ class Api:
         record = find_record(self._cluster, run)  # first: nothing is kept of a run that does not exist
         history = self._feed.follow_run(record["run"])
         if has_graph:
-            return {"dot": placed_graph(self._cluster, history)}
+            return {"dot": placed_graph(history)}
         return {**history.to_json(), "record": add_inputs(record)}
 
     def _read_logs(self, query: dict[str, str]) -> Stream:

@@ -24,7 +24,6 @@ from tfcluster.client.runs.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.dashboard.feed import add_inputs
-from tfcluster.dashboard.graph import latest_end
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__
@@ -86,7 +85,7 @@ def collect(cluster: Cluster, record: dict[str, Any], history: RunHistory) -> di
         "record": add_inputs(record),
         "history": history.to_json(),
         "tasks": tasks,
-        "events": _read(read_events(cluster, since=begin, until=latest_end(record))),
+        "events": _read(read_events(cluster, since=begin, until=_latest_end(record))),
         "lines": _read(read_logs(cluster, [record["run"]], lines=settings.DASHBOARD_LINES)),
     }
 
@@ -124,3 +123,8 @@ def render(data: dict[str, Any]) -> str:
 
 def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _latest_end(record: dict[str, Any]) -> float:
+    """Return the Unix time by which a run had ended: its duration does not count the start of its process."""
+    return float(record["started"] + (record["seconds"] or 0.0) + settings.DASHBOARD_START_SECONDS)

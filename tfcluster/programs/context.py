@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tfcluster import settings
 from tfcluster.core.devices import not_ready, without_replica
+from tfcluster.core.run_events import PlacementEvent
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 
@@ -41,7 +42,7 @@ class Context:
         output_folder: The folder of those that are for the user, as $TFCLUSTER_OUTPUT; `tfcluster fetch` copies them.
         upload_path: Path of the file uploaded with the run, which exists until the run has ended; None without one.
         host: Name of the host that the program runs on, as in the spec; `localhost` is the machine of the command.
-        log_placement: Whether the servers log the placement of each operation and the program emits its graphs.
+        log_placement: Whether the program emits its graphs, and where their operations are placed.
         device_stats: Work counters of each device, by its name without the replica; part of the result.
         notes: Notes for the user about how the run went; part of the result.
         started_at: When the run's driver began, in monotonic seconds.
@@ -51,6 +52,7 @@ class Context:
         missing: Why each task that was not ready when the run began was not, by its name.
         result: What `tfcluster.result` was given last.
         seed: The seed if none was given.
+        placed: The placements that were emitted.
     """
 
     run: str
@@ -73,6 +75,7 @@ class Context:
     missing: Mapping[str, str] = field(default_factory=dict)
     result: Any = None
     seed: int = field(default_factory=lambda: secrets.randbits(32))
+    placed: set[PlacementEvent] = field(default_factory=set)
     _progress_at: float = -math.inf
     _progress: dict[str, Any] = field(default_factory=dict)
     _is_progress_sent: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -142,7 +143,7 @@ class _Training:
 
     def _call(self, session: Any, network: Network, batches: Any, *, count: bool) -> Any:
         """Run the steps on batches, of shape [steps, batch], and return their losses; `count` counts the operations."""
-        from tfcluster.programs.sessions import run_and_count
+        from tfcluster.programs.placements import run_placed
 
         feed = {network.steps: len(batches)}
         for share, placeholder in zip(self._partitioning.shares, network.examples, strict=True):
@@ -150,8 +151,8 @@ class _Training:
             self._count(share.device, examples=len(batches) * (share.stop - share.start))
         if not count:
             return session.run(network.losses, feed)
-        losses, counts = run_and_count(session.run, network.losses, feed)
-        for device, operations in counts.items():
+        losses, placed = run_placed(session.run, network.losses, feed)
+        for device, operations in Counter(placed.values()).items():
             self._count(device, ops=operations)
         return losses
 

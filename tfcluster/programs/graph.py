@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -40,25 +41,22 @@ def compute(program: Expression, placed: Mapping[str, str], *, strict: bool) -> 
         value (the result), name (the name that has this value), and operations (the value of each name and the device
         on which it ran).
     """
-    import tensorflow as tf
-
-    from tfcluster.programs.sessions import WholeSession, count_operations
+    from tfcluster.programs.placements import run_placed
+    from tfcluster.programs.sessions import WholeSession
 
     context = current_run()
     devices = choose_devices(program, placed, context.devices, context.addresses)
     graph, tensors = _build(program, devices)
-    metadata = tf.compat.v1.RunMetadata()
-    options = tf.compat.v1.RunOptions(output_partition_graphs=True)
     with WholeSession(graph, list(devices.values()), as_written=True) as session:
         existing = session.list_devices()
         missing = {name: device for name, device in devices.items() if not _exists(device, existing)}
         if strict and missing:
             raise _missing_devices_error(missing, existing)
-        values = [float(value) for value in session.run(tensors, options=options, run_metadata=metadata)]
+        found, ran_on = run_placed(session.run, tensors)
+        values = [float(value) for value in found]
     _check_finite(program, values)
-    for device, count in count_operations(metadata).items():
+    for device, count in Counter(ran_on.values()).items():
         context.device_stats[device] = {"ops": count}
-    ran_on = {node.name: without_replica(node.device) for part in metadata.partition_graphs for node in part.node}
     operations = {
         name: {"value": _plain(values[at]), "device": ran_on[tensors[at].op.name]} for name, at in program.names.items()
     }

@@ -636,14 +636,15 @@ class Worker:
 
     def prepare(self) -> dict[str, int]:
         """Have the servers prepare the loop by running zero steps; return its operations by device, if none is lost."""
-        from tfcluster.programs.sessions import run_and_count
+        from tfcluster.programs.placements import run_placed
 
         self._parameters.read()  # so that the variables have values
         try:
-            return run_and_count(partial(call, self.session), self._results, {self._first: 0, self._count: 0})[1]
+            _, placed = run_placed(partial(call, self.session), self._results, {self._first: 0, self._count: 0})
         except lost_errors() as error:
             self.lost = time.monotonic(), error
             return {}
+        return Counter(placed.values())
 
     def train(self, first: int, count: int) -> Block:
         """Do the steps `first` … `first + count - 1`.

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcluster.core.devices import task_of, without_replica
 from tfcluster.programs import settings
 from tfcluster.programs.context import current_run, devices_of_run
+from tfcluster.programs.placements import run_placed
 from tfcluster.programs.sessions import (
     SERVER_LOST,
     ServerSession,
@@ -20,7 +21,6 @@ from tfcluster.programs.sessions import (
     answers,
     close_all,
     is_serving,
-    run_and_count,
     run_graph,
     short_task,
 )
@@ -184,9 +184,9 @@ class _Task:
     def _step(self, session: Any, device: str, outputs: Any, feed: Mapping[Any, Any]) -> Any:
         if device not in self._uncounted:
             return session.run(outputs, feed)
-        values, counts = run_and_count(session.run, outputs, feed)
+        values, placed = run_placed(session.run, outputs, feed)
         self._uncounted.discard(device)
-        current_run().stats_of(device)["ops"] = counts.get(without_replica(device), 0)
+        current_run().stats_of(device)["ops"] = list(placed.values()).count(without_replica(device))
         return values
 
     def _count_loss(self) -> None:

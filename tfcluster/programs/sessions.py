@@ -1,4 +1,4 @@
-"""TensorFlow sessions on the cluster: device filters, timeouts, lost servers, and placement of operations."""
+"""TensorFlow sessions on the cluster: device filters, timeouts, and lost servers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from tfcluster.core.devices import not_ready, task_of, without_replica
+from tfcluster.core.devices import not_ready, task_of
 from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
-from tfcluster.programs.context import Context, current_run
+from tfcluster.programs.context import current_run
 
-# Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
-_emitted_graphs: WeakSet[Any] = WeakSet()
 # Sessions of lost servers, kept deliberately. To close one, or to let it be garbage-collected, blocks on a server that
 # hangs (SIGSTOP), and does not end the call in progress either. Their connections are closed when the driver exits.
 _leaked: list[Any] = []
@@ -61,7 +58,7 @@ def run_graph() -> Iterator[tf.Graph]:
     """Yield a graph whose variables are in the run's own resource container, so that concurrent runs share none.
 
     When the run has ended for any reason, the agent clears the container on every task. The graph's operations are in a
-    name scope of the run, which distinguishes their lines in the servers' placement logs from those of other runs.
+    name scope of the run, which distinguishes them from those that TensorFlow adds.
     """
     graph, run = tf.Graph(), current_run().run
     with graph.as_default(), graph.container(run), graph.name_scope(run):
@@ -86,10 +83,6 @@ def open_session(
     config = session_config(as_written=as_written, optimized=optimized)
     config.device_filters.extend(tasks)
     config.operation_timeout_in_ms = settings.STEP_TIMEOUT_MS if timeout_ms is None else timeout_ms
-    context = current_run()
-    if context.log_placement:
-        config.log_device_placement = True
-        _emit_graph(context, graph)
     return tf.compat.v1.Session(f"grpc://{address_of(tasks[0])}", graph=graph, config=config)
 
 
@@ -273,28 +266,6 @@ def _connect(device: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), settings.SESSION_CONNECT_SECONDS)
 
 
-def _emit_graph(context: Context, graph: tf.Graph) -> None:
-    """Emit an event with the operations of a graph, once per graph, as [name, type, [names of inputs and controls]]."""
-    if graph in _emitted_graphs:
-        return
-    _emitted_graphs.add(graph)
-    operations = [
-        [
-            strip_run_scope(operation.name, context),
-            operation.type,
-            [strip_run_scope(each.op.name, context) for each in operation.inputs]
-            + [strip_run_scope(each.name, context) for each in operation.control_inputs],
-        ]
-        for operation in graph.get_operations()
-    ]
-    context.emit("graph", operations=operations)
-
-
-def strip_run_scope(name: str, context: Context) -> str:
-    """Return an operation's name without the name scope of its run."""
-    return name.removeprefix(f"{context.run}/")
-
-
 def session_config(*, as_written: bool, optimized: bool = True) -> Any:
     """Return the ConfigProto of a session.
 
@@ -309,21 +280,3 @@ def session_config(*, as_written: bool, optimized: bool = True) -> Any:
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = as_written or not optimized
     return config
-
-
-def run_and_count(run: Callable[..., Any], fetches: Any, feed: Any) -> tuple[Any, dict[str, int]]:
-    """Return what the `run` of a session fetches, and the operations on each device; see `count_operations`."""
-    metadata = tf.compat.v1.RunMetadata()
-    values = run(fetches, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
-    return values, count_operations(metadata)
-
-
-def count_operations(metadata: Any) -> dict[str, int]:
-    """Count the operations on each device, without the replica, in a step's RunMetadata (`output_partition_graphs`)."""
-    counts: dict[str, int] = {}
-    for graph in metadata.partition_graphs:
-        for node in graph.node:
-            if node.device:
-                device = without_replica(node.device)
-                counts[device] = counts.get(device, 0) + 1
-    return counts

@@ -60,6 +60,7 @@ class RunHistory:
         wait: The event `waiting` while the run waits for tasks; None otherwise.
         result: The result event; None while the run has none.
         operations: The operations of its graphs, each as [name, type, inputs].
+        placements: Where they are placed, each as (name, type, device).
     """
 
     def __init__(self, run: str) -> None:
@@ -71,6 +72,7 @@ class RunHistory:
         self.wait: Event | None = None
         self.result: Event | None = None
         self.operations: list[Any] = []
+        self.placements: list[tuple[str, str, str]] = []
         self._series: dict[tuple[str, str], Series] = {}
         self._notes: list[str] = []
         self._members: dict[str, Event] = {}
@@ -94,6 +96,8 @@ class RunHistory:
             self.metrics = {**self.metrics, name: value}  # a new one: views read it meanwhile
         elif kind == "graph":
             self.operations += event["operations"]
+        elif kind == "placement":
+            self.placements.append((event["op"], event["type"], event["device"]))
         elif kind == "member":
             self._members[event["task"]] = event
         elif kind in ("waiting", "waiting_ended"):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
@@ -30,10 +30,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
 from tfcluster.protocol.serialization import to_json
-
-if TYPE_CHECKING:
-    from tfcluster.client.runs.placements import Placements
-
 
 Event = dict[str, Any]
 RunResponse = ResponseStream[api.EventRecord, Done]
@@ -61,7 +57,6 @@ def follow(
     *,
     events: int,
     cancel_on_disconnect: bool,
-    placements: Placements | None = None,
     again: api.RunRequest | None = None,
 ) -> Generator[Event, None, None]:
     """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
@@ -83,17 +78,17 @@ def follow(
         request = api.AttachRequest(run, events, output, cancel_on_disconnect, again=again)
         return client.stream(request, start=True, interrupt=interrupt)
 
-    context = _stream_context(client.transport.host, interrupt, placements)
+    host = client.transport.host
+    context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
     with keep_leases_alive(cluster, {cluster.head}):
         for record in read_records(client, context, attach_again):
             if record["event"] == "waiting":  # `attach`, which has no interrupt, replays what is over perhaps
                 record = _complete_wait(cluster, record, with_logs=interrupt is not None)
-            if record["event"] != "placement":
-                run = record.get("run", run)
-                if record["event"] == "output":
-                    output += record.get("missing") or len(encode(record))
-                else:
-                    events += 1
+            run = record.get("run", run)
+            if record["event"] == "output":
+                output += record.get("missing") or len(encode(record))
+            else:
+                events += 1
             if record["event"] != "interrupt" if interrupt is None else interrupt.on_event(record):
                 yield record
 
@@ -113,16 +108,6 @@ def read_records(client: AgentClient, context: StreamContext, attach: Callable[[
             yield event.record
         elif has_result:  # the agent died before it completed the response: another would send the result again
             return
-
-
-def _stream_context(host: str, interrupt: GracefulInterrupt | None, placements: Placements | None) -> StreamContext:
-    """Return what a stream of events from a host reacts to besides: signals, placements, or neither."""
-    context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
-    if placements is None:
-        return context
-    from tfcluster.client.runs.placements import PlacementContext
-
-    return PlacementContext(context, placements)
 
 
 def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event:

@@ -33,7 +33,6 @@ from tfcluster.version import __version__
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.code import CodeTree, ShowSending
-    from tfcluster.client.runs.placements import Placements
     from tfcluster.client.runs.runs import Event, RunResponse
 
 
@@ -134,12 +133,6 @@ class RunSubmission:
         options, is_group = self.options, self.options.jobs is not None
         is_script = options.is_script
         client = cluster.connect_head()
-        placements = None
-        if options.log_placement and not self.detach:
-            from tfcluster.client.runs.placements import Placements
-
-            # Start before the run is submitted: every line that is logged from now on can belong to the run.
-            placements = Placements(cluster)
         result: Event = {}
         with contextlib.ExitStack() as stack:
             caller = code = None
@@ -155,7 +148,7 @@ class RunSubmission:
                 GracefulInterrupt(cluster, ScriptTerminal(cluster) if passes_signals else None, is_script=is_script)
             )
             response = client.stream(request, interrupt=interrupt)
-            for event in self._events_of(request, response, cluster, interrupt, placements):
+            for event in self._events_of(request, response, cluster, interrupt):
                 result = event
                 yield event
         if options.notify is not None and not self.detach and result.get("event") == "result":
@@ -188,7 +181,6 @@ class RunSubmission:
         response: RunResponse,
         cluster: Cluster,
         interrupt: GracefulInterrupt,
-        placements: Placements | None,
     ) -> Generator[Event, None, None]:
         cancel_on_disconnect = not (cluster.connect_head().transport.is_remote or self.detach)
         # On this machine, closing the response before the result, for any reason, also cancels the run. On another
@@ -202,8 +194,6 @@ class RunSubmission:
                 yield first
                 if self.upload is not None:
                     response.send_file(self.upload)
-                if placements is not None and not self.options.is_script:
-                    placements.keep_only(run)
                 yield from follow(
                     cluster,
                     response,
@@ -211,7 +201,6 @@ class RunSubmission:
                     interrupt,
                     events=1,
                     cancel_on_disconnect=cancel_on_disconnect,
-                    placements=placements,
                     again=request,
                 )
 

@@ -49,8 +49,6 @@ def prepare_script(
     that does not exist on this machine, in the run's folder. `seed` is for the generators of Python, NumPy and
     TensorFlow; None leaves them unseeded. `cold` says that this is a fresh interpreter.
     """
-    if context.log_placement:
-        _log_placement_of_sessions(context)
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     script = path if context.upload_path is None else str(context.upload_path)
     has_main = script is not None and pkgutil.get_importer(script) is not None  # as the interpreter finds out
@@ -81,28 +79,6 @@ def _seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     tf.random.set_seed(seed)
-
-
-def _log_placement_of_sessions(context: Context) -> None:
-    """Patch Session so that every session of the script logs device placement, regardless of its config."""
-    import tensorflow as tf
-
-    context.notes.append(
-        "a script's operations are not labelled with its run: the placements include those of every session at that "
-        "time"
-    )
-
-    session = tf.compat.v1.Session
-    begin = session.__init__
-
-    def begin_logging(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
-        logging = tf.compat.v1.ConfigProto()
-        if config is not None:
-            logging.CopyFrom(config)
-        logging.log_device_placement = True
-        begin(self, target, graph, logging)
-
-    session.__init__ = begin_logging
 
 
 class MainModule:

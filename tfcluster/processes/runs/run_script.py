@@ -52,6 +52,10 @@ from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter, stop_reporting
 
 _Handler = Callable[[int, Any], Any] | int | None
+_NO_PLACEMENTS = (
+    "the script has run no step of tfcluster.map_reduce or tfcluster.sessions, so no placements are shown: those of a "
+    "session with log_device_placement=True are in the servers' logs, which `tfcluster logs --placement` shows"
+)
 
 
 def watch_interrupts(on_handled: Callable[[], None]) -> None:
@@ -282,6 +286,8 @@ def _run_script(main: MainModule, context: Context, link: socket.socket) -> NoRe
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
             context.flush_progress()
             stop_reporting()
+            if context.log_placement and not context.placed:
+                context.notes.append(_NO_PLACEMENTS)
             work, notes = context.device_stats, context.notes
             ProgramEnd(code, truncate(failure), seconds, work, notes, context.result).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -330,7 +336,7 @@ def _sender(link: socket.socket) -> Callable[[Message, bool], bool]:
 def _describe_late(variable: str, plan: RunPlan) -> str:
     """Return the note about a variable that a script has set too late, with what to do instead."""
     if not _kept_modules:
-        advice = "--seed and --log-placement import it before the script; set the variable before the command starts"
+        advice = "--seed imports it before the script; set the variable before the command starts"
     elif plan.member is not None:
         advice = "name the variable in the script itself, and it is imported only when the script does so"
     else:
