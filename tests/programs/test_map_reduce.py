@@ -346,6 +346,14 @@ def test_a_task_that_only_accepts_connections_does_not_answer_and_a_late_one_tha
     assert context.notes == ["local:0 answers now, and has joined the run"]
 
 
+def test_results_that_are_taken_when_the_sessions_are_closed_are_an_error(local_run: Callable[[int], Context]) -> None:
+    local_run(2)
+    with tfcluster.sessions(lambda: ({}, tf.constant(1))) as pool:
+        parts = pool.map(lambda used, first, count: pool.run(used, {}), 50)
+    with pytest.raises(ClusterError, match="the sessions are closed\nhint: Take the results of `map` inside the `with`"):
+        next(parts)
+
+
 def test_map_reduce_reduces_in_the_order_of_the_shards(local_run: Callable[[int], Context]) -> None:
     for devices in (1, 3):
         context = local_run(devices)

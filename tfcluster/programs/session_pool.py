@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfcluster.core.devices import task_of, without_replica
+from tfcluster.errors import ClusterError
 from tfcluster.programs import settings
 from tfcluster.programs.context import current_run, devices_of_run
 from tfcluster.programs.placements import run_placed
@@ -58,6 +59,7 @@ class SessionPool:
         self._context = current_run()
         self.devices = devices_of_run() if devices is None else list(devices)
         self._joining = threading.Lock()
+        self._is_closed = False
         by_task: dict[str, list[str]] = {}
         for device in self.devices:
             by_task.setdefault(task_of(device), []).append(device)
@@ -78,6 +80,7 @@ class SessionPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_closed = True
         close_all([task.session for task in self._tasks.values()], settings.SESSION_CLOSE_SECONDS)
         for task in self._tasks.values():
             if task.losses:
@@ -90,7 +93,10 @@ class SessionPool:
         Raises:
             DeviceLostError: The device's task died or does not respond; the next call reconnects.
             StepTimeoutError: The step took longer than settings.STEP_TIMEOUT_MS, although the task responds to others.
+            ClusterError: The sessions are closed.
         """
+        if self._is_closed:
+            raise ClusterError("the sessions are closed", hint="Take the results of `map` inside the `with` block.")
         return self._tasks[task_of(device)].run(device, feed)
 
     def map(
